@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-PATH = Path(__file__).parents[2] / "examples" / "federated_digits.py"
-
 
 def test_correlated_noise_is_above_flowers_own_clipping(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = importlib.util.spec_from_file_location("federated_digits", PATH)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "federated_digits", example)
-    spec.loader.exec_module(example)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    example = import_module("federated_digits")
     monkeypatch.setattr(example, "CLIPS", (0.5,))
     picture = tmp_path / "accuracy.png"
     quick = ["--rounds", "20", "--min-sep", "5", "--runs", "4", "--tuning-runs", "1", "--plot", str(picture)]

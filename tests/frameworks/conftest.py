@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import pytest
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS / "factorize" / "client")]  # the cases of the other tests
+SAID = ("Full backward hook is firing", "Secure RNG", "optax.global_norm is deprecated")
+"""Of torch about how Opacus hooks in, of Opacus about its own generator, which is not used here, and of optax about what
+jax_privacy calls."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let these warnings pass."""
+    for words in SAID:
+        config.addinivalue_line("filterwarnings", f"ignore:{words}")

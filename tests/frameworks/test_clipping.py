@@ -18,8 +18,6 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.buffered import BufferedMatrix
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-
 N, ROWS, CLIP = 6, 7, 0.7
 NARROW = [torch.float16, torch.bfloat16]
 TYPES = [*NARROW, torch.float32, torch.float64]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -28,13 +29,9 @@ def test_trains_privately_on_digits(name: str, tmp_path: Path) -> None:
 
 def main(name: str, *arguments: str) -> int:
     """Run an example in this process, which has imported its libraries: for a program that is ten seconds."""
-    made = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert made is not None and made.loader is not None
-    module = importlib.util.module_from_spec(made)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch.object(sys, "path", [str(ROOT / "examples"), *sys.path]):
         warnings.simplefilter("default")  # as in a program
-        made.loader.exec_module(module)
-        return int(module.main(arguments))
+        return int(import_module(name).main(arguments))
 
 
 def test_balls_in_bins_on_digits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,6 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
 
-# Of jax_privacy's clipping, about optax.
-pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
-
 RATE, SEED = 0.05, 0xC0FFEE << 90
 SECOND = handmade(ToeplitzMatrix(0.8 ** np.arange(N), N), {"kind": "fixed_epochs", "epochs": EPOCHS}, value=3.0)
 ROW = jax.jit(jax.grad(loss))

@@ -18,9 +18,6 @@ from factorize.errors import InvalidParameter, InvalidParticipation, Unsupported
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve
 
-# Of jax_privacy's clipping, about optax.
-pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")
-
 X = np.random.default_rng(0).normal(size=(EXAMPLES, 6)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, EXAMPLES)
 

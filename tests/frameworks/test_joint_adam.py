@@ -22,7 +22,6 @@ from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.orders import fixed_order
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
 CLIP, FLOOR, RATE = 0.7, 0.05, 0.01
 FIXED = {"kind": "fixed_epochs", "epochs": EPOCHS}
 FACTORS = [handmade(ToeplitzMatrix(c ** np.arange(N), N), FIXED, value=v) for c, v in ((0.5, 2.5), (0.8, 3.0))]

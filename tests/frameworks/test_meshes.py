@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from handmade import handmade
-from rank_jobs import on_ranks, refused
+from rank_jobs import on_ranks, refused, whole
 from structure_cases import strategies
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -33,12 +33,6 @@ def rows_of(parameters: list[Any]) -> np.ndarray:
         made, calibrate(made.sensitivity, PrivacyTarget(mu=1.0)), parameters, seed=7, generator="sfc64"
     )
     return np.array([whole(step) for step in noise])
-
-
-def whole(step: list[Any]) -> np.ndarray:
-    """All that the ranks hold together, flattened, before the next step writes over it."""
-    parts = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in step]
-    return torch.cat([part.reshape(-1) for part in parts]).numpy()
 
 
 def everything(_rank: int) -> dict[str, Any]:

@@ -29,9 +29,6 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins import RandomAllocation
 from factorize.training.bins_audit import BinsAuditor
 
-# Of torch about how Opacus hooks in, and of Opacus about its own generator, which is not used here.
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("Full backward hook is firing", "Secure RNG")]
-
 
 def data() -> TensorDataset:
     rng = torch.Generator().manual_seed(0)
@@ -43,11 +40,21 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
 
 
-def private(spec: Any = None, kind: Any = torch.optim.SGD, rate: float = 0.1, **options: Any) -> Private:
-    model = network()
-    optimizer = kind(model.parameters(), lr=rate)
-    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 11, "clip_norm": CLIP}
-    return make_private(model, optimizer, data(), factors() if spec is None else spec, **{**settings, **options})
+def private(
+    spec: Any = None,
+    kind: Any = torch.optim.SGD,
+    rate: float = 0.1,
+    model: Any = None,
+    loader: Any = None,
+    **options: Any,
+) -> Private:
+    """A job on the data, or on those of a loader with its batches."""
+    model = network() if model is None else model
+    optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=rate)
+    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "seed": 11, "clip_norm": CLIP}
+    settings |= {"batch_size": SIZE} if loader is None else {}
+    given = data() if loader is None else loader
+    return make_private(model, optimizer, given, factors() if spec is None else spec, **{**settings, **options})
 
 
 def steps(made: Private) -> Iterator[torch.Tensor]:
@@ -174,11 +181,8 @@ class TestWithThePrivacyEngine:
         )
         with pytest.raises(InvalidParticipation, match="cyclic_poisson"):
             refuse_sampling(loader)
-        plain = network()
         with pytest.raises(InvalidParticipation, match="Poisson"):
-            make_private(
-                plain, torch.optim.SGD(plain.parameters()), loader, factors(), epsilon=1, delta=1e-5, epochs=EPOCHS
-            )
+            private(loader=loader)
 
 
 class TestRefusals:
@@ -244,16 +248,7 @@ class TestRefusals:
         mixing = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5))
         model = torch.nn.DataParallel(network()) if wrong == "DataParallel" else mixing
         with pytest.raises(InvalidParameter, match=wrong):
-            make_private(
-                model,
-                torch.optim.SGD(model.parameters()),
-                data(),
-                factors(),
-                epsilon=1,
-                delta=1e-5,
-                epochs=EPOCHS,
-                batch_size=SIZE,
-            )
+            private(model=model)
 
     def test_a_calibration_that_counts_on_sampling_without_an_auditor(self):
         made = private(handmade(ToeplitzMatrix(np.array([1.0, 0.4]), N)), sampling="cyclic_poisson", bands=2)
@@ -366,11 +361,8 @@ class TestAuto:
             assert workload_of(other, 8) == {"kind": "prefix", "n": 8}
 
     def test_a_loader_keeps_its_collation(self):
-        model = network()
         loader = DataLoader(data(), batch_size=SIZE, collate_fn=lambda rows: (torch.stack([x for x, _ in rows]) * 2,))
-        made = make_private(
-            model, torch.optim.SGD(model.parameters()), loader, factors(), epsilon=1, delta=1e-5, epochs=EPOCHS
-        )
+        made = private(loader=loader)
         (x,) = next(iter(made.loader))
         assert torch.equal(x, data().tensors[0][made.loader.order[0]] * 2)
 
@@ -521,18 +513,10 @@ class TestBallsInBins:
 class TestAdapters:
     """Noise on what is trained alone, as with LoRA; and a model whose layers have the hooks, called itself."""
 
-    @staticmethod
-    def frozen() -> torch.nn.Module:
+    def test_frozen_parameters_get_no_noise(self):
         model = network()
         model[0].requires_grad_(False)
-        return model
-
-    def test_frozen_parameters_get_no_noise(self):
-        model = self.frozen()
-        made = make_private(
-            model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1), data(), factors(),
-            epsilon=4.0, delta=1e-5, epochs=EPOCHS, batch_size=SIZE, seed=11,
-        )  # fmt: skip
+        made = private(model=model)
         before = model[0].weight.clone()
         train(made)
         assert torch.equal(before, model[0].weight)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from opacus import GradSampleModule, PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
-from rank_jobs import on_ranks, refused
+from rank_jobs import assert_refused, on_ranks, refused, whole
 from structure_cases import strategies
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -26,10 +25,7 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 
-pytestmark = [
-    pytest.mark.timeout(1200),  # the first test waits for all ranks, on whatever machine
-    pytest.mark.filterwarnings("ignore:Full backward hook:UserWarning"),  # Opacus's, of a first layer
-]
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all ranks, on whatever machine
 N, ROWS, CLIP = 4, 12, 0.5
 MADE = handmade(strategies(N)["buffered"], {"kind": "fixed_epochs", "epochs": N})
 CALIBRATION = calibrate(MADE.sensitivity, PrivacyTarget(mu=50.0), clip_norm=CLIP, divisor=ROWS)
@@ -50,11 +46,6 @@ def loss_of(net: torch.nn.Module, rows: np.ndarray, weight: float) -> torch.Tens
     return torch.nn.functional.cross_entropy(net(x[rows]), y[rows]) * weight
 
 
-def flat(net: torch.nn.Module) -> np.ndarray:
-    full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in net.parameters()]
-    return torch.cat([p.detach().reshape(-1) for p in full]).numpy()
-
-
 def alone(weight: float) -> np.ndarray:
     net = GradSampleModule(model())
     optimizer = CorrelatedOptimizer(
@@ -65,7 +56,7 @@ def alone(weight: float) -> np.ndarray:
         loss_of(net, np.arange(ROWS), weight).backward()
         optimizer.step()
         optimizer.zero_grad()
-        made.append(flat(net))
+        made.append(whole(net.parameters()))
     return np.array(made)
 
 
@@ -87,7 +78,7 @@ def replicas(rank: int, world: int, weight: float) -> dict[str, Any]:
         loss_of(net, mine, weight).backward()
         optimizer.step()
         optimizer.zero_grad()
-        made.append(flat(net))
+        made.append(whole(net.parameters()))
     return {"rows": np.array(made), "audited": auditor.most, "type": type(optimizer).__name__}
 
 
@@ -107,7 +98,7 @@ def one_call(rank: int, ranks: int, **options: Any) -> dict[str, Any]:
             torch.nn.functional.cross_entropy(net(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        made.append(flat(net))
+        made.append(whole(net.parameters()))
     return {"rows": np.array(made), "said": str(statement), "ranks": statement.ranks}
 
 
@@ -215,17 +206,12 @@ EXPECTED = {
     "other epochs": "epochs of rank 1 is 4, of rank 0 2",
     "another factorization": "factorization of rank 1 is .*, of rank 0 another: load the same digest",
     "other data": "examples of rank 1 is 12, of rank 0 6",
+    "a rank that left": "rank 1 did not come within 1 s",
 }
 
 
 def test_refusals_reach_every_rank(jobs):
-    found = [each["refused"] for each in jobs[2]]
-    asked = [(name, rank) for name in EXPECTED for rank in (0, 1)]
-    wrong = {
-        (name, rank): found[rank][name] for name, rank in asked if not re.search(EXPECTED[name], found[rank][name])
-    }
-    assert not wrong
-    assert "rank 1 did not come within 1 s" in found[0]["a rank that left"]
+    assert_refused([each["refused"] for each in jobs[2]], EXPECTED)
 
 
 def test_opacus_optimizers_that_clip_otherwise_are_refused():

@@ -12,6 +12,7 @@ import optax
 import pytest
 import torch
 from jax_privacy import clipped_grad
+from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N
 
 from factorize.adapters.jax_private import make_private as make_private_jax
 from factorize.adapters.jax_private import summed_over_parts
@@ -22,13 +23,6 @@ from factorize.errors import InvalidParameter
 from factorize.solvers import solve
 from factorize.training.receipt import Receipt
 
-# Of torch about how Opacus hooks in, of Opacus about its own generator, which is not used here, and of optax about
-# what jax_privacy calls.
-SAID = ("Full backward hook is firing", "Secure RNG", "optax.global_norm is deprecated")
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in SAID]
-
-EXAMPLES, SIZE, EPOCHS, SECRET = 44, 8, 3, 1 << 120
-N = EPOCHS * (EXAMPLES // SIZE)
 COMMON: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": SECRET}
 
 

@@ -14,12 +14,6 @@ from factorize.api.questions.job_code import codes
 from factorize.api.questions.training_job import RecommendRequest
 from factorize.spec import parse_spec
 
-# Of jax_privacy's clipping, about optax; and of Opacus's hooks, about inputs without gradients.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated"),
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
-]
-
 JOB = RecommendRequest(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
 CASES = [
     ("fixed", {"kind": "banded_square_root", "bands": 2}, {}),

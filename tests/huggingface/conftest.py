@@ -3,9 +3,5 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "support"), str(TESTS / "factorize" / "client")]  # the cases of the other tests
 os.environ["HF_HUB_OFFLINE"] = "1"

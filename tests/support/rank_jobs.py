@@ -6,11 +6,13 @@ They are forked from a server that has imported the test's module, and nothing e
 from __future__ import annotations
 
 import multiprocessing
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -35,6 +37,12 @@ def on_ranks(world: int, folder: Path, work: Callable[..., Any], *given: Any) ->
     return [each["made"] for each in found]
 
 
+def whole(parts: Iterable[Any]) -> np.ndarray:
+    """What the ranks hold together, flattened."""
+    full = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in parts]
+    return torch.cat([part.detach().reshape(-1) for part in full]).numpy()
+
+
 def refused(call: Callable[[], Any]) -> str:
     """Return the message with which our code refuses."""
     try:
@@ -42,6 +50,18 @@ def refused(call: Callable[[], Any]) -> str:
     except FactorizeError as reason:
         return f"{type(reason).__name__}: {reason}"
     return "not refused"
+
+
+def assert_refused(found: list[dict[str, str]], expected: dict[str, str]) -> None:
+    """Hold what each rank was refused with against patterns; the first rank has tried all."""
+    assert set(found[0]) == set(expected)
+    wrong = {
+        (name, rank): said
+        for rank, each in enumerate(found)
+        for name, said in each.items()
+        if not re.search(expected[name], said)
+    }
+    assert not wrong
 
 
 def _run(rank: int, world: int, meeting: str, folder: str, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
