@@ -9,7 +9,8 @@ are followed to the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -63,49 +64,27 @@ def minimise(loss: Function, starts: Iterable[Array], *, tolerance: float, repor
         tolerance: relative gap at which a descent may end.
         report: told the number of each step; what it raises ends the search.
     """
-    return _Search(loss, np.array(list(starts)), tolerance, report).run()
+    steps = count(1)
+
+    def descend(start: Array, most: int) -> BltMinimum:
+        return _descend(loss, start, most, tolerance, lambda: report(next(steps)))
+
+    tried = sorted([descend(start, _TRIED) for start in starts], key=_value)
+    ended = [one if one.gap <= tolerance else descend(one.variables, _MOST_STEPS) for one in tried[:_FOLLOWED]]
+    return replace(min(ended, key=_value), steps=next(steps) - 1)
 
 
-class _Search:
-    """Descents from several starts, one after the other: first some steps of each, then the best to the end.
-
-    Args:
-        loss: value and gradient.
-        points: where the descents begin, shape (starts, variables).
-        tolerance: relative gap at which a descent may end.
-        report: told the number of each step.
-    """
-
-    def __init__(self, loss: Function, points: Array, tolerance: float, report: Callable[[int], None]) -> None:
-        self._loss, self._points, self._tolerance, self._report = loss, points, tolerance, report
-        self._steps = 0
-
-    def run(self) -> BltMinimum:
-        """Return the best end."""
-        tried = [self._descend(point, _TRIED) for point in self._points]
-        order = sorted(range(len(tried)), key=lambda place: tried[place].value)
-        ended = [
-            tried[place] if tried[place].gap <= self._tolerance else self._descend(tried[place].variables, _MOST_STEPS)
-            for place in order[:_FOLLOWED]
-        ]
-        best = min(ended, key=lambda minimum: minimum.value)
-        return BltMinimum(best.variables, best.value, best.gap, best.outcome, self._steps)
-
-    def _descend(self, start: Array, most: int) -> BltMinimum:
-        def count() -> None:
-            self._steps += 1
-            self._report(self._steps)
-
-        return _descend(self._loss, start, most, self._tolerance, count)
+def _value(minimum: BltMinimum) -> float:
+    return minimum.value
 
 
-def _descend(loss: Function, start: Array, most: int, tolerance: float, count: Callable[[], None]) -> BltMinimum:
+def _descend(loss: Function, start: Array, most: int, tolerance: float, counted: Callable[[], None]) -> BltMinimum:
     from scipy.optimize import OptimizeResult, minimize
 
     values: list[float] = []
 
     def watch(intermediate_result: OptimizeResult) -> None:
-        count()
+        counted()
         values.append(float(intermediate_result.fun))
         if len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance:
             raise StopIteration
