@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,7 +131,7 @@ def _decoder_loss(workload: Workload, objective: Objective, matrix: Matrix) -> f
 
 
 class Reporter:
-    """Passes steps on to the caller, with the seconds since it was made.
+    """Passes steps on to the caller, who knows since when they are searched.
 
     Args:
         callback: the caller's; what it raises ends the solve.
@@ -141,14 +140,11 @@ class Reporter:
 
     def __init__(self, callback: ProgressCallback, phase: str = "refine") -> None:
         self._callback, self._phase = callback, phase
-        self._began = time.monotonic()
 
     def within(self, phase: str) -> Reporter:
-        """Return a reporter of a phase, with the seconds since this one was made."""
-        other = Reporter(self._callback, phase)
-        other._began = self._began
-        return other
+        """Return a reporter of a phase."""
+        return Reporter(self._callback, phase)
 
     def __call__(self, iteration: int, relative_gap: float | None, class_gap: float | None = None) -> None:
         """Report one step of the outer loop, counted from 1."""
-        self._callback(Progress(iteration, relative_gap, class_gap, time.monotonic() - self._began, self._phase))
+        self._callback(Progress(iteration, relative_gap, class_gap, 0.0, self._phase))
