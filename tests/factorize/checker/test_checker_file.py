@@ -39,6 +39,13 @@ def test_specs_that_are_none(part: dict[str, Any], words: str) -> None:
         check_factor_file(sealed(manifest, tensors))
 
 
+def test_a_loss_is_a_number_where_there_is_a_last_step() -> None:
+    manifest, tensors = small()
+    manifest["certificate"]["loss"]["rmse"] = None
+    with pytest.raises(CorruptObject, match="the manifest is not one: TypeError"):
+        check_factor_file(sealed(manifest, tensors))
+
+
 def test_arrays_from_files_of_tensors(tmp_path: Path) -> None:
     path, one, two = tmp_path / "C.safetensors", np.eye(2), np.ones((2, 2))
     path.write_bytes(save({"C": one, "D": two}))
