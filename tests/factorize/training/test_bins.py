@@ -9,15 +9,17 @@ import json
 import math
 import pickle
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from bin_cases import KEY, auditors, bin_of_each, replay
 from hypothesis import given
 from hypothesis import strategies as st
-from resumed_job import POINTS, STEPS, Job, stopped_and_resumed
+from private_cases import BinsNoise
 from specs import solved
 
 from factorize.accounting import calibrate_bins
@@ -42,14 +44,6 @@ from factorize.training.orders import balls_in_bins, fixed_order, random_allocat
 from factorize.training.private_sums import PrivateSums
 
 OTHER = hashlib.sha256(b"another").digest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinsNoise(Calibration):
-    """A calibration by hand that counts on balls in bins."""
-
-    bins: int
-    sampling: str = "balls_in_bins"
 
 
 def noise(bins: int = 4, epochs: int = 3, adjacency: Adjacency = Adjacency.ZERO_OUT, **more) -> BinsNoise:
@@ -416,6 +410,41 @@ class TestPrivateSums:
             with pytest.raises(InvalidParameter) as caught:
                 PrivateSums(self.Silence(calibration)).check(order)
             assert caught.value.field == "calibration"
+
+
+POINTS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32) / 10
+STEPS = 12
+
+
+class Job:
+    """Descent on the sums of 40 points in 12 steps, at means of 10."""
+
+    def __init__(self, path: Path, order: Any, sampling: str) -> None:
+        factors = load(path)
+        delta = 1e-5 - order.extra_delta(4.0)
+        scale = factors.calibrate(epsilon=4.0, delta=delta, divisor=10, sampling=sampling)
+        order.check_calibration(scale, factors.steps)
+        self.noise = factors.noise(scale, 6, seed=1 << 100)
+        self.batches = AuditedBatches(order, BinsAuditor.of(order, divisor=10))
+        self.weights = np.zeros(6, dtype=np.float32)
+
+    def run(self, until: int) -> Job:
+        for indices, mask in self.batches:
+            total = (POINTS[indices] * mask[..., None]).sum(axis=(0, 1))
+            self.weights -= total / 10 + self.noise.next()
+            if self.batches.step == until:
+                break
+        return self
+
+
+def stopped_and_resumed(make: Callable[[], Job], at: int) -> Job:
+    """Return a whole run, after checking that one that stops and goes on has the same bits."""
+    whole, part, resumed = make().run(STEPS), make().run(at), make()
+    resumed.noise.load_state_dict(part.noise.state_dict())
+    resumed.batches.load_state_dict(part.batches.state_dict())
+    resumed.weights = part.weights
+    assert np.array_equal(resumed.run(STEPS).weights, whole.weights) and whole.noise.step == STEPS
+    return whole
 
 
 @pytest.mark.parametrize(("sampling", "mechanism"), [("balls_in_bins", "dense"), ("random_allocation", "identity")])
