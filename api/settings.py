@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import tomllib
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic_settings import (
 )
 
 from factorize.errors import InvalidParameter
+from factorize.loopback import is_loopback
 from factorize.storage.medium.location import LEDGER_FILE, directory_of, in_bucket
 
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"
@@ -243,13 +243,3 @@ def load_settings(**fields: Any) -> Settings:
         raise InvalidParameter("; ".join(text.replace("Value error, ", "", 1) for text in sentences)) from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidParameter(f"{config_file()} is not TOML: {error}", field=CONFIG_VARIABLE) from None
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a name or address is this machine's own and nobody else's."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -13,8 +13,9 @@ from fastapi.routing import APIRoute
 from factorize.api.access.caller import ANYONE, STRANGER, AccessRefused, Caller, Scope
 from factorize.api.access.gate import Gate, credential_in
 from factorize.api.service import SolverService
-from factorize.api.settings import Settings, is_loopback
+from factorize.api.settings import Settings
 from factorize.errors import FactorizeError
+from factorize.loopback import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from factorize.api.http.access import trusts
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.monitoring import HttpCounts
-from factorize.api.settings import Settings, is_loopback
+from factorize.api.settings import Settings
 from factorize.api.telemetry import bound, read_client_id, read_traceparent
 from factorize.errors import StoreUnavailable
+from factorize.loopback import is_loopback
 
 MAX_HEADER_BYTES = 16 << 10
 MAX_HEADERS = 64

@@ -8,7 +8,6 @@ count for a connection that was cut, without any error.
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from factorize.encoding import read_json
 from factorize.errors import InvalidParameter, MalformedJson, ServiceError, ServiceUnreachable
+from factorize.loopback import is_loopback
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as stalled; twice the service's pause between pings."""
@@ -187,13 +187,6 @@ def key_of_environment() -> str | None:
     return text
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower().rstrip(".") == "localhost"
-
-
 class Connection:
     """The way to one service: each request has a connection of its own, which ends with its answer.
 
@@ -239,7 +232,7 @@ class Connection:
         key, host = key_of_environment(), str(self._address.hostname)
         if key is None:
             return {}
-        if self._address.scheme == "http" and not _is_loopback(host):
+        if self._address.scheme == "http" and not is_loopback(host):
             raise InvalidParameter(
                 f"{self.url} would be sent a key in the clear; use https://, or unset {KEY_VARIABLE} and "
                 f"{KEY_FILE_VARIABLE}",

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from factorize.api.settings import default_store, is_loopback, load_settings
+from factorize.api.settings import default_store, load_settings
 from factorize.errors import InvalidParameter
+from factorize.loopback import is_loopback
 
 ISSUER = {"issuer": "https://i", "audience": "a", "jwks_url": "https://i/jwks", "scopes": {"x": ["read"]}}
 

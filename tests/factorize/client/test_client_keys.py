@@ -41,7 +41,7 @@ def test_a_key_is_not_sent_in_the_clear(url: str, monkeypatch) -> None:
         Connection(url)
     assert "fk_secret" not in str(refused.value)
     Connection(url.replace("http:", "https:"))
-    for own in ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost"):
+    for own in ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "http://LOCALHOST.:1"):
         Connection(own)
 
 
