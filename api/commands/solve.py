@@ -193,10 +193,10 @@ def certified(array: np.ndarray, wanted: Spec, results: Store) -> Factorization:
 
 def _structured(array: np.ndarray) -> Matrix:
     """Keep a Toeplitz matrix as its column, whose sensitivity has sharper rules."""
-    from factorize.structures.dense import DenseMatrix, check_strategy
+    from factorize.structures.dense import DenseMatrix, strategy_array
     from factorize.structures.toeplitz import ToeplitzMatrix
 
-    checked = check_strategy(array)
+    checked = strategy_array(array)
     if len(checked) > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
         return ToeplitzMatrix(checked[:, 0], len(checked))
     return DenseMatrix(checked)

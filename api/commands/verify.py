@@ -105,7 +105,7 @@ def verify_strategy(path: Path, participation: str | None, claim: float) -> Show
         VerificationFailed: it is no strategy matrix, or the file is damaged.
         InvalidParameter: the participation is missing, is none, or does not fit the matrix.
     """
-    from factorize.checker.check import check_strategy
+    from factorize.checker.check import check_matrix_sensitivity
     from factorize.format.reading import read_array
 
     if participation is None:
@@ -116,7 +116,7 @@ def verify_strategy(path: Path, participation: str | None, claim: float) -> Show
     try:
         array = read_array(path)
         document = _participation(participation, array.shape[1])
-        report = check_strategy(array, document, claim=claim)
+        report = check_matrix_sensitivity(array, document, claim=claim)
     except (InvalidStrategy, CorruptObject) as error:
         raise VerificationFailed(error) from None
     return _shown_report(report, {"strategy": str(path), "shape": list(array.shape), "participation": document})

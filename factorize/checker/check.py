@@ -133,7 +133,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], pro
     claims.check_convergence(report, spec, stated)
 
 
-def check_strategy(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:
+def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:
     """Answer whether a matrix has sensitivity at most `claim` under a participation.
 
     Args:

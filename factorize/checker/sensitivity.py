@@ -20,7 +20,7 @@ from factorize.checker.participation import Allowed, allowed, pattern_sums
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import LIMITS
 from factorize.errors import CertificateError, TooLarge
-from factorize.format.shapes import check_strategy
+from factorize.format.shapes import check_strategy_tensors
 
 TWO_STAGE = "two-stage Gram bound"
 LARGEST = 16_384
@@ -97,7 +97,7 @@ def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation
         TooLarge: it takes too many coefficients.
     """
     separation, most, _ = allowed(participation, None)
-    check_strategy(structure, parts, None)
+    check_strategy_tensors(structure, parts, None)
     low, high = LIMITS[structure](parts, separation, most)
     pattern = tuple(range(0, separation * most, separation))
     rule = "limit of column norms" if most == 1 else "monotone Toeplitz: limit of the leading pattern"

@@ -11,7 +11,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, share
 from factorize.checker.structures import READINGS
 from factorize.format.names import COLUMN_SCALE
-from factorize.format.shapes import check_strategy
+from factorize.format.shapes import check_strategy_tensors
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
@@ -43,7 +43,7 @@ class Strategy:
     def __init__(self, structure: str, parts: Mapping[str, np.ndarray], n: int) -> None:
         self.n, self.parts = n, parts
         self.scale = parts.get(COLUMN_SCALE)
-        self.structure = check_strategy(structure, parts, n)
+        self.structure = check_strategy_tensors(structure, parts, n)
         self.reading = READINGS[self.structure](parts, n)
 
     @property

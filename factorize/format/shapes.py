@@ -30,10 +30,10 @@ def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | No
     if name != "C":
         _check_derived(name, structure, parts, shape)
         return
-    check_strategy(structure, parts, shape[1])
+    check_strategy_tensors(structure, parts, shape[1])
 
 
-def check_strategy(structure: str, parts: Parts, n: int | None) -> str:
+def check_strategy_tensors(structure: str, parts: Parts, n: int | None) -> str:
     """Check the tensors of a C, wherever they come from, and return its structure; of a scaled one, what is scaled.
 
     Args:

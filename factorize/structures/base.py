@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.format.shapes import check_strategy
+from factorize.format.shapes import check_strategy_tensors
 from factorize.numbers.series import series_quotient
 from factorize.workloads.state_space import StateSpace
 
@@ -127,7 +127,7 @@ def checked(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.
     """
     copies = {suffix: np.array(part, dtype=np.float64, order="C") for suffix, part in parts.items()}
     try:
-        check_strategy(structure, copies, n)
+        check_strategy_tensors(structure, copies, n)
     except CorruptObject as error:
         raise InvalidStrategy(str(error)) from None
     for part in copies.values():

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.format.shapes import check_strategy as check_tensors
+from factorize.format.shapes import check_strategy_tensors
 from factorize.numbers.triangular import right_solve
 from factorize.structures.base import StoredMatrix, check_dense
 
@@ -26,7 +26,7 @@ class DenseMatrix(StoredMatrix):
     structure = "dense"
 
     def __init__(self, array: np.ndarray) -> None:
-        self.array = check_strategy(array)
+        self.array = strategy_array(array)
         self.n = len(self.array)
 
     def dense(self) -> np.ndarray:
@@ -63,7 +63,7 @@ class DenseMatrix(StoredMatrix):
         return self._bands
 
 
-def check_strategy(array: np.ndarray) -> np.ndarray:
+def strategy_array(array: np.ndarray) -> np.ndarray:
     """Return a read-only float64 array that can be a strategy matrix.
 
     Raises:
@@ -72,7 +72,7 @@ def check_strategy(array: np.ndarray) -> np.ndarray:
     checked = np.ascontiguousarray(array, dtype=np.float64)
     if checked.ndim != 2 or checked.shape[0] != checked.shape[1] or not len(checked):
         raise InvalidStrategy(f"a strategy matrix is square and not empty; got shape {checked.shape}")
-    check_tensors("dense", {"": checked}, len(checked))
+    check_strategy_tensors("dense", {"": checked}, len(checked))
     kept = checked is array and not array.flags.writeable and _unchanging(array)
     if not kept and (checked is array or checked.base is array):
         checked = checked.copy()

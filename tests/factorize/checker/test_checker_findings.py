@@ -9,7 +9,7 @@ import pytest
 from checker_files import parts, sealed
 from specs import solved, spec_of
 
-from factorize.checker.check import check_factor_file, check_strategy
+from factorize.checker.check import check_factor_file, check_matrix_sensitivity
 from factorize.checker.claims import check_convergence
 from factorize.checker.doubles import whole
 from factorize.checker.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
@@ -121,7 +121,7 @@ def test_warnings_one_by_one() -> None:
     apart: dict[str, Any] = {"kind": "min_sep", "min_sep": 2, "max_participations": 2}
 
     def warnings(array: list[list[float]], participation: dict[str, Any]) -> list[str]:
-        return check_strategy(np.array(array), participation, claim=99.0).warnings
+        return check_matrix_sensitivity(np.array(array), participation, claim=99.0).warnings
 
     negative = [[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.25, 1.0]]
     assert [text.split(":")[0] for text in warnings(negative, apart)] == ["C has negative entries"]

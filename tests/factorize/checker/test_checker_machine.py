@@ -16,7 +16,7 @@ from checker_files import parts, random_result, sealed
 from factorize.checker import stored as stored_matrices
 from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.check import check_factor_file, check_strategy
+from factorize.checker.check import check_factor_file, check_matrix_sensitivity
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError
@@ -73,7 +73,7 @@ def test_nothing_is_proved_in_a_thread_that_flushes() -> None:
     with flushed():
         report = check_factor_file(data)
         assert report.unseen == list(report.stated) and "flushes" in report.claims[0]["why"]
-        for refused in (lambda: check_strategy(array, {"kind": "single"}), result.verify):
+        for refused in (lambda: check_matrix_sensitivity(array, {"kind": "single"}), result.verify):
             with pytest.raises(CertificateError, match="flushes"):
                 refused()
         assert any("flushes" in text for text in check_calibration(data, {}).failed)

@@ -18,7 +18,7 @@ from structure_cases import exact, signed_buffers, strategies
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker import sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.check import check_strategy
+from factorize.checker.check import check_matrix_sensitivity
 from factorize.checker.sensitivity import (
     Allowed,
     Bracket,
@@ -168,8 +168,8 @@ def test_integers_decide_what_doubles_leave_open(seed: int, n: int) -> None:
     array = np.tril(np.random.default_rng(seed).uniform(0.1, 1, (n, n)))
     for participation in ({"kind": "single"}, {"kind": "fixed_epochs", "epochs": n}):
         least = square_root_up(true_squares(array, participation)[1])
-        assert check_strategy(array, participation, claim=least).supported
-        assert not check_strategy(array, participation, claim=math.nextafter(least, 0.0)).supported
+        assert check_matrix_sensitivity(array, participation, claim=least).supported
+        assert not check_matrix_sensitivity(array, participation, claim=math.nextafter(least, 0.0)).supported
 
 
 def test_other_orders_of_sums_find_what_is_stated_large_enough() -> None:

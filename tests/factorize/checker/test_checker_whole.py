@@ -13,7 +13,7 @@ import pytest
 from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.check import check_factor_file, check_strategy
+from factorize.checker.check import check_factor_file, check_matrix_sensitivity
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.losses import variances
@@ -73,10 +73,10 @@ def test_a_strangers_matrix() -> None:
     array = np.tril(rng.random((16, 16))) + np.eye(16)
     array /= np.linalg.norm(array, axis=0)
     once, twice = {"kind": "single"}, {"kind": "min_sep", "min_sep": 4}
-    report = check_strategy(array, once, claim=1 + 1e-15)
+    report = check_matrix_sensitivity(array, once, claim=1 + 1e-15)
     assert report.supported and report.sensitivity["kind"] == "exact" and not report.warnings
-    assert not check_strategy(array, twice).supported
-    assert check_strategy(array, twice, claim=4.0).supported
+    assert not check_matrix_sensitivity(array, twice).supported
+    assert check_matrix_sensitivity(array, twice, claim=4.0).supported
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_strangers_matrix() -> None:
 )
 def test_matrices_that_are_no_strategies(array: np.ndarray, message: str) -> None:
     with pytest.raises(InvalidStrategy, match=message):
-        check_strategy(array, {"kind": "single"})
+        check_matrix_sensitivity(array, {"kind": "single"})
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_what_is_no_array_of_numpy_ends_in_a_sentence(tmp_path, content) -> None
 
 @pytest.mark.filterwarnings("error")
 def test_entries_whose_squares_overflow_are_checked_without_a_warning() -> None:
-    assert not check_strategy(np.eye(3) * 1e150, {"kind": "single"}, claim=1.0).supported
-    assert check_strategy(np.eye(3) * 1e150, {"kind": "single"}, claim=1.1e150).supported
+    assert not check_matrix_sensitivity(np.eye(3) * 1e150, {"kind": "single"}, claim=1.0).supported
+    assert check_matrix_sensitivity(np.eye(3) * 1e150, {"kind": "single"}, claim=1.1e150).supported
     with pytest.raises(CertificateError, match="scale C"):
-        check_strategy(np.eye(3) * 1e200, {"kind": "single"}, claim=1.1e200)
+        check_matrix_sensitivity(np.eye(3) * 1e200, {"kind": "single"}, claim=1.1e200)
 
 
 def test_the_checker_shares_the_reader_and_no_other_code_with_what_it_checks() -> None:

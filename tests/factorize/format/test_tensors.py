@@ -9,7 +9,7 @@ import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, tensor_name
-from factorize.format.shapes import check_strategy, check_tensors
+from factorize.format.shapes import check_strategy_tensors, check_tensors
 from factorize.format.tensors import check_triangular, fading, wrapped_structure
 
 N, M = 4, 2
@@ -270,7 +270,7 @@ def test_what_is_no_strategy() -> None:
     for structure, n, message in (("wavelet", 4, "'wavelet' is none of banded"), ("nu_toeplitz", 4, "is none of banded"),
                                   ("dense", 0, "n=0 is below 1"), ("dense", None, "is none of blt")):  # fmt: skip
         with pytest.raises(CorruptObject, match=message):
-            check_strategy(structure, {}, n)
+            check_strategy_tensors(structure, {}, n)
 
 
 def test_names_of_tensors() -> None:
