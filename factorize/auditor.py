@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.client.checkpoints import check_stated, step_of
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.participation import read_participation
+from factorize.participation import example_indices, read_participation
 from factorize.privacy import Calibration
 
 _VERSION = 1
@@ -151,26 +152,19 @@ class ParticipationAuditor:
         Raises:
             InvalidParameter: it belongs to another participation, n or groups, or is damaged.
         """
-        mine = {"version": _VERSION, **self._promise()}
-        wrong = [key for key in mine if state.get(key) != mine[key]]
-        if wrong:
-            theirs, ours = str(state.get(wrong[0]))[:80], str(mine[wrong[0]])[:80]
-            raise InvalidParameter(f"the checkpoint's {wrong[0]} is {theirs}, here it is {ours}", field=wrong[0])
-        step, last, count = state.get("step"), np.array(state.get("last")), np.array(state.get("count"))
-        whole = isinstance(step, int) and 0 <= step <= self.steps and last.ndim == 1 and last.shape == count.shape
+        check_stated(state, {"version": _VERSION, **self._promise()})
+        step, last, count = step_of(state, self.steps), np.array(state.get("last")), np.array(state.get("count"))
+        whole = last.ndim == 1 and last.shape == count.shape
         if not whole or last.max(initial=-1) >= step or not np.array_equal(last >= 0, count > 0):
             raise InvalidParameter("the checkpoint's counts are damaged; restore a whole one", field="last")
-        self.step, self.most, self.closest = int(step or 0), int(state["most"]), state["closest"]
+        self.step, self.most, self.closest = step, int(state["most"]), state["closest"]
         self._last, self._count = last.astype(np.int64), count.astype(np.int64)
 
     def _promise(self) -> dict[str, Any]:
         return {"participation": self.participation, "steps": self.steps, "groups": self.groups}
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        array = np.asarray(indices)
-        if array.size and (array.dtype.kind not in "iu" or array.min() < 0):
-            raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field="indices")
-        flat = array.reshape(-1).astype(np.int64)
+        flat = example_indices(indices, field="indices")
         if self._users is None:
             return flat
         if flat.max(initial=-1) >= len(self._users):

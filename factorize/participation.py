@@ -244,6 +244,22 @@ def read_participation(given: Document) -> AnyParticipation:
         raise InvalidParticipation(str(reason), field="/participation") from None
 
 
+def example_indices(values: object, *, field: str) -> np.ndarray:
+    """Return the indices of a step's examples, shape (examples,).
+
+    Below 0 an index would name an example by a second name, which no count of its steps would see.
+
+    Raises:
+        InvalidParameter: one is no integer, or below 0.
+    """
+    import numpy as np
+
+    array = np.asarray(values)
+    if array.size and (array.dtype.kind not in "iu" or array.min() < 0):
+        raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field=field)
+    return array.reshape(-1).astype(np.int64)
+
+
 def is_canonical(given: Document, n: int | None) -> bool:
     """Return whether a document is a participation in its canonical form, for n steps or for no last step."""
     try:

@@ -81,18 +81,12 @@ class Checkpointed(ABC):
         Raises:
             InvalidParameter: it is of another noise, or of a release that makes other bits from the same seed.
         """
-        step = state.get("step")
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= self.steps:
-            raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{self.steps}", field="step")
-        mine = self.header(step) | own
-        for key in mine:
-            if state.get(key) != mine[key]:
-                raise InvalidParameter(
-                    f"the checkpoint's {key} is {str(state.get(key))[:80]}, here it is {str(mine[key])[:80]}; the "
-                    "noise would not go on where it stopped: restore seed, factorization, parameters, kind of device "
-                    "and library versions",
-                    field=key,
-                )
+        step = step_of(state, self.steps)
+        remedy = (
+            "the noise would not go on where it stopped: restore seed, factorization, parameters, kind of device and "
+            "library versions"
+        )
+        check_stated(state, self.header(step) | own, remedy)
         return step
 
     def header(self, step: int) -> dict[str, Any]:
@@ -131,6 +125,32 @@ class Checkpointed(ABC):
             raise InvalidParameter(
                 f"step {step} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n",
                 field="step",
+            )
+
+
+def step_of(state: Mapping[str, Any], steps: int) -> int:
+    """Return the step of a checkpoint of a run of so many steps.
+
+    Raises:
+        InvalidParameter: it is none of them.
+    """
+    step = state.get("step")
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= steps:
+        raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{steps}", field="step")
+    return step
+
+
+def check_stated(state: Mapping[str, Any], own: Mapping[str, Any], remedy: str = "restore that of this run") -> None:
+    """Refuse a checkpoint that states something else than this run does.
+
+    Raises:
+        InvalidParameter: it does.
+    """
+    for key, ours in own.items():
+        if state.get(key) != ours:
+            theirs = str(state.get(key))[:80]
+            raise InvalidParameter(
+                f"the checkpoint's {key} is {theirs}, here it is {str(ours)[:80]}; {remedy}", field=key
             )
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
+from factorize.client.checkpoints import check_stated
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency
 from factorize.training.bin_draws import (
@@ -219,16 +220,14 @@ class BallsInBins:
             InvalidParameter: it is of other sizes, or of another key.
         """
         mine = self.state_dict()
-        wrong = [key for key in mine if state.get(key) != mine[key]]
-        if wrong == ["commitment"]:
+        own = mine.pop("commitment")
+        check_stated(state, mine)
+        if state.get("commitment") != own:
             raise InvalidParameter(
                 "the checkpoint was made with another secret key: all bins would be drawn again, and epsilon counts on "
                 "one key for the whole run; restart with the key of the run",
                 field="secret_key",
             )
-        if wrong:
-            theirs, ours = str(state.get(wrong[0]))[:80], str(mine[wrong[0]])[:80]
-            raise InvalidParameter(f"the checkpoint's {wrong[0]} is {theirs}, here it is {ours}", field=wrong[0])
 
     def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
         """Refuse a factorization whose epochs are not this order's.

@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from factorize.client.checkpoints import check_stated, step_of
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.participation import example_indices
 from factorize.training.bin_draws import checked_key, equal_sizes_probability, regularity
 from factorize.training.bins import BallsInBins, covered_by
 
@@ -201,13 +203,9 @@ class BinsAuditor:
             raise InvalidParameter("the checkpoint has no auditor of balls in bins; restore its own", field="version")
         if self._order is not None:
             self._order.check_state(state)
-        wrong = next((key for key, value in self._promise().items() if state.get(key) != value), None)
-        if None not in (self.divisor, state.get("divisor")) and state["divisor"] != self.divisor:
-            wrong = "divisor"
-        step = state.get("step")
-        if wrong or not isinstance(step, int) or not 0 <= step <= self.steps:
-            message = f"the checkpoint's {wrong or 'step'} is {str(state.get(wrong or 'step'))[:80]}, not of this run"
-            raise InvalidParameter(message, field=wrong or "step")
+        known = {} if None in (self.divisor, state.get("divisor")) else {"divisor": self.divisor}
+        check_stated(state, self._promise() | known)
+        step = step_of(state, self.steps)
         if self._order is None:
             self._bin, self._before, self._epoch = self._shown(state, step), None, max(step - 1, 0) // self.bins
             self._count_sizes()
@@ -266,11 +264,10 @@ class BinsAuditor:
         return bool((bins == self._before).all())
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        array = np.asarray(indices)
-        if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= self.examples):
+        flat = example_indices(indices, field="indices")
+        if flat.max(initial=0) >= self.examples:
             message = f"indices of examples are integers in 0..{self.examples - 1}; pass positions in the data"
             raise InvalidParameter(message, field="indices")
-        flat = array.reshape(-1).astype(np.int64)
         if len(np.unique(flat)) < len(flat):
             raise InvalidParticipation(
                 f"step {self.step} has an example twice, and the sensitivity allows one contribution of the clip norm; "

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.participation import read_participation
+from factorize.participation import example_indices, read_participation
 from factorize.training.bins import BallsInBins, RandomAllocation
 
 
@@ -29,7 +29,7 @@ class Order:
     def __init__(
         self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, Any] | None = None
     ) -> None:
-        self._batches = [_indices(batch) for batch in batches]
+        self._batches = [example_indices(batch, field="batches") for batch in batches]
         self.epochs = epochs
         self._made_for = None if participation is None else dict(participation)
         if not self._batches or epochs < 1:
@@ -97,14 +97,6 @@ class Order:
         if self.epochs > 1:
             gaps = np.concatenate([gaps, len(self._batches) + step[first] - step[first + counts - 1]])
         return gaps, self.epochs * int(counts.max(initial=0))
-
-
-def _indices(batch: Any) -> np.ndarray:
-    """Return a batch's examples: below 0 an index would name an example by a second name, which no check would see."""
-    array = np.asarray(batch)
-    if array.size and (array.dtype.kind not in "iu" or array.min() < 0):
-        raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field="batches")
-    return array.reshape(-1).astype(np.intp)
 
 
 def fixed_order(

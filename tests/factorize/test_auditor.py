@@ -149,9 +149,12 @@ class TestCheckpoint:
     def test_damaged(self):
         auditor = ParticipationAuditor(EPOCHS, N)
         auditor.record([0, 1])
-        for damage in ({"last": np.array([5, 0])}, {"count": np.zeros(2, int)}, {"step": -1}):
+        for damage in ({"last": np.array([5, 0])}, {"count": np.zeros(2, int)}):
             with pytest.raises(InvalidParameter, match="damaged"):
                 ParticipationAuditor(EPOCHS, N).load_state_dict({**auditor.state_dict(), **damage})
+        for step in (-1, N + 1, True, None):
+            with pytest.raises(InvalidParameter, match=f"outside 0..{N}"):
+                ParticipationAuditor(EPOCHS, N).load_state_dict({**auditor.state_dict(), "step": step})
 
 
 class TestOrders:
