@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorize import __version__
 from factorize.any_factors import AnyFactors
 from factorize.certificate.certificate import Certificate, certify
 from factorize.certificate.sensitivity import Sensitivity
@@ -33,9 +34,10 @@ from factorize.errors import (
 )
 from factorize.format.manifest import SCHEMA, manifest_digest
 from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.mechanisms import Added
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.series import toeplitz_rows
-from factorize.solution import Solution
+from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.endless import LARGEST_ROW, AnyStrategy
@@ -100,6 +102,24 @@ class Factorization(AnyFactors):
         }
         manifest["digest"] = manifest_digest(manifest)
         return cls(spec, solution.strategy, solution.dual, json.loads(canonical_json(manifest)))
+
+    @classmethod
+    def from_strategy(cls, spec: Spec, strategy: AnyStrategy, *, array: np.ndarray | None = None) -> Factorization:
+        """Certify a strategy that no solver has made.
+
+        Args:
+            spec: what it is for; its mechanism becomes `added`.
+            strategy: C.
+            array: whose bytes name it, shape (n, n); by default the tensors of its structure do.
+
+        Raises:
+            CertificateError: it does not serve the workload.
+        """
+        named = strategy.tensors().values() if array is None else [array]
+        added = Added(kind="added", sha256=tensor_digest(named))
+        solver = {"mechanism": added.kind, "version": __version__, "seconds": 0.0, "environment": {}}
+        own = spec.model_copy(update={"mechanism": added}).canonical()
+        return cls.from_solution(own, Solution(strategy, Outcome.ADDED, 0), solver=solver)
 
     @cached_property
     def _decoder_coefficients(self) -> np.ndarray | None:

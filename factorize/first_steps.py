@@ -9,11 +9,8 @@ from __future__ import annotations
 from numbers import Integral
 
 import factorize
-from factorize.encoding import tensor_digest
 from factorize.errors import InvalidParameter
-from factorize.mechanisms import Added
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep, Single
-from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
 from factorize.workloads import Prefix
 
@@ -38,14 +35,8 @@ def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> 
         raise InvalidParameter(f"steps={steps!r} is not {known}; give how many it made", field="steps")
     covered = min(max(int(steps), least), run.steps)
     steps, participation = _covering(run.spec.participation, run.steps, covered)
-    strategy = run.matrix.leading(steps)
-    spec = Spec(
-        workload=Prefix(kind="prefix", n=steps),
-        participation=participation,
-        mechanism=Added(kind="added", sha256=tensor_digest(list(strategy.tensors().values()))),
-    )
-    solver = {"mechanism": "added", "version": factorize.__version__, "seconds": 0.0, "environment": {}}
-    return factorize.Factorization.from_solution(spec.canonical(), Solution(strategy, Outcome.ADDED, 0), solver=solver)
+    spec = Spec(workload=Prefix(kind="prefix", n=steps), participation=participation)
+    return factorize.Factorization.from_strategy(spec, run.matrix.leading(steps))
 
 
 def _covering(participation: AnyParticipation, n: int, steps: int) -> tuple[int, AnyParticipation]:

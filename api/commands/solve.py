@@ -176,19 +176,12 @@ def certified(array: np.ndarray, wanted: Spec, results: Store) -> Factorization:
         InvalidStrategy: no strategy matrix, or not of the spec's n.
         CertificateError: it does not serve the workload.
     """
-    import factorize
     from factorize.api.local import bound
-    from factorize.encoding import tensor_digest
     from factorize.factorization import Factorization
-    from factorize.mechanisms import Added
-    from factorize.solution import Outcome, Solution
 
     if array.shape != (wanted.workload.n, wanted.workload.n):
         raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={wanted.workload.n}")
-    named = wanted.model_copy(update={"mechanism": Added(kind="added", sha256=tensor_digest([array]))})
-    solution = Solution(_structured(array), Outcome.ADDED, 0)
-    solver = {"mechanism": "added", "version": factorize.__version__, "seconds": 0.0, "environment": {}}
-    return Factorization.from_solution(bound(named, results), solution, solver=solver)
+    return Factorization.from_strategy(bound(wanted, results), _structured(array), array=array)
 
 
 def _structured(array: np.ndarray) -> Matrix:

@@ -5,27 +5,22 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from specs import claimed
 from structure_cases import NAMES, strategies
 
 from factorize import Spec, solvers
 from factorize.accounting.schemes import calibrate_sampling
 from factorize.errors import InvalidParameter
+from factorize.factorization import Factorization
 from factorize.first_steps import first_steps
-from factorize.mechanisms import Added
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
 from factorize.privacy_question import GivenNoise
-from factorize.solution import Outcome
 
 EPOCHS, BINS = 3, 6
 N = EPOCHS * BINS
 
 
 def run_of(strategy, **participation):
-    named = Spec.of("prefix", n=N, **participation).model_copy(
-        update={"mechanism": Added(kind="added", sha256="0" * 64)}
-    )
-    return claimed(named, strategy, Outcome.ADDED)
+    return Factorization.from_strategy(Spec.of("prefix", n=N, **participation), strategy)
 
 
 @pytest.fixture(scope="module")
