@@ -14,6 +14,7 @@ import numpy as np
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.client.checkpoints import check_stated, step_of
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices, read_participation
 from factorize.privacy import Calibration
 
@@ -56,9 +57,7 @@ class ParticipationAuditor:
             self._allowed = read_participation(participation)
         except InvalidParticipation as reason:
             raise InvalidParameter(f"{reason}; docs/spec.md lists them", field="participation") from None
-        if steps < 1:
-            raise InvalidParameter(f"an auditor counts at least 1 step; got {steps}", field="steps")
-        self.participation, self.steps, self.groups = dict(participation), int(steps), groups
+        self.participation, self.steps, self.groups = dict(participation), whole_number("steps", steps), groups
         self.step, self.most = 0, 0
         self.on_step: Callable[[int], None] | None = None
         self.closest: int | None = None

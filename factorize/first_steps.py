@@ -6,10 +6,8 @@ their noise.
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import factorize
-from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import whole_number
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep, Single
 from factorize.spec import Spec
 from factorize.workloads import Prefix
@@ -30,10 +28,8 @@ def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> 
         InvalidParameter: no number of its steps.
         UnsupportedProblem: it is a run without end.
     """
-    if isinstance(steps, bool) or not isinstance(steps, Integral) or not 1 <= steps <= run.steps:
-        known = f"a whole number from 1 to {run.steps}, the steps of the run"
-        raise InvalidParameter(f"steps={steps!r} is not {known}; give how many it made", field="steps")
-    covered = min(max(int(steps), least), run.steps)
+    taken = whole_number("steps", steps, high=run.steps, remedy="give how many of its steps the run made")
+    covered = min(max(taken, least), run.steps)
     steps, participation = _covering(run.spec.participation, run.steps, covered)
     spec = Spec(workload=Prefix(kind="prefix", n=steps), participation=participation)
     return factorize.Factorization.from_strategy(spec, run.matrix.leading(steps))

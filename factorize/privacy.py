@@ -17,13 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import Sensitivity, certified_value, differing
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
-from factorize.numbers.scalars import double_above, finite_real, multiplier_of, within_scale
+from factorize.numbers.scalars import double_above, finite_real, multiplier_of, whole_number, within_scale
 from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
 
@@ -108,13 +107,9 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Refuse what is no divisor."""
-        divisor = self.divisor
-        if divisor is not None and (isinstance(divisor, bool) or not isinstance(divisor, Integral) or divisor < 1):
-            raise InvalidParameter(
-                f"divisor={divisor!r} is not an integer >= 1; give the fixed public divisor of the means,"
-                " or leave it out for sums",
-                field="divisor",
-            )
+        if self.divisor is not None:
+            remedy = "give the fixed public divisor of the means, or leave it out for sums"
+            whole_number("divisor", self.divisor, remedy=remedy)
 
     @property
     def sigma_of_means(self) -> float | None:

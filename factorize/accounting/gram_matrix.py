@@ -15,6 +15,7 @@ import numpy as np
 
 from factorize.checker.sampling.bins import MOST_WORK
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
+from factorize.numbers.scalars import whole_number
 from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
@@ -102,11 +103,7 @@ def _sums(matrix: Matrix, classes: np.ndarray) -> np.ndarray:
 
 
 def _check_bins(bins: int, steps: int) -> None:
-    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= steps:
-        raise InvalidParameter(
-            f"bins={bins!r} is not an integer from 1 to n={steps}; an epoch of the run has that many steps",
-            field="bins",
-        )
+    whole_number("bins", bins, high=steps, remedy=f"give the steps of an epoch of the n={steps}")
     if bins > LARGEST_BINS:
         raise TooLarge(
             f"bins={bins} is above the limit {LARGEST_BINS}: an evaluation takes b^2 exponentials; use fewer, larger "

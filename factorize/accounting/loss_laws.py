@@ -17,13 +17,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 from factorize.accounting.law import MARGIN, Bound, Law, multiplier_about
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.numbers.scalars import double_above
+from factorize.numbers.scalars import double_above, whole_number
 from factorize.participation import MinSep, Single
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
@@ -120,8 +118,7 @@ class AllocationLaw(LossLaw):
                 field="sampling",
             )
         n = held.n
-        if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= min(n, LARGEST_BLOCK):
-            raise InvalidParameter(f"bins={bins!r} is not an integer from 1 to n={n}, the steps for each", field="bins")
+        whole_number("bins", bins, high=min(n, LARGEST_BLOCK), remedy=f"give the steps of an epoch of the n={n}")
         if n % bins:
             raise InvalidParameter(
                 f"bins={bins} do not divide n={n} steps into k blocks; give n / k for a k that divides n", field="bins"
@@ -192,8 +189,7 @@ class PoissonLaw(LossLaw):
 def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> float:
     """Return b batch / N, the probability that a step samples an example of its group (the smallest has N // b)."""
     for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise InvalidParameter(f"{name}={value!r} is not an integer >= 1", field=name)
+        whole_number(name, value)
     group = dataset_size // bands
     if group < batch_size:
         raise ConditionNotMet(

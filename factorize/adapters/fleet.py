@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import whole_number
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
@@ -60,10 +61,9 @@ def advise_fleet(
         InvalidParameter: numbers out of range, or a fleet that is too small for one round.
     """
     for name, number in (("clients", clients), ("clients_a_round", clients_a_round), ("rounds", rounds)):
-        if number < 1:
-            raise InvalidParameter(f"{name}={number} is below 1", field=name)
-    if check_in is not None and check_in < 1:
-        raise InvalidParameter(f"check_in={check_in} is below 1 round", field="check_in")
+        whole_number(name, number)
+    if check_in is not None:
+        whole_number("check_in", check_in, remedy="give rounds")
     if not 0 <= offline < 1:
         raise InvalidParameter(f"offline={offline} is no share of the fleet below 1", field="offline")
     busy = math.ceil(clients_a_round / (1 - offline))  # clients of whom as many as are planned answer

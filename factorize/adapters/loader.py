@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.numbers.scalars import whole_number
 from factorize.training.bins import BallsInBins
 from factorize.training.orders import Order
 from factorize.training.sampling import CyclicPoisson
@@ -43,9 +44,8 @@ class PrivateLoader:
         loading: dict[str, Any],
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        if physical is not None and physical < 1:
-            message = f"physical_batch_size={physical} is not an integer >= 1"
-            raise InvalidParameter(message, field="physical_batch_size")
+        if physical is not None:
+            whole_number("physical_batch_size", physical)
         if share[1] > 1 and min(len(order[step]) for step in range(len(order))) < share[1]:
             message = f"a batch has fewer examples than the {share[1]} ranks; use larger ones"
             raise InvalidParameter(message, field="batch_size")

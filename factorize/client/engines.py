@@ -16,7 +16,7 @@ from factorize.client.noise_source import ComputedRows
 from factorize.client.normals import BLOCK, Normals
 from factorize.client.recurrences.base import Recurrence
 from factorize.client.regions import BlockPart, Region
-from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import whole_number
 
 _CACHED_BYTES = 1 << 22  # of scratch: longer rows cost fewer calls, which counts for more than the nearest cache
 _NARROWEST, _WIDEST = 1 << 9, 1 << 15
@@ -37,12 +37,10 @@ class Workers:
     """
 
     def __init__(self, region: Region, threads: int) -> None:
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise InvalidParameter(f"threads={threads!r} is not an integer >= 1", field="threads")
         self.width = region.size
         self._pieces = region.parts(BLOCK)
         self.longest = max((piece.last for piece in self._pieces), default=0)
-        self.threads = min(threads, max(1, len(self._pieces)))
+        self.threads = min(whole_number("threads", threads), max(1, len(self._pieces)))
         self._pool: ThreadPoolExecutor | None = None
         self._drawn = [np.empty(self.longest) for _ in range(self.threads)]
 

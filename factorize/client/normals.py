@@ -11,6 +11,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import whole_number
 
 _COMMITTED = 64  # numbers of z_0 that a commitment is made from
 
@@ -139,8 +140,6 @@ def keyed(generator: str, seed: int, context: str) -> bytes:
     Raises:
         InvalidParameter: the seed is no integer >= 0.
     """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InvalidParameter(f"seed={seed!r} is not an integer >= 0; draw secrets.randbits(128)", field="seed")
-    number = int(seed)
+    number = whole_number("seed", seed, low=0, remedy="draw secrets.randbits(128)")
     secret = number.to_bytes((number.bit_length() + 7) // 8, "little")
     return hashlib.sha512(hashlib.sha256(f"{generator} {context}".encode()).digest() + secret).digest()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from factorize.errors import InvalidParameter
@@ -34,6 +34,19 @@ def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = Tr
         limit = f"finite and {'>' if strict else '>='} {low:g}"
         raise InvalidParameter(f"{name}={number} is outside the limit ({limit}); {remedy}", field=name)
     return number
+
+
+def whole_number(name: str, value: Any, *, low: int = 1, high: int | None = None, remedy: str = "give one") -> int:
+    """Return an integer from outside, of Python or numpy, from `low` to `high`.
+
+    Raises:
+        InvalidParameter: not an integer (booleans are not), or outside the limits.
+    """
+    integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not integer or int(value) < low or (high is not None and int(value) > high):
+        limit = f">= {low}" if high is None else f"from {low} to {high}"
+        raise InvalidParameter(f"{name}={str(value)[:20]} is not an integer {limit}; {remedy}", field=name)
+    return int(value)
 
 
 def within_scale(name: str, value: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import whole_number
 from factorize.training.bins import BallsInBins, MicroBatches
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import Order
@@ -30,10 +31,8 @@ class AuditedBatches:
         if isinstance(order, BallsInBins) and order.physical_batch is None:
             message = "balls in bins come in parts here; give the order a physical_batch"
             raise InvalidParameter(message, field="physical_batch")
-        if physical is not None and physical < 1:
-            raise InvalidParameter(
-                f"physical_batch_size={physical} is not an integer >= 1", field="physical_batch_size"
-            )
+        if physical is not None:
+            whole_number("physical_batch_size", physical)
         self.order, self.auditor = order, auditor
         self._shape = 0, 0  # parts of the largest batch, and their size
         if not isinstance(order, BallsInBins):

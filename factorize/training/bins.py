@@ -15,6 +15,7 @@ import numpy as np
 
 from factorize.client.checkpoints import check_stated
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
+from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency
 from factorize.training.bin_draws import (
     KEY_BYTES,
@@ -104,7 +105,7 @@ class BallsInBins:
         overflow: Literal["abort", "unlimited"] = "abort",
     ) -> None:
         self.examples, self.bins, self.epochs = (
-            _at_least_one(name, value) for name, value in (("examples", examples), ("bins", bins), ("epochs", epochs))
+            whole_number(name, value) for name, value in (("examples", examples), ("bins", bins), ("epochs", epochs))
         )
         self._key = secrets.token_bytes(KEY_BYTES) if secret_key is None else checked_key(secret_key, public_seed)
         room = _checked_room(examples, bins, physical_batch, capacity, overflow, self._draws)
@@ -327,12 +328,6 @@ def covered_by(sampling: str, epochs: int) -> tuple[str, ...]:
     return ("balls_in_bins", "random_allocation") if epochs == 1 else (sampling,)
 
 
-def _at_least_one(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise InvalidParameter(f"{name}={str(value)[:20]} is not an integer >= 1; give one", field=name)
-    return int(value)
-
-
 def _checked_room(
     examples: int, bins: int, physical: int | None, capacity: int | None, overflow: str, draws: int
 ) -> tuple[int | None, int | None]:
@@ -343,11 +338,11 @@ def _checked_room(
         if capacity is not None:
             message = f"capacity={capacity} needs a physical_batch, and overflow='abort'; give both, or no capacity"
             raise InvalidParameter(message, field="capacity")
-        return (None if physical is None else _at_least_one("physical_batch", physical)), None
-    physical = _at_least_one("physical_batch", physical)
+        return (None if physical is None else whole_number("physical_batch", physical)), None
+    physical = whole_number("physical_batch", physical)
     if capacity is None:
         return physical, capacity_for(examples, bins, physical_batch=physical, tau=TAU / draws)
-    if _at_least_one("capacity", capacity) % physical:
+    if whole_number("capacity", capacity) % physical:
         message = f"capacity={capacity} is no multiple of physical_batch={physical}; the parts of a step are equal"
         raise InvalidParameter(message, field="capacity")
     return physical, capacity

@@ -17,6 +17,7 @@ import numpy as np
 
 from factorize.client.checkpoints import check_stated, step_of
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices
 from factorize.training.bin_draws import checked_key, equal_sizes_probability, regularity
 from factorize.training.bins import BallsInBins, covered_by
@@ -104,9 +105,8 @@ class BinsAuditor:
         if sampling not in ("balls_in_bins", "random_allocation"):
             message = f"sampling={sampling[:20]!r} is not balls_in_bins or random_allocation"
             raise InvalidParameter(message, field="sampling")
-        if min(examples, bins, epochs) < 1:
-            message = f"examples={examples}, bins={bins}, epochs={epochs}: give at least one of each"
-            raise InvalidParameter(message, field="bins")
+        for name, number in (("examples", examples), ("bins", bins), ("epochs", epochs)):
+            whole_number(name, number)
         if order is not None and (order.examples, order.bins, order.epochs) != (examples, bins, epochs):
             raise InvalidParameter(
                 f"the order has {order.examples} examples and {order.bins} bins in {order.epochs} epochs, here are "

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from factorize.client.noise_source import source_of
-from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors
 from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
+from factorize.numbers.scalars import whole_number
 
 LOOSE_STATES = 4e-3
 """Tolerance of a streaming optimum over several epochs, as comparisons take it: its last steps gain less."""
@@ -54,8 +54,7 @@ def spec_within(
     """
     from factorize.spec import parse_spec
 
-    if memory < 0:
-        raise InvalidParameter(f"memory={memory} is below 0; give the vectors that may be kept", field="memory")
+    whole_number("memory", memory, low=0, remedy="give the vectors that may be kept")
     base: dict[str, Any] = {"workload": dict(workload), "participation": dict(participation)}
     spec = parse_spec(base)
     n = spec.workload.n

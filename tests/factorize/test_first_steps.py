@@ -73,7 +73,7 @@ def test_the_claim_of_the_first_steps_is_one_of_their_own_file(run):
 def test_no_other_steps_are_of_the_run(run):
     for steps in (0, N + 1, -1, 2.5, True):
         for sampling in ("fixed", "balls_in_bins"):
-            with pytest.raises(InvalidParameter, match=f"steps={steps} is not a whole number from 1 to {N}"):
+            with pytest.raises(InvalidParameter, match=f"steps={steps} is not an integer from 1 to {N}"):
                 run.calibrate(sigma=2.0, delta=1e-5, steps=steps, sampling=sampling)
 
 

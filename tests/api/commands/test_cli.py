@@ -194,7 +194,7 @@ REFUSED = [
     ("calibrate FILE --mu 1 --adjacency add_remove", "is not covered"),
     ("calibrate FILE --mu 1 --spent-mu 1.5", "nothing is left"),
     ("calibrate FILE --mu 1 --batch-size 4", "batch_size=4"),
-    ("calibrate FILE --sigma 1 --delta 1e-5 --steps 9", "steps=9 is not a whole number from 1 to 8"),
+    ("calibrate FILE --sigma 1 --delta 1e-5 --steps 9", "steps=9 is not an integer from 1 to 8"),
     ("profile FILE --sigma 3 --epsilons one,two", "no numbers between commas"),
     ("profile FILE --sigma 3 --epsilons 0", "above 0"),
     ("profile FILE --sigma -3", "sigma"),

@@ -74,7 +74,7 @@ def test_both_grams_are_those_of_the_summed_columns_from_above(matrix: Matrix, b
 def test_bins_that_do_not_fit_are_refused() -> None:
     matrix = ToeplitzMatrix(np.ones(3), 6)
     for bins in (0, 7, 2.0, True):
-        with pytest.raises(InvalidParameter, match="from 1 to n=6"):
+        with pytest.raises(InvalidParameter, match="from 1 to 6; .*n=6"):
             bin_gram(matrix, bins)  # type: ignore[arg-type]
     with pytest.raises(TooLarge, match="4096"):
         bin_gram(ToeplitzMatrix(np.ones(1), 10_000), 5000)

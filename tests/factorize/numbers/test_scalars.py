@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.errors import InvalidParameter
-from factorize.numbers.scalars import double_above, finite_real, root_above
+from factorize.numbers.scalars import double_above, finite_real, root_above, whole_number
 
 EXACT = st.fractions(min_value=Fraction(1, 10**30), max_value=10**30)
 
@@ -65,3 +65,16 @@ def test_the_limit_itself_is_accepted_unless_strict() -> None:
     assert finite_real("epsilon", 0, strict=False, remedy="try 1") == 0.0
     with pytest.raises(InvalidParameter, match=r"finite and >= 0"):
         finite_real("epsilon", -1e-9, strict=False, remedy="try 1")
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int64(3)])
+def test_a_whole_number_of_python_or_numpy(value: object) -> None:
+    number = whole_number("count", value, high=7)
+    assert number == value and type(number) is int
+
+
+@pytest.mark.parametrize("value", [0, 8, -1, True, 2.0, "2", None, float("nan")])
+def test_what_is_no_whole_number_within_the_limits(value: object) -> None:
+    with pytest.raises(InvalidParameter, match="is not an integer from 1 to 7; give one") as caught:
+        whole_number("count", value, high=7)
+    assert caught.value.field == "count"

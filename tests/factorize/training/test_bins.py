@@ -387,7 +387,7 @@ class TestAuditor:
             auditor.record([10])
 
     def test_sizes(self):
-        with pytest.raises(InvalidParameter, match="at least one"):
+        with pytest.raises(InvalidParameter, match="examples=0 is not an integer >= 1"):
             BinsAuditor(0, 2, 1)
         with pytest.raises(InvalidParameter, match="the order has 60"):
             BinsAuditor(61, 5, 2, order=balls_in_bins(60, 5, 2, KEY))

@@ -60,7 +60,7 @@ def test_bins_have_what_is_optimised_for_them() -> None:
     found = spec_within(running_sums(16), TWO_EPOCHS, 4, amplified)
     assert found["mechanism"] == {"kind": "blt", "buffers": 2} and found["sampling"]["epsilon"] == 2.0
     assert factorize.parse_spec(found).sampling is not None
-    with pytest.raises(InvalidParameter, match="memory=-1 is below 0"):
+    with pytest.raises(InvalidParameter, match="memory=-1 is not an integer >= 0"):
         spec_within(running_sums(16), TWO_EPOCHS, -1)
 
 
