@@ -60,7 +60,7 @@ class Pace:
     start: float = 0.6
 
     def service(self, spec: Spec, needed: Estimate) -> float:
-        """Return seconds until a posted spec is done; what is long gets workers of its own.
+        """Return seconds until a posted spec, or one of a batch, is done; what is long gets workers of its own.
 
         Args:
             spec: canonical, its mechanism named.
@@ -71,10 +71,6 @@ class Pace:
     def command(self, spec: Spec, needed: Estimate) -> float:
         """Return seconds until `factorize solve` has ended; the proof's Python starts meanwhile."""
         return self.tiny + self.start + self.work(spec, needed)
-
-    def lane(self, spec: Spec, needed: Estimate) -> float:
-        """Return seconds of a spec in a batch, whose processes stay; arguments as for `service`."""
-        return self.tiny + self.work(spec, needed)
 
     def work(self, spec: Spec, needed: Estimate) -> float:
         """Return seconds of solver and proof beyond those of a tiny spec; arguments as for `service`."""

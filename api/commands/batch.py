@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
     from factorize.api.pace import Pace
     from factorize.api.terminal.progress import Display
-    from factorize.api.terminal.spec_lists import ListedSpec
     from factorize.client.service import Service
+    from factorize.spec import Spec
     from factorize.storage.store import Store
 
     Open = Callable[[Display], LocalLanes | RemoteLanes]
@@ -107,35 +107,39 @@ def batch(
 
 def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:
     """Name each spec's mechanism and look for its answer; a spec that was listed before is not done twice."""
-    from factorize.api.terminal.spec_lists import each_spec
+    from factorize.api.commands.batch_lists import each_spec
 
     items, seen = [], set()
-    for entry in each_spec(path):
-        item = _item(entry, results, pace)
+    for item in each_spec(path):
+        items.append(item)
+        if item.spec is not None:
+            _look_up(item, item.spec, results, pace)
         if item.spec_digest is not None:
             if item.spec_digest in seen:
                 item.state, item.spec = "duplicate", None
             seen.add(item.spec_digest)
-        items.append(item)
     return items
 
 
-def _item(entry: ListedSpec, results: Store | None, pace: Pace) -> Item:
+def _look_up(item: Item, listed: Spec, results: Store | None, pace: Pace) -> None:
+    """Note the mechanism and the stored answer of a spec, else what it takes."""
     from factorize.api.local import choose, estimate
 
-    if entry.spec is None:
-        return Item(entry.label, "bad", error=entry.error)
+    item.spec = None
     try:
-        spec = choose(entry.spec)
-        known = None if results is None else results.find(spec)
+        spec = choose(listed)
+        item.digest = None if results is None else results.find(spec)
     except FactorizeError as error:
-        return Item(entry.label, "bad", error=error)
-    item = Item(entry.label, "cached" if known else "to solve", spec.digest, known, spec=None if known else spec)
-    if known is None:
-        with suppress(FactorizeError):  # too large: the solve says so
-            needed = estimate(spec)
-            item.seconds, item.bytes = pace.lane(spec, needed), needed.bytes
-    return item
+        item.state, item.error = "bad", error
+        return
+    item.spec_digest = spec.digest
+    if item.digest is not None:
+        item.state = "cached"
+        return
+    item.spec = spec
+    with suppress(FactorizeError):  # too large: the solve says so
+        needed = estimate(spec)
+        item.seconds, item.bytes = pace.service(spec, needed), needed.bytes
 
 
 def _cost(items: list[Item], lanes: int) -> dict[str, float]:

@@ -62,7 +62,7 @@ class Item:
         seconds: the estimate.
         bytes: the estimate.
         error: why it is bad or has failed.
-        spec: what is to be solved, its mechanism named.
+        spec: what is to be solved: as it is listed, then with its mechanism named.
     """
 
     label: str

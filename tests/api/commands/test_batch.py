@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from house import ROOT
 
-from factorize.api.terminal import spec_lists
-from factorize.api.terminal.spec_lists import ListedSpec, each_spec
+from factorize.api.commands import batch_lists
+from factorize.api.commands.batch_lists import each_spec
+from factorize.api.commands.batch_report import Item
 from factorize.errors import InvalidParameter
 
 
-def read(tmp_path: Path, text: str, name: str = "grid.toml") -> list[ListedSpec]:
+def read(tmp_path: Path, text: str, name: str = "grid.toml") -> list[Item]:
     path = tmp_path / name
     path.write_text(text)
     return list(each_spec(path))
@@ -90,7 +91,6 @@ def test_toml_values_that_json_has_not_are_bad_specs(tmp_path: Path, value: str)
         ("exclude = {n = 3}\n", "written [[exclude]]"),
         ("[grid]\nn = 4\n", "needs a list of values"),
         ("[grid]\nn = []\n", "needs a list of values"),
-        ("[grid]\nn = [4, 4]\n", "twice"),
         ('[grid]\nworkload = [{kind = "prefix", n = 4}]\nn = [4]\n', "a part of it"),
         ("[grid]\nn = [4]\n[[exclude]]\nm = 4\n", "neither [grid] nor [spec] sets"),
         ("[spec]\nworkload = 3\n[grid]\nn = [4]\n", "gives 'workload' a value and no fields"),
@@ -134,7 +134,7 @@ def test_lines_are_read_one_by_one_and_bad_ones_keep_their_number(tmp_path: Path
 def test_lists_above_the_limits_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, words: str
 ) -> None:
-    monkeypatch.setattr(spec_lists, limit, most)
+    monkeypatch.setattr(batch_lists, limit, most)
     with pytest.raises(InvalidParameter, match=words):
         read(tmp_path, '{"workload":{"kind":"prefix","n":4}}\n' * 3, "specs.jsonl")
 

@@ -12,14 +12,13 @@ import itertools
 import json
 import math
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from factorize.api.commands.batch_report import Item
 from factorize.errors import FactorizeError, InvalidParameter
-from factorize.spec import Spec, parse_spec
+from factorize.spec import parse_spec
 
 MAX_SPECS = 100_000
 MAX_FILE_BYTES = 1 << 28
@@ -27,56 +26,38 @@ _TABLES = ("spec", "grid", "exclude")
 _SHORT = {"n": "workload.n"}
 
 
-@dataclass(frozen=True)
-class ListedSpec:
-    """One spec of a list.
-
-    Attributes:
-        label: where it stands: its line, or its values of the grid's fields.
-        spec: in canonical form; None where it could not be read.
-        error: why not.
-    """
-
-    label: str
-    spec: Spec | None
-    error: FactorizeError | None
-
-
-def each_spec(path: Path) -> Iterator[ListedSpec]:
+def each_spec(path: Path) -> Iterator[Item]:
     """Read a grid (`.toml`) or a list of specs (anything else, one JSON object per line), one entry at a time.
 
     Yields:
-        One entry per spec, in order; those that are no specs carry their error.
+        One entry per spec, in order; those that are no specs are `bad` and carry their error.
 
     Raises:
         InvalidParameter: the file as a whole cannot be used.
         OSError: it cannot be read.
     """
-    size = path.stat().st_size
+    size, count = path.stat().st_size, 0
     if size > MAX_FILE_BYTES:
         raise InvalidParameter(f"{path} has {size} bytes, more than {MAX_FILE_BYTES}; split the list")
-    count = 0
-    for entry in _read_grid(path) if path.suffix.lower() == ".toml" else _read_lines(path):
-        count += 1
+    entries = _read_grid(path) if path.suffix.lower() == ".toml" else _read_lines(path)
+    for count, entry in enumerate(entries, start=1):
+        _check_count(count, path)
         yield entry
     if not count:
         raise InvalidParameter(f"{path} holds no spec; give at least one line, or a grid that is not all excluded")
 
 
-def _entry(label: str, text: bytes | str) -> ListedSpec:
+def _entry(label: str, text: bytes | str) -> Item:
     try:
-        return ListedSpec(label, parse_spec(text), None)
+        return Item(label, "to solve", spec=parse_spec(text))
     except FactorizeError as error:
-        return ListedSpec(label, None, error)
+        return Item(label, "bad", error=error)
 
 
-def _read_lines(path: Path) -> Iterator[ListedSpec]:
-    count = 0
+def _read_lines(path: Path) -> Iterator[Item]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                count += 1
-                _check_count(count, path)
                 yield _entry(f"line {number}", line.strip())
 
 
@@ -85,7 +66,7 @@ def _check_count(count: int, path: Path) -> None:
         raise InvalidParameter(f"{path} lists {count} specs or more, above {MAX_SPECS}; split it into several files")
 
 
-def _read_grid(path: Path) -> Iterator[ListedSpec]:
+def _read_grid(path: Path) -> Iterator[Item]:
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -136,9 +117,6 @@ def _axes(grid: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
     for field, values in axes.items():
         if not isinstance(values, list) or not values:
             raise InvalidParameter(f"{path}: the grid's field {field!r} needs a list of values; write [{values!r}]")
-        text, count = Counter(map(repr, values)).most_common(1)[0]
-        if count > 1:
-            raise InvalidParameter(f"{path}: the grid's field {field!r} has the value {text[:60]} twice; keep one")
     for outer, inner in itertools.permutations(axes, 2):
         if inner.startswith(f"{outer}."):  # one would overwrite the other
             raise InvalidParameter(
