@@ -247,16 +247,19 @@ def read_participation(given: Document) -> AnyParticipation:
 def example_indices(values: object, *, field: str) -> np.ndarray:
     """Return the indices of a step's examples, shape (examples,).
 
-    Below 0 an index would name an example by a second name, which no count of its steps would see.
+    Below 0 an index would name an example by a second name, which no count of its steps would see; from 2^63 on it
+    would become one below 0.
 
     Raises:
-        InvalidParameter: one is no integer, or below 0.
+        InvalidParameter: one is no integer, below 0, or 2^63 or more.
     """
     import numpy as np
 
     array = np.asarray(values)
-    if array.size and (array.dtype.kind not in "iu" or array.min() < 0):
-        raise InvalidParameter("indices of examples are integers >= 0; pass positions in the data", field=field)
+    if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or int(array.max()) >= 1 << 63):
+        raise InvalidParameter(
+            "indices of examples are integers >= 0, below 2^63; pass positions in the data", field=field
+        )
     return array.reshape(-1).astype(np.int64)
 
 

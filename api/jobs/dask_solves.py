@@ -36,9 +36,8 @@ class DaskSolves:
     """Whether solves end with this process."""
 
     def __init__(self, scheduler: str, store: str, listen: Callable[[dict[str, Any]], None]) -> None:
-        self._unreadable = (
-            ""  # why what answers is no scheduler of this release; nothing where none answers, or one does
-        )
+        # Why what answers is no scheduler of this release; nothing where none answers, or one does.
+        self._unreadable = ""
         self._connection: dask_cluster.SchedulerClient | None = None
         self._where, self._store = scheduler, store
         self._listen = listen

@@ -79,7 +79,7 @@ def test_outer_products_are_the_rows_that_they_stand_for() -> None:
     np.testing.assert_allclose(combined(one, 1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False]])
+@pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False], [2**64 - 1, 3]])
 def test_an_order_holds_positions(batch: list[Any]) -> None:
     with pytest.raises(InvalidParameter, match="integers >= 0"):
         Order([np.array(batch)])
