@@ -11,7 +11,7 @@ from factorize.accounting import BinsLaw, bin_gram, calibrate_bins
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.check import check_factor_file
-from factorize.errors import InvalidSpec, UnsupportedProblem
+from factorize.errors import InvalidSpec
 from factorize.solvers.evidence import evidence
 from factorize.solvers.problem import Reporter
 from factorize.structures.dense import DenseMatrix
@@ -139,22 +139,3 @@ def test_samplings_that_mean_nothing_are_refused(change, sentence):
     document = {**asked({"kind": "toeplitz"}).document(), **change}
     with pytest.raises(InvalidSpec, match=sentence):
         parse_spec({key: value for key, value in document.items() if value is not None})
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "more", "sentence"),
-    [
-        ({"kind": "dense"}, {}, "not optimised under sampling"),
-        ({"kind": "auto"}, {}, "not optimised under sampling"),
-        ({"kind": "buffered_linear", "buffers": 2}, {}, "use blt with normalization 'fitted'"),
-        ({"kind": "blt", "buffers": 2, "normalization": "columns"}, {}, "use 'fitted'"),
-        ({"kind": "blt", "buffers": 16}, {}, "exceeds 15"),
-        ({"kind": "banded_inverse_toeplitz", "bands": 1}, {}, "not from 2"),
-        ({"kind": "toeplitz"}, {"objective": {"kind": "max"}}, "objective 'max'"),
-        ({"kind": "banded_inverse_toeplitz", "bands": 4}, {"sampling": None}, "optimised for a sampling"),
-    ],
-)
-def test_what_is_not_optimised_is_refused(mechanism, more, sentence):
-    document = {**asked(mechanism).document(), **more}
-    with pytest.raises(UnsupportedProblem, match=sentence):
-        solvers.choose(parse_spec({key: value for key, value in document.items() if value is not None}))

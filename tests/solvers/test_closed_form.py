@@ -7,7 +7,6 @@ import pytest
 from specs import solved, spec_of
 
 from factorize import solvers
-from factorize.errors import UnsupportedProblem
 from factorize.solvers.formulas.closed_form import noising_coefficients, strategy_coefficients
 
 
@@ -160,24 +159,6 @@ def test_signed_bands_are_never_called_exact_without_a_rule():
 
 
 @pytest.mark.parametrize(
-    ("bands", "workload", "message"),
-    [
-        (9, {"kind": "prefix", "n": 8}, "bands=9 exceeds n=8; use bands <= n"),
-        (
-            2,
-            {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine_to_last"}},
-            "schedule is none here; use optimize_for",
-        ),
-        (2, {"kind": "matrix", "rows": [[1.0, 0.0], [2.0, 1.0]]}, "matrix is none here"),
-    ],
-)
-def test_roots_that_are_refused(bands, workload, message):
-    for inverse in (False, True):
-        with pytest.raises(UnsupportedProblem, match=message):
-            solved(workload, banded_root(bands, inverse=inverse))
-
-
-@pytest.mark.parametrize(
     ("participation", "squared"),
     [
         ({"kind": "single"}, 12),
@@ -216,5 +197,3 @@ def test_damped_anti_pgd(vectors):
     plain = solved(16, {"kind": "anti_pgd", "damping": 1.0})
     assert plain.strategy.dense().tolist() == np.eye(16).tolist()
     assert plain.certificate.loss.mean_squared == pytest.approx(17 / 2, rel=1e-15)
-    with pytest.raises(UnsupportedProblem, match="damping=1.5 exceeds 1"):
-        solved(16, {"kind": "anti_pgd", "damping": 1.5})

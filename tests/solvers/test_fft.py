@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from specs import document_of, solved
+from specs import solved
 
-from factorize.errors import SolveFailed, TooLarge, UnsupportedProblem
+from factorize.errors import SolveFailed
 from factorize.solvers.formulas.fft import covariance, square_equivalent
 
 
@@ -22,8 +22,8 @@ def prefix(n):
     return np.tril(np.ones((n, n)))
 
 
-def fft(n, decoder="circulant", **more):
-    return solved({**document_of(n, {"kind": "fft", "decoder": decoder}), **more})
+def fft(n, decoder="circulant"):
+    return solved(n, {"kind": "fft", "decoder": decoder})
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 33])
@@ -71,11 +71,7 @@ def test_the_smallest_case_by_hand():
     assert certificate.loss.mean_squared / certificate.sensitivity.value**2 == pytest.approx(corner)
 
 
-def test_refusals():
-    with pytest.raises(UnsupportedProblem, match="use optimize_for with the prefix workload"):
-        fft(6, workload={"kind": "schedule", "n": 6, "learning_rates": {"kind": "cosine_to_last"}})
-    with pytest.raises(TooLarge, match="GiB"):
-        fft(100_000)
+def test_a_column_whose_noise_is_singular_is_refused():
     column = np.exp(-(((np.arange(200) - 100) / 12) ** 2) / 2)  # smooth, so that few frequencies carry it
     with pytest.raises(SolveFailed, match="singular"):
         square_equivalent(column, optimal=False)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from specs import solved, spec_of
 
-from factorize import solvers
-from factorize.errors import InvalidSpec, UnsupportedProblem
+from factorize.errors import InvalidSpec
 
 TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
 MIN_SEP = {"kind": "min_sep", "min_sep": 5}
@@ -79,10 +78,3 @@ def test_what_is_refused() -> None:
     for mechanism in (bifr(2, 1.5), bifr(2, -0.1), bifr(2, "best"), {"kind": "lambda_cgd", "correlation": math.inf}):
         with pytest.raises(InvalidSpec):
             spec_of(8, mechanism)
-    with pytest.raises(UnsupportedProblem, match="bands=9 exceeds n=8"):
-        solvers.choose(spec_of(8, bifr(9, 0.5)))
-    schedule = {"kind": "schedule", "n": 8, "learning_rates": {"kind": "cosine_to_last", "final": 0.1}}
-    with pytest.raises(UnsupportedProblem, match="a root with few diagonals"):
-        solvers.choose(spec_of(schedule, bifr(2, 0.5)))
-    with pytest.raises(UnsupportedProblem, match="banded_inverse_square_root"):
-        solvers.choose(spec_of({**MOMENTUM, "n": 20_000}, bifr(17_000, 0.5)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from specs import solved
 
-from factorize.errors import SolveFailed, UnsupportedProblem
+from factorize.errors import SolveFailed
 from factorize.solvers import semidefinite
 
 
@@ -38,8 +38,3 @@ def test_a_useless_answer_is_a_typed_error(monkeypatch, answer):
     monkeypatch.setattr(semidefinite, "_conic", lambda *_: (answer, 7))
     with pytest.raises(SolveFailed, match="dense"):
         solved(3, "semidefinite", tolerance=1e-6)
-
-
-def test_above_the_limit():
-    with pytest.raises(UnsupportedProblem, match="n <= 64, got n=65; use 'dense'"):
-        solved(65, "semidefinite", tolerance=1e-6)

@@ -25,22 +25,6 @@ from factorize.structures.dense import DenseMatrix
 
 
 class TestChoosing:
-    @pytest.mark.parametrize(
-        ("spec", "words"),
-        [
-            (spec_of(16, {"kind": "added", "sha256": "0" * 64}), "'added' is a strategy of your own"),
-            (
-                spec_of(16, participation=2, objective="max"),
-                "nu_toeplitz or square_root",
-            ),
-            (spec_of(16, "dense", {"kind": "min_sep", "min_sep": 4}), "nu_toeplitz"),
-        ],
-    )
-    def test_what_is_refused_and_the_way_out(self, spec, words):
-        for door in (solvers.choose, solvers.estimate, solvers.solve):
-            with pytest.raises(UnsupportedProblem, match=words):
-                door(spec)
-
     def test_weights_must_fit_both_workloads(self):
         square = np.tril(np.ones((4, 4))).tolist()
         document = {
@@ -82,18 +66,6 @@ class TestEstimates:
         for door in (solvers.estimate, solvers.solve):
             with pytest.raises(TooLarge, match=r"GiB and .* s; this machine has 1.0 GiB; lower n"):
                 door(spec)
-
-    @pytest.mark.parametrize("n", [16_385, 100_000_000])
-    def test_beyond_dense_arrays(self, n):
-        for mechanism in ({"kind": "dense"}, {"kind": "square_root", "normalization": "columns"}):
-            with pytest.raises(TooLarge, match="GiB"):
-                solved(n, mechanism)
-
-    def test_a_schedule_needs_the_whole_decoder(self):
-        rates = {"kind": "cosine_to_last"}
-        spec = spec_of({"kind": "schedule", "n": 20_000, "learning_rates": rates}, "square_root")
-        with pytest.raises(TooLarge):
-            solvers.estimate(spec)
 
 
 class TestUserMatrices:

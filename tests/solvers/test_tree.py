@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checker_files import min_sep_patterns
-from specs import solved, spec_of
+from specs import solved
 
-from factorize import solvers
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.errors import TooLarge, UnsupportedProblem
+from factorize.errors import TooLarge
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights
 from factorize.structures.tree import TreeMatrix
@@ -114,12 +113,6 @@ def test_every_participation_against_enumeration(decoder, restart):
             assert found.value**2 == pytest.approx(true, rel=1e-8), found.rule
         else:
             assert found.value**2 <= 1.4 * true  # 12 steps; s is 0 to 1.5 % above from some hundred on
-
-
-def test_a_restart_beyond_the_end_is_refused():
-    spec = spec_of(8, {"kind": "tree", "decoder": "online", "restart_every": 9})
-    with pytest.raises(UnsupportedProblem, match="restart_every=9 exceeds n=8"):
-        solvers.solve(spec)
 
 
 def test_long_streams_need_no_dense_matrix():

@@ -12,7 +12,6 @@ from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
-from factorize.errors import TooLarge, UnsupportedProblem
 from factorize.solution import Outcome, Progress
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.problem import Problem, Reporter
@@ -126,32 +125,6 @@ def test_the_bound_over_all_matrices_is_below_the_true_optimum(vectors: dict[str
     assert certificate.lower_bound.objective * 6 <= true
     assert certificate.lower_bound.objective * 6 > 0.85 * true
     assert certificate.loss.total_squared >= true
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        (bandwise(20, 9, {"kind": "min_sep", "min_sep": 8}), "bands=9 exceeds min_sep=8"),
-        (
-            bandwise(20, 6, 4),
-            "bands=6 exceeds n / epochs=5",
-        ),
-        (bandwise(5, 6), "bands=6 exceeds n=5"),
-        (bandwise(5, 2, objective={"kind": "max"}), "max"),
-        (
-            bandwise(3, 2, objective={"kind": "weighted", "weights": [1, 0, 1]}),
-            "weight of zero",
-        ),
-    ],
-)
-def test_what_is_refused(spec: Spec, words: str) -> None:
-    with pytest.raises(UnsupportedProblem, match=words):
-        solvers.solve(spec)
-
-
-def test_too_many_numbers_are_refused_before_they_are_made() -> None:
-    with pytest.raises(TooLarge, match="n x bands"):
-        solvers.estimate(bandwise(10**7, 100))
 
 
 def test_all_bands_are_the_dense_optimum(reference_values: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ import pytest
 from specs import solved
 
 from factorize.certificate.certificate import certify
-from factorize.errors import UnsupportedProblem
 from factorize.solution import Outcome
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.starts import minimise, progressions
@@ -135,27 +134,3 @@ class TestSpec:
         found = blt(3, schedule, optimize_for={"kind": "prefix", "n": 20_000})
         assert found.strategy.theta == pytest.approx(best(3, 20_000, mean=True)[1].theta, rel=1e-6)
         assert 0 < found.certificate.relative_gap < 1
-
-    @pytest.mark.parametrize(
-        ("buffers", "workload", "more", "message"),
-        [
-            (16, 64, {}, "buffers=16 exceeds 15"),
-            (2, {"kind": "momentum", "n": 2_000_000, "momentum": 0.9}, {}, "use optimize_for with the prefix workload"),
-            (
-                2,
-                {"kind": "schedule", "n": 8192, "learning_rates": {"kind": "cosine_to_last"}},
-                {},
-                "n=8192 exceeds 4096",
-            ),
-            (8, 1_000_000, {"participation": {"kind": "fixed_epochs", "epochs": 1_000_000}}, "pairs of buffers"),
-            (
-                2,
-                20_000,
-                {"normalization": "columns", "participation": {"kind": "fixed_epochs", "epochs": 2}},
-                "use normalization",
-            ),
-        ],
-    )
-    def test_refusals(self, buffers, workload, more, message):
-        with pytest.raises(UnsupportedProblem, match=message):
-            blt(buffers, workload, **more)

@@ -8,7 +8,7 @@ import pytest
 from specs import document_of, spec_of
 
 from factorize import solvers
-from factorize.errors import SolveFailed, UnsupportedProblem
+from factorize.errors import SolveFailed
 from factorize.solvers.buffered.redrawn import MOST_SIDE
 from factorize.spec import Spec, parse_spec
 
@@ -55,21 +55,6 @@ def test_the_gap_is_the_distance_to_the_dense_optimum() -> None:
     optimum = solvers.solve(parse_spec({**document(128, 4), "tolerance": 1e-7})).certificate.loss.objective
     found = solvers.solve(buffered(128, 4, 4)).certificate
     assert found.loss.objective / optimum - 1 == pytest.approx(found.relative_gap, abs=1e-6)
-
-
-REFUSED: list[tuple[int, int, int, dict[str, Any], str]] = [
-    (128, 4, 2, {"objective": {"kind": "max"}}, "objective 'max'"),
-    (12, 4, 2, {}, "at least 4 steps"),
-    (32, 4, 8, {}, "not below the 8 steps"),
-    (20_000, 4, 8, {}, "is certified"),
-]
-
-
-@pytest.mark.parametrize(("n", "epochs", "buffers", "more", "words"), REFUSED)
-def test_what_has_no_answer_is_refused(n: int, epochs: int, buffers: int, more: dict[str, Any], words: str) -> None:
-    with pytest.raises(UnsupportedProblem, match=words) as refusal:
-        solvers.solve(buffered(n, epochs, buffers, **more))
-    assert "use " in str(refusal.value)
 
 
 def test_numbers_out_of_range_are_an_error() -> None:

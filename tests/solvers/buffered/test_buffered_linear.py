@@ -9,7 +9,7 @@ import pytest
 from specs import solved, spec_of
 
 from factorize import solvers
-from factorize.errors import SolveFailed, UnsupportedProblem
+from factorize.errors import SolveFailed
 from factorize.solvers import automatic
 from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.workloads.prefix import easier_ones
@@ -77,21 +77,6 @@ def test_auto_streams_a_long_workload() -> None:
     assert found.certificate.sensitivity.kind == "exact"
     assert found.certificate.sensitivity.value <= 1
     assert found.strategy.structure == "buffered"
-
-
-REFUSED: list[tuple[dict[str, Any], int, str]] = [
-    (SPECS["prefix"], 25, "double precision"),
-    ({"workload": {"kind": "prefix", "n": 12}}, 7, "largest rank"),
-    ({**SPECS["prefix"], "objective": {"kind": "max"}}, 2, "objective 'max'"),
-    ({**SPECS["prefix"], "participation": {"kind": "min_sep", "min_sep": 4}}, 2, "single participation"),
-]
-
-
-@pytest.mark.parametrize(("document", "buffers", "words"), REFUSED)
-def test_what_has_no_answer_is_refused(document: dict[str, Any], buffers: int, words: str) -> None:
-    with pytest.raises(UnsupportedProblem, match=words) as refusal:
-        solvers.solve(buffered(document, buffers))
-    assert "use " in str(refusal.value)
 
 
 RATES = {"learning_rates": {"kind": "cosine_to_last"}}

@@ -12,7 +12,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from specs import spec_of
 
 from factorize import solvers
-from factorize.errors import ConditionNotMet, SolveFailed, UnsupportedProblem
+from factorize.errors import ConditionNotMet, SolveFailed
 from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.numbers.series import series_product
@@ -271,19 +271,3 @@ def test_several_participations_are_exact_where_the_filter_falls(participation: 
     for mechanism in ({"eigenvalues": [1.0, 0.3, 0.1]}, {"strong_convexity": 0.05, "smoothness": 1.0}):
         found = searched(asked_of(2000, participation, learning_rate=0.5, **mechanism))
         assert found.certificate.sensitivity.kind == "exact"
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "words"),
-    [
-        ({"learning_rate": 0.1}, "either eigenvalues"),
-        ({"learning_rate": 0.1, "strong_convexity": 1.0}, "either eigenvalues"),
-        ({"learning_rate": 0.1, "eigenvalues": [1.0], "smoothness": 1.0}, "either eigenvalues"),
-        ({"learning_rate": 2.5, "eigenvalues": [1.0]}, "not below 2"),
-        ({"learning_rate": 2.5, "strong_convexity": 0.1, "smoothness": 1.0}, "no certificate"),
-        ({"learning_rate": 0.1, "strong_convexity": 2.0, "smoothness": 1.0}, "below strong_convexity"),
-    ],
-)
-def test_what_is_refused(mechanism: dict[str, Any], words: str) -> None:
-    with pytest.raises(UnsupportedProblem, match=words):
-        solvers.choose(asked_of(**mechanism))

@@ -11,7 +11,6 @@ from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
-from factorize.errors import UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome
@@ -118,19 +117,6 @@ def test_loss_lies_between_the_dense_optimum_and_the_best_nu(reference_values: d
     assert certificate.lower_bound.objective * 64 == pytest.approx(dense, rel=1e-6)
     assert certificate.relative_gap == pytest.approx(published["optimal_loss"] / dense - 1, abs=1e-6)
     assert certificate.loss.total_squared < published["best_nu_loss"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (asked_of("prefix", 8, kind="banded_toeplitz", bands=9), "bands=9 exceeds n=8"),
-        (asked_of("cosine", 8, objective={"kind": "max"}), "not Toeplitz"),
-        (asked_of("cosine", 5000), "n=5000 exceeds 4096"),
-    ],
-)
-def test_what_is_refused(asked: Spec, words: str) -> None:
-    with pytest.raises(UnsupportedProblem, match=words):
-        solvers.choose(asked)
 
 
 def test_a_large_problem_takes_no_dense_array() -> None:
