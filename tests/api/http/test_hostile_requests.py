@@ -1,7 +1,7 @@
 """Requests that mean harm or are broken: each gets its documented problem, and the service stays as it was.
 
-The first table is what a FastAPI service answers as shipped, and must not here (500s, dropped connections, silent
-coercion).
+The first tables are what a FastAPI service answers as shipped, and must not here (500s, dropped connections, silent
+coercion). tests/factorize/test_encoding.py and test_spec.py have more texts that are no JSON or no spec.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ from factorize.api.http import server
 GOOD = '{"workload":{"kind":"prefix","n":4},"mechanism":{"kind":"identity"}}'
 
 
-def with_n(text: str) -> str:
-    return GOOD.replace(":4", f":{text}")
-
-
 def with_tolerance(text: str) -> str:
     return GOOD.replace('"workload"', f'"tolerance":{text},"workload"')
 
@@ -39,44 +35,22 @@ def unharmed(live_service: LiveService) -> Iterator[None]:
 
 NOT_JSON = {
     "nothing": b"",
-    "text": b"hello",
     "unfinished": b'{"workload":',
     "nan": with_tolerance("NaN").encode(),
-    "infinity": with_tolerance("Infinity").encode(),
-    "minus infinity": with_tolerance("-Infinity").encode(),
     "byte-order mark": b"\xef\xbb\xbf" + GOOD.encode(),
     "utf-16": GOOD.encode("utf-16"),
     "latin-1": GOOD.replace("prefix", "pr\xe9fix").encode("latin-1"),
     "raw surrogate": b'{"\xed\xa0\x80": 1}',
-    "single quotes": GOOD.replace('"', "'").encode(),
-    "comment": b"/* */" + GOOD.encode(),
     "two texts": GOOD.encode() * 2,
-    "null byte": b"\0",
-    "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
 }
 NOT_A_SPEC = {
     "1e400": with_tolerance("1e400").encode(),
     "digits that overflow": with_tolerance("1" + "0" * 400 + ".0").encode(),
-    "5000 digits": with_n("9" * 5000).encode(),
+    "5000 digits": GOOD.replace(":4", ":" + "9" * 5000).encode(),
     "lone surrogate key": rb'{"\ud800": 1}',
-    "lone surrogate value": rb'{"workload": {"kind": "\udfff", "n": 4}}',
-    "non-ASCII key": '{"wörkload": 1}'.encode(),
     "duplicate keys": b'{"workload":{"kind":"prefix","n":4,"n":5}}',
-    "boolean for an integer": with_n("true").encode(),
-    "string for an integer": with_n('"4"').encode(),
-    "real for an integer": with_n("4.0").encode(),
-    "array": b"[]",
-    "string": b'"spec"',
-    "number": b"4",
-    "null": b"null",
-    "empty object": b"{}",
-    "unknown field": GOOD.replace('"workload"', '"work":1,"workload"').encode(),
-    "unknown kind": GOOD.replace("prefix", "suffix").encode(),
     "nested 100000 arrays": b"[" * 100_000 + b"]" * 100_000,
     "open brackets, too deep to say more": b"[" * 100_000,
-    "nested 900 arrays": b"[" * 900 + b"]" * 900,
-    "nested 17 objects": b'{"a":' * 17 + b"1" + b"}" * 17,
-    "long string": b'{"workload":"' + b"a" * 5000 + b'"}',
     "markup": b'{"workload":{"kind":"<script>alert(1)</script>","n":4}}',
     "uploads elsewhere": b'{"workload":{"kind":"matrix","sha256":"../../etc/passwd","shape":[2,2]}}',
     "many wrong numbers": b'{"workload":{"kind":"matrix","rows":[[' + b",".join([b'"x"'] * 250_000) + b"]]}}",
@@ -209,20 +183,10 @@ RAW = {
     "two lengths for one body": b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "two different lengths": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-    "a length that is no number": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
     "a negative length": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-    "a length of 5000 digits": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
     "unknown transfer coding": b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
-    "folded header": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\r\n\x00b\r\n\r\n",
-    "bare line feeds in a name": b"GET / HTTP/1.1\r\nHost: localhost\r\nX\x0bY: 1\r\n\r\n",
-    "null in a value": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
     "bytes in the target": b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "a space in the target": b"GET / / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "no target": b"GET HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "another protocol": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50 + b"\r\n\r\n",
-    "version 3": b"GET / HTTP/3.0\r\nHost: localhost\r\n\r\n",
-    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "lines of nothing": b"\r\n" * 100 + b"x\r\n\r\n",
     "bad chunk size": b"POST /v1/canonicalize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
 }
 
