@@ -1,20 +1,23 @@
-"""Keys in a ledger: what is stored of them, whose they are, and how they end."""
+"""Keys in a ledger: their tokens, how long a gate goes by what it has found of them, and how they end."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import re
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-import sqlalchemy as sa
 
 from factorize.api.access import caller as tokens
-from factorize.api.access.caller import KeyQuotas, Scope, new_token, read_token
+from factorize.api.access import gate
+from factorize.api.access.caller import AccessRefused, new_token, read_token
+from factorize.api.access.gate import FRESH_SECONDS, Gate
 from factorize.api.access.key_register import KeyRegister, KeyRequest
-from factorize.api.jobs.database import access_keys
 from factorize.api.jobs.ledger import Ledger
+from factorize.errors import StoreUnavailable
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 
@@ -42,15 +45,32 @@ def test_a_token_that_was_cut_or_changed_is_none() -> None:
         assert read_token(wrong) is None
 
 
-def test_the_ledger_keeps_a_hash_and_not_the_secret(register: KeyRegister) -> None:
-    key, token = register.create(KeyRequest(name="training", scopes=["read"], quotas=KeyQuotas(open_jobs=3)))
-    with register._engine.connect() as connection:
-        row = connection.execute(sa.select(access_keys)).one()._mapping
-    assert row["secret_sha256"] == hashlib.sha256(token.secret.encode()).hexdigest()
-    assert not any(token.secret in str(value) for value in row.values())
-    assert register.get(token.id) == key
-    assert key.quotas == KeyQuotas(open_jobs=3) and key.scopes == {Scope.READ}
-    assert "sha256" not in str(key.document(0.0)) and token.secret not in str(key.document(0.0))
+def test_a_gate_refuses_a_revoked_key_within_a_second_and_everybody_without_a_ledger(
+    register: KeyRegister, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [1000.0]
+    monkeypatch.setattr(gate, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    key, token = register.create(KeyRequest(name="k", scopes=["read"]))
+
+    async def admit() -> None:
+        door, credential = Gate(register, clock=lambda: key.created), token.text.encode()
+        assert await door.admit(credential) == key.caller
+        with monkeypatch.context() as outage:
+            outage.setattr(register, "find", Mock(side_effect=StoreUnavailable("the job database does not answer")))
+            seconds[0] += 1
+            with pytest.raises(StoreUnavailable):
+                await door.admit(credential)
+        assert await door.admit(credential) == key.caller
+        register.revoke(key.id)
+        seconds[0] += FRESH_SECONDS - 0.001
+        assert await door.admit(credential) == key.caller
+        seconds[0] += 0.001
+        assert FRESH_SECONDS <= 1
+        for _ in range(2):
+            with pytest.raises(AccessRefused, match="the key is revoked"):
+                await door.admit(credential)
+
+    asyncio.run(admit())
 
 
 def test_a_restored_ledger_brings_no_revoked_key_back(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_revoked_key_is_refused_by_every_service_on_the_ledger(keyed: Keyed) -
         services = [keyed, other]
         assert all(service.ask(token, "GET", "/v1/factorizations").status == 200 for service in services)
         keyed.register.revoke(token[3:15])
-        for service in services:  # after half a second by the gate's own clock (tests/api/access/test_gate.py)
+        for service in services:  # after half a second by the gate's own clock (tests/api/access/test_key_register.py)
             wait_for(lambda service=service: service.ask(token, "GET", "/v1/factorizations").status == 401, 60)
 
 

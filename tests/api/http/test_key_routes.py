@@ -59,7 +59,7 @@ def test_a_key_is_made_shown_replaced_and_taken_back(keyed: Keyed) -> None:
 
     shown = b"".join(keyed.ask("admin", "GET", at).body for at in (path, f"{KEYS}?limit=1000"))
     secrets = [part.encode() for one in (token, other) for part in one.split("_")[2:]]
-    assert not [secret for secret in secrets if secret in shown]
+    assert not [secret for secret in secrets if secret in shown] and b"sha256" not in shown
     about = [line for line in lines(keyed) if line["subject"] == key["id"]]
     assert [line["event"] for line in about] == ["key created", "key revoked"]
     assert {line["actor"] for line in about} == {f"key:admin/{own_id(keyed)}"}
