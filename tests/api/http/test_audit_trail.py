@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from audit_rows import forbid_rows, rows_of
 from command_line import CommandLine
+from keyed_service import keyed_service
 from servers import LiveService, serving
 
 from factorize.api.http import app
 from factorize.api.http.work_gate import WorkGate
 
 SPEC = {"workload": {"kind": "prefix", "n": 9}, "mechanism": {"kind": "square_root"}}
-MATRIX = ("POST", "/v1/matrices?rows=1&columns=1", np.ones(1).tobytes(), {"Content-Type": "application/octet-stream"})
+MATRICES, NUMBERS = "matrices?rows=1&columns=1", np.ones(1).tobytes()
 
 
 def events(service: LiveService) -> list[tuple[str, str | None]]:
@@ -41,7 +42,7 @@ def test_what_is_changed_is_written_down_and_what_is_read_is_not(
         assert service.get(f"/v1/factorizations/{name}").status == 200
         assert len(events(service)) == before  # what is stored already is read, not made
 
-        upload = service.send(*MATRIX)
+        upload = service.send("POST", f"/v1/{MATRICES}", NUMBERS)
         assert upload.status == 201
         assert events(service)[-1] == ("upload", upload.json()["sha256"])
 
@@ -74,8 +75,13 @@ def test_every_request_is_written_down_where_that_is_asked_for(tmp_path: Path) -
 
 
 def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
-    with serving(tmp_path / "store", solver="no_solver") as service:
-        forbid_rows(service.folder / "jobs.sqlite")
-        service.post(SPEC).problem(503, "unavailable")
-        service.send(*MATRIX).problem(503, "unavailable")
-        assert service.get("/v1/factorizations").json()["items"] == []
+    with keyed_service(tmp_path / "store", solver="no_solver") as keyed:
+        keys = keyed.register.keys()
+        forbid_rows(keyed.live.folder / "jobs.sqlite")
+        changes = {"keys": {"name": "t"}, f"keys/{keys[0].id}/revoke": None, "factorizations": SPEC, MATRICES: NUMBERS}
+        for path, body in changes.items():
+            answer = keyed.ask("admin", "POST", f"/v1/{path}", body)
+            answer.problem(503, "unavailable")
+            assert b"fk_" not in answer.body
+        assert keyed.register.keys() == keys
+        assert keyed.ask("admin", "GET", "/v1/factorizations").json()["items"] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_rows import forbid_rows, rows_of
+from audit_rows import rows_of
 from command_line import CommandLine
 from issuer_server import issuing
 from issuer_server import token as issued
@@ -167,15 +167,3 @@ def test_the_last_admin_key_is_revoked_and_the_command_line_makes_another(tmp_pa
             *("keys", "create", "--name", "admin", "--scopes", "admin", "--store", tmp_path / "store")
         )
         assert keyed.ask(another.out.strip(), "GET", KEYS).status == 200
-
-
-def test_a_change_that_cannot_be_written_down_is_not_made(tmp_path: Path) -> None:
-    with keyed_service(tmp_path / "store", solver="no_solver") as keyed:
-        before = keyed.register.keys()
-        forbid_rows(keyed.live.folder / "jobs.sqlite")
-        path = f"{KEYS}/{own_id(keyed, 'read')}"
-        for at, body in ((KEYS, {"name": "t"}), (f"{path}/revoke", None)):
-            answer = keyed.ask("admin", "POST", at, body)
-            answer.problem(503, "unavailable")
-            assert b"fk_" not in answer.body
-        assert keyed.register.keys() == before
