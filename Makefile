@@ -34,8 +34,8 @@ check: $(STAMP)
 
 # The HTTP tests against two services behind a balancer, with PostgreSQL, a bucket, a scheduler and two workers.
 test-cluster: $(STAMP)
-	ON_A_CLUSTER=1 $(BIN)/python -m pytest tests/contract/test_http_contract.py tests/api/http/test_routes.py \
-	  tests/api/http/test_downloads.py tests/api/http/test_hostile_requests.py tests/api/http/test_refused_requests.py \
+	ON_A_CLUSTER=1 $(BIN)/python -m pytest tests/contract/test_http_contract.py tests/contract/test_http_refusals.py \
+	  tests/api/http/test_routes.py tests/api/http/test_downloads.py tests/api/http/test_hostile_requests.py \
 	  tests/api/http/test_predictions.py tests/api/http/test_comparisons.py tests/api/http/test_events.py \
 	  tests/factorize/client/test_client.py tests/factorize/accounting/test_calibrations.py
 
