@@ -1,4 +1,4 @@
-"""Files of each release open, verify and stream the same bytes in every later one (tests/golden)."""
+"""Files of each release open, verify and stream the same bytes in every later one, and their claims hold (tests/golden)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, WRITTEN, row_digest
+from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, row_digest
 from safetensors.numpy import load_file
 
 from factorize.checker.check import check_factor_file
+from factorize.checker.sampling.calibrations import check_calibration
 from factorize.encoding import json_digest
 from factorize.factor_file import load
+from factorize.format.bins_claims import SAMPLINGS
 from factorize.format.manifest import manifest_digest
 from factorize.storage.store import open_store
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
 LARGEST = 300_000
+CLAIMS = {path.stem: json.loads(path.read_text()) for path in sorted(HERE.glob("claims/*.json"))}
 
 
 def expected(path: Path) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def test_the_folder_is_what_it_is_expected_to_be_and_small() -> None:
         names = {path.stem for path in folder.glob("*.safetensors")}
         assert names == set(json.loads((folder / EXPECTED).read_text()))
         assert sum(path.stat().st_size for path in folder.iterdir()) < LARGEST
-    assert {path.stem for path in FILES} >= {*SPECS, *WRITTEN, *EXPANDED, *NARROW}
+    assert {path.stem for path in FILES} >= {*SPECS, *EXPANDED, *NARROW}
 
 
 @pytest.mark.always
@@ -56,14 +59,10 @@ def test_a_golden_file_is_what_it_was(path: Path, tmp_path: Path) -> None:
     assert report.supported, report.failed
     found.save(tmp_path / "again.safetensors")
     assert load(tmp_path / "again.safetensors").digest == committed["digest"]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_golden_file_can_be_stored_and_answers_its_spec(path: Path, tmp_path: Path) -> None:
-    found, store = load(path), open_store(tmp_path)
+    store = open_store(tmp_path / "store")
     store.put(found)
-    assert store.find(found.spec) == expected(path)["digest"]
-    assert row_digest(store.load(found.spec_digest)) == expected(path)["rows"]
+    assert store.find(found.spec) == committed["digest"]
+    assert row_digest(store.load(found.spec_digest)) == committed["rows"]
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.stem in EXPANDED], ids=lambda path: path.stem)
@@ -77,3 +76,26 @@ def test_stored_inverses_are_those_that_are_streamed(path: Path, name: Any) -> N
         column = tensors[f"{name}.coefficients"]
         stored = np.array([[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
     np.testing.assert_allclose(found.rows(name, 0, n), stored, rtol=0, atol=1e-12)
+
+
+def test_every_law_and_kind_of_evidence_of_a_claim_has_one() -> None:
+    claims = [held["claim"] for held in CLAIMS.values()]
+    rules = {
+        name: {claim[part]["rule"] for claim in claims if claim["sampling"] == name for part in ("pq", "qp")}
+        for name in SAMPLINGS
+    }
+    assert rules["balls_in_bins"] >= {"bet", "star_bound", "closed_form"}
+    assert rules["random_allocation"] == {"loss_distribution"}
+    shared = {claim["pq"]["shared"] for claim in claims if claim["pq"]["rule"] == "bet"}
+    assert (0.0).hex() in shared and len(shared) > 1
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_of_a_release_is_accepted_and_none_for_less_noise(name: str) -> None:
+    held = CLAIMS[name]
+    data = (HERE / held["file"]).read_bytes()
+    report = check_calibration(data, held)
+    assert report.supported, report.failed
+    assert report.calibration["claim_digest"] == held["claim_digest"]
+    claim = {**held["claim"], "sigma": (0.97 * float.fromhex(held["claim"]["sigma"])).hex()}
+    assert not check_calibration(data, claim).supported

@@ -18,9 +18,7 @@ import numpy as np
 from factorize import __version__, solvers
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
-from factorize.solution import Outcome, Solution
 from factorize.spec import parse_spec
-from factorize.structures.redrawn import RedrawnMatrix
 
 HERE = Path(__file__).parent
 EXPECTED = "expected.json"
@@ -64,16 +62,13 @@ SPECS: dict[str, dict[str, Any]] = {
         "mechanism": {"kind": "buffered_linear", "buffers": 2},
     },
     "buffered-epochs": _prefix(32, mechanism={"kind": "buffered_linear", "buffers": 3}, participation=_EPOCHS),
+    "redrawn": _prefix(24, mechanism={"kind": "buffered_linear", "buffers": 3, "redraws": 2}, participation=_EPOCHS),
     "blt": _prefix(40, mechanism={"kind": "blt", "buffers": 2}),
     "blt-endless": _prefix("unbounded", mechanism={"kind": "blt", "buffers": 2}),
     "nu-toeplitz-endless": _prefix("unbounded", mechanism={"kind": "nu_toeplitz", "nu": 0.1}),
     "tree": _prefix(21, mechanism={"kind": "tree", "decoder": "honaker_online"}),
     "identity": {"workload": {"kind": "decay", "n": 16, "rate": 0.5}, "mechanism": {"kind": "identity"}},
 }
-_REDRAWN = {"kind": "buffered_linear", "buffers": 3, "redraws": 2}
-WRITTEN = {"redrawn": {**SPECS["buffered-epochs"], "workload": {"kind": "prefix", "n": 24}, "mechanism": _REDRAWN}}
-"""Strategies that are written down, so that their files do not wait for a solver: specs that they are certified for."""
-
 EXPANDED = {"dense-expanded": "dense", "toeplitz-expanded": "toeplitz"}
 NARROW = {"dense-float32": "dense", "banded-float32": "banded"}
 
@@ -82,22 +77,9 @@ def made(name: str) -> Factorization:
     """Return what a golden file of this release holds."""
     if name in EXPANDED:
         return made(EXPANDED[name]).with_matrices(["C_inv", "B"])
-    if name in WRITTEN:
-        claim = Solution(_redrawn(), Outcome.ITERATION_LIMIT, 0)
-        return Factorization.from_solution(parse_spec(WRITTEN[name]), claim, solver={"mechanism": "buffered_linear"})
     if name in NARROW:
         return cast(made(NARROW[name]), "float32")
     return solvers.solve(solvers.choose(parse_spec(SPECS[name])))
-
-
-def _redrawn() -> RedrawnMatrix:
-    """Return the inverse of x_i = y_i - (two fading sums of earlier y) - y of one and two epochs ago, in part."""
-    decay, output = np.tile([0.75, 0.9375], (24, 1)), np.tile([-0.25, -0.125], (24, 1))
-    inputs, direct = np.zeros((3, 24, 2)), np.zeros((3, 24))
-    inputs[0], direct[0] = [0.5, 0.25], np.linspace(1.0, 1.25, 24)
-    for m in (1, 2):
-        inputs[m, 6 * m :], direct[m, 6 * m :] = [0.125 / m, 0.0625], -0.125 / m
-    return RedrawnMatrix(decay, output, inputs, direct, 6)
 
 
 def row_digest(found: Factorization) -> str:
@@ -119,7 +101,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     listing = folder / EXPECTED
     expected = json.loads(listing.read_text()) if listing.exists() else {}
-    for name in (name for name in [*SPECS, *WRITTEN, *EXPANDED, *NARROW] if name not in expected):
+    for name in (name for name in [*SPECS, *EXPANDED, *NARROW] if name not in expected):
         path = folder / f"{name}.safetensors"
         made(name).save(path)
         manifest = load(path).manifest

@@ -149,8 +149,6 @@ class TestStructures:
         assert set(ONLY_ENDLESS) == set(ENDLESS_BUILDERS) - set(BUILDERS)
         assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
         assert rows_of("docs/file-format.md", "Structures") == every
-        golden = {load(path).strategy.structure for path in HERE.glob("*/*.safetensors")}
-        assert golden == every
         assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
 
     def test_the_exact_checker_reads_each_in_the_file_of_its_name(self) -> None:
