@@ -81,27 +81,12 @@ def test_every_single_bit_flip_is_found_before_a_byte_is_served(tmp_path, small_
     for bit in range(8 * len(data)):
         flip(path, bit)
         for blobs in (warm, cold, Blobs(directory)):
-            with pytest.raises(CorruptObject, match=name):
+            with pytest.raises(CorruptObject, match=f"{name}.*fsck"):
                 blobs.open(name)
             assert blobs.damaged(name)
         overwrite(path, data)
         assert content(cold, name) == content(warm, name) == data
         assert not cold.damaged(name)
-
-
-@pytest.mark.parametrize(
-    "change", [lambda d: d[:-1], lambda d: d + b"\0", lambda d: b"", lambda d: d[SMALL:] + d[:SMALL]]
-)
-def test_truncated_extended_emptied_and_swapped_blobs_are_found(tmp_path, small_chunks, change):
-    data = random.Random(5).randbytes(3 * SMALL)
-    directory, name, path = stored(tmp_path, data)
-    blobs = Blobs(directory)
-    blobs.open(name)
-    overwrite(path, change(data))
-    with pytest.raises(CorruptObject, match="fsck"):
-        blobs.open(name)
-    with pytest.raises(CorruptObject):
-        blobs.verify(name)
 
 
 @pytest.mark.parametrize("change", [lambda d: bytes([*d[:-1], d[-1] ^ 1]), lambda d: d[:-1], lambda d: d[:SMALL]])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from bucket_cases import WatchedBucket, failing, store_on
@@ -17,7 +18,6 @@ from obstore.store import MemoryStore
 from store_cases import factorization
 from test_store_crash import ACTIONS, ANSWER, PUT
 
-from factorize.encoding import sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage.blobs import CHUNK_BYTES, blob_key
 from factorize.storage.fsck import fsck
@@ -216,32 +216,18 @@ def test_a_sweep_waits_for_a_put_that_finds_its_file():
 # Reading
 
 
-@pytest.fixture
-def large(bucket: str) -> tuple[Store, bytes, str]:
-    """A store with one blob of several chunks, its bytes and its key."""
+def test_a_large_file_goes_to_anybody_with_a_signed_url_and_to_nobody_once_damaged(bucket):
     store = open_store(bucket)
-    data = bytes(range(256)) * (CHUNK_BYTES // 256 * 2 + 100)
-    key = blob_key(sha256(data))
-    with store.objects.stage() as staged:
-        staged.write(data)
-        assert store.objects.put(key, staged)
-    return store, data, key
-
-
-def test_ranges_are_read(large):
-    store, data, _ = large
-    for reader in (store, open_store(store.url, cache_bytes=1)):
-        blob = reader.blob(sha256(data))
-        assert b"".join(blob.read(CHUNK_BYTES - 5, CHUNK_BYTES + 5)) == data[CHUNK_BYTES - 5 : CHUNK_BYTES + 5]
-        assert b"".join(blob.read()) == data
-
-
-def test_damage_in_the_bucket_is_found_and_not_served(large):
-    store, data, key = large
-    store.blob(sha256(data))
-    store.objects.write(key, data[:-1] + b"?")
+    name = store.put(factorization(800))["files"][0]["sha256"]
+    data, url = b"".join(store.blob(name).read()), store.objects.sign(blob_key(name), 60)
+    assert url is not None and len(data) > CHUNK_BYTES + 5
+    blob = open_store(store.url, cache_bytes=1).blob(name)
+    assert b"".join(blob.read(CHUNK_BYTES - 5, CHUNK_BYTES + 5)) == data[CHUNK_BYTES - 5 : CHUNK_BYTES + 5]
+    with urlopen(url, timeout=600) as answer:
+        assert answer.read() == data
+    store.objects.write(blob_key(name), data[:-1] + b"!")
     with pytest.raises(CorruptObject, match="is damaged"):
-        open_store(store.url).blob(sha256(data))
+        open_store(store.url).blob(name)
 
 
 def test_a_large_blob_goes_in_parts_and_is_not_sent_twice(bucket, monkeypatch):
@@ -263,16 +249,6 @@ def test_a_refreshed_matrix_counts_as_new(bucket):
     store.keep(name)
     assert store.objects.status(blob_key(name)).modified > before.modified
     assert keys(store, STAGING) == [] and store.blobs.sound(name)
-
-
-def test_a_signed_url_gives_the_bytes_to_anybody(large):
-    import urllib.request
-
-    store, data, key = large
-    url = store.objects.sign(key, 60)
-    assert url is not None
-    with urllib.request.urlopen(url, timeout=600) as answer:
-        assert answer.read() == data
 
 
 # What is refused

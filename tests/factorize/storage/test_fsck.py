@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, toeplitz
 
-from factorize.errors import NotFound, StoreUnavailable
+from factorize.errors import NotFound
 from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.fsck import ERRORS, fsck
@@ -243,28 +242,6 @@ def test_a_repair_says_what_it_did(store):
         "temporary": "removed", "unindexed": "rebuilt", "damaged": "quarantined",
         "missing": None,
     }  # fmt: skip
-
-
-def test_what_cannot_be_read_is_reported_and_left_alone(tmp_path, store):
-    """The disk refuses one object at a time; nothing moves, and nothing else is accused."""
-    before = snapshot(tmp_path)
-    for entry in store.objects.list():
-
-        class Refusing(Files):
-            def open(self, path: Path, refused: Path = tmp_path / entry.key) -> int:
-                if path == refused:
-                    raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-                return super().open(path)
-
-        if entry.key == "store.json":
-            with pytest.raises(StoreUnavailable, match="permissions"):
-                open_store(tmp_path, files=Refusing())
-            continue
-        report = fsck(open_store(tmp_path, files=Refusing()), repair=True)
-        assert not report.clean
-        assert [finding.key for finding in report.findings if finding.error] == [entry.key]
-        assert {finding.kind for finding in report.findings} <= {"unreadable", "orphan"}
-        assert snapshot(tmp_path) == before
 
 
 def test_the_index_is_rebuilt_from_the_manifests_alone(tmp_path, store):

@@ -76,16 +76,7 @@ def test_old_waste_goes_and_young_waste_stays(store):
     assert removed(gc(store, grace_seconds=0)) == [("temporary", waste["young"][1])]
 
 
-def test_using_a_matrix_starts_its_grace_anew(store):
-    for use in (lambda name: store.put_matrix(np.array(LOWER)), store.keep):
-        name = store.put_matrix(np.array(LOWER))
-        age(store, blob_key(name), GRACE_SECONDS + 60)
-        use(name)
-        assert not gc(store).removals
-    store.keep("0" * 64)
-
-
-def test_a_sweep_does_not_come_between_finding_a_matrix_and_keeping_it(store, monkeypatch):
+def test_using_a_matrix_starts_its_grace_anew_and_no_sweep_comes_between(store, monkeypatch):
     """An upload of a matrix that is there already answers with its name only if it stays."""
     array = np.array(LOWER)
     name = store.put_matrix(array)
@@ -111,6 +102,7 @@ def test_a_sweep_does_not_come_between_finding_a_matrix_and_keeping_it(store, mo
         monkeypatch.undo()
         thread.join()
         assert store.blob(name).size == 32
+    store.keep("0" * 64)
 
 
 def test_a_damaged_manifest_protects_every_blob(store):
@@ -144,9 +136,11 @@ def test_deleting_a_result_takes_its_entries_and_its_file(store):
 
 
 def test_the_next_answer_takes_the_place_of_a_deleted_one(store):
-    answers = [factorization(4, strategy=toeplitz(4, decay=decay)) for decay in (0.5, 0.25, 0.125)]
-    for each in answers:
+    *answers, last = [factorization(4, strategy=toeplitz(4, decay=decay)) for decay in (0.5, 0.25, 0.125, 0.0625)]
+    for each in (*answers, last):
         store.put(each)
+    assert [kind for kind, _ in removed(gc(store, delete=[last.digest]))] == ["manifest", "blob"]
+    assert store.digest_of(last.spec_digest) == answers[0].digest
     revoked, kept = sorted(answers[1:], key=lambda one: answer_order(store.manifest(one.digest)))
     store.revoke(revoked.digest, "wrong")
     gc(store, delete=[answers[0].digest])
@@ -301,12 +295,3 @@ def test_a_result_that_is_deleted_while_it_is_stored_again_is_an_error_to_try_ag
         store.put(put)
     monkeypatch.undo()
     assert store.put(put)["digest"] == put.digest
-
-
-def test_deleting_a_second_answer_leaves_the_first_in_its_place(store):
-    first, second = factorization(4), factorization(4, strategy=toeplitz(4))
-    for put in (first, second):
-        store.put(put)
-    found = gc(store, delete=[second.digest])
-    assert [kind for kind, _ in removed(found)] == ["manifest", "blob"]
-    assert store.digest_of(first.spec_digest) == first.digest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
-from servers import LiveService, serving
+from servers import serving
 from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, toeplitz
 
@@ -283,22 +283,18 @@ def test_http_answers_410_with_the_reason_at_every_address_and_solves_anew(tmp_p
                 problem = live.get(address, headers).problem(410, "revoked")
                 assert problem["reason"] == REASON and problem["digest"] == digest and REASON in problem["detail"]
         assert live.send("HEAD", f"/v1/blobs/{file}").status == 410
-        _clients_are_told(live, digest, tmp_path)
+        with pytest.raises(ServiceError, match=REASON) as caught:
+            RemoteService(live.url).manifest(digest)
+        assert caught.value.status == 410
+        with pytest.raises(ServiceError, match=REASON):
+            fetch(digest, url=live.url, to=tmp_path / "f.safetensors")
+        assert not (tmp_path / "f.safetensors").exists()
         before = live.solves()
         assert live.post(asked).status == 202
         job = live.until(f"/v1/factorizations/{manifest['spec_digest']}", lambda found: found["state"] == "failed")
         assert live.solves() == before + 1, "the spec is solved anew"
         assert job["error"]["type"] == "revoked", "and gives the revoked bytes again"
         assert live.get("/problems/revoked").status == 200
-
-
-def _clients_are_told(live: LiveService, digest: str, folder: Path) -> None:
-    with pytest.raises(ServiceError, match=REASON) as caught:
-        RemoteService(live.url).manifest(digest)
-    assert caught.value.status == 410
-    with pytest.raises(ServiceError, match=REASON):
-        fetch(digest, url=live.url, to=folder / "f.safetensors")
-    assert not (folder / "f.safetensors").exists()
 
 
 def test_the_command_line_revokes_and_refuses(tmp_path):

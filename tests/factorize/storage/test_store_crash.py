@@ -123,19 +123,24 @@ def test_an_error_at_any_call_of_a_read_is_named(tmp_path):
                 read(failing(number, at))
 
 
-def test_an_error_at_any_call_of_fsck_moves_nothing_that_is_sound(tmp_path):
+def test_an_error_at_any_call_of_fsck_is_reported_and_moves_nothing(tmp_path):
+    """What cannot be read is named, and nothing else is accused."""
     open_store(tmp_path).put(PUT)
     before = sorted(path for path in tmp_path.rglob("*"))
-    files = recording()
-    fsck(open_store(tmp_path, files=files), repair=True)
+    files, reported = recording(), set()
+    store = open_store(tmp_path, files=files)
+    fsck(store, repair=True)
     for at in range(len(files.calls)):
         try:
             report = fsck(open_store(tmp_path, files=failing(errno.EIO, at)), repair=True)
         except StoreUnavailable:
-            pass  # the listing itself
-        else:
-            assert {finding.kind for finding in report.findings} <= {"unreadable", "orphan"}
+            continue  # the listing itself
+        assert {finding.kind for finding in report.findings} <= {"unreadable", "orphan"}
+        errors = {finding.key for finding in report.findings if finding.error}
+        assert len(errors) <= 1 and report.clean == (not errors)
         assert sorted(path for path in tmp_path.rglob("*")) == before
+        reported |= errors
+    assert reported == {entry.key for entry in store.objects.list()} - {MARKER}
 
 
 WRITER = """
@@ -314,6 +319,8 @@ def test_a_power_loss_at_any_moment_leaves_a_sound_store(tmp_path):
     """Every subset of what was not synced, at every moment of putting, revoking, deleting and putting again."""
     home = tmp_path / "home"
     model = recorded(home, STEPS)
+    on_disk = {path: path.read_bytes() if path.is_file() else None for path in [home, *home.rglob("*")]}
+    assert next(survivors(replace(model.moments[-1], pending=()))) == on_disk, "the model is the disk"
     count = 0
     for tree, done in distinct(model.moments):
         count += 1
@@ -380,13 +387,3 @@ def test_every_single_sync_of_a_put_is_needed(tmp_path):
         folder, later = model.asked[left_out - 1], model.asked[left_out:]
         noticed = any(unsound(home, tree, done) for tree, done in distinct(model.moments))
         assert noticed or (folder is not None and folder in later), (folder, left_out)
-
-
-def test_what_is_in_memory_is_what_is_on_the_disk(tmp_path):
-    """The states are read as the store would read them: nothing pending, and the tree of the model is the disk's."""
-    home = tmp_path / "home"
-    model = recorded(home, STEPS)
-    tree = next(iter(survivors(replace(model.moments[-1], pending=()))))
-    on_disk = {path: path.read_bytes() if path.is_file() else None for path in [home, *home.rglob("*")]}
-    assert tree == on_disk
-    assert {path for path, content in tree.items() if content is None} == {p for p in on_disk if p.is_dir()}
