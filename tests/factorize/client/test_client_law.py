@@ -15,7 +15,7 @@ from client_law import PARTICIPATIONS, N, demanded_mu, impulse_rows, real_mu
 from hypothesis import given
 from hypothesis import strategies as st
 from specs import spec_of
-from test_noise_structures import NAMES, STREAMS, source_of, strategies
+from test_noise import NAMES, STREAMS, source_of, strategies
 
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client import NoiseGenerator

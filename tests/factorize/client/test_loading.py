@@ -11,7 +11,7 @@ import pytest
 from hostile_server import HostileService, make, relabelled
 
 import factorize
-from factorize.client import FactorCache, Factors, load
+from factorize.client import FactorCache, Factors, NoiseGenerator, load
 from factorize.client.cache import default_folder
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, ServiceUnreachable, StoreUnavailable
 from factorize.storage.store import open_store
@@ -196,6 +196,8 @@ class TestFactors:
     def test_rows_stream_and_noise_fetches_the_file_whose_c_is_certified(self, server, tmp_path, dense, toeplitz):
         factors = Factors.connect(dense.digest, url=server.url)
         assert len(list(factors.rows())) == N
+        with pytest.raises(InvalidParameter, match=r"Rows is no source of noise.*factors\.noise"):
+            NoiseGenerator(factors.rows(), factors.calibrate(mu=1.0), 5, seed=1)  # no proof is about rows that are sent
         assert blobs(server) == 0
         factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
         assert blobs(server) == 1
