@@ -74,6 +74,16 @@ class Adjacency(StrEnum):
         )
 
 
+def check_zero_out(adjacency: Adjacency | str) -> None:
+    """Raise UnsupportedAdjacency for replace_one and add/remove, which the proofs of sampling do not cover."""
+    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
+        raise UnsupportedAdjacency(
+            "adjacency='replace_one' is not covered with sampling: twice the sigma is not proved to suffice; use "
+            "zero_out, or calibrate without sampling",
+            field="adjacency",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """The noise to draw, with the guarantee that it gives and the assumptions behind it.

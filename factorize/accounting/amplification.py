@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from factorize.accounting.law import check_zero_out
 from factorize.accounting.loss_laws import PoissonLaw, largest_column
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, extras_named
@@ -21,7 +20,7 @@ from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, check_zero_out
 from factorize.privacy_question import question_of
 from factorize.structures.endless import AnyStrategy
 

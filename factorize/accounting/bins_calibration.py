@@ -11,7 +11,7 @@ from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import Claim, prefixed
 from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
 from factorize.accounting.gram_matrix import bin_gram
-from factorize.accounting.law import Law, check_zero_out
+from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.sampling_scheme import Method
 from factorize.errors import InvalidParameter, extras_named
@@ -19,7 +19,7 @@ from factorize.format.claims import Sensitivity
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
-from factorize.privacy import Adjacency, Calibration
+from factorize.privacy import Adjacency, Calibration, check_zero_out
 from factorize.privacy_question import GivenNoise, question_of
 from factorize.structures.endless import AnyStrategy
 

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from factorize.certificate.sensitivity import Sensitivity
-from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.errors import InvalidParameter
 from factorize.format.bins_claims import LARGEST_EPSILON
 from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.scalars import finite_real
-from factorize.privacy import Adjacency
 from factorize.structures.endless import AnyStrategy
 
 MARGIN = 1e-9
@@ -181,16 +180,6 @@ def multiplier_about(epsilon: float, delta: float, copies: int, chance: float) -
 def _excess(log_delta: Callable[[float], float], delta: float) -> Callable[[float], float]:
     target = math.log(check_delta(delta))
     return lambda point: log_delta(point) - target
-
-
-def check_zero_out(adjacency: Adjacency | str) -> None:
-    """Raise UnsupportedAdjacency for replace_one and add/remove, which the proofs of sampling do not cover."""
-    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
-        raise UnsupportedAdjacency(
-            "adjacency='replace_one' is not covered with sampling: twice the sigma is not proved to suffice; use "
-            "zero_out, or calibrate without sampling",
-            field="adjacency",
-        )
 
 
 _STEPS = 200

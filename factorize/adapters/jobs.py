@@ -17,9 +17,9 @@ from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import JointMoments, calibrate_moments
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
-from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
+from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_zero_out
 from factorize.training.bin_draws import capacity_for, derived_key
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
@@ -314,11 +314,7 @@ class TrainingJob:
         """Plan the secret order in which each example draws its bin once, or in every epoch anew."""
         epsilon, delta, sampling = self.epsilon, self.delta, self.sampling
         bins, physical, capacity = max(1, self.examples // self.size), self.physical, None
-        if Adjacency.parse(self.adjacency) is not Adjacency.ZERO_OUT:
-            raise UnsupportedAdjacency(
-                f"adjacency={str(self.adjacency)!r} is not covered under {sampling}; use zero_out, or a fixed order",
-                field="adjacency",
-            )
+        check_zero_out(self.adjacency)
         if self.overflow == "abort":
             draws = 1 if sampling == "balls_in_bins" else self.epochs
             tau = delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(epsilon, 700.0)))) / draws

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 import numpy as np
 
 from factorize.client.checkpoints import check_stated
-from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
+from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
-from factorize.privacy import Adjacency
+from factorize.privacy import check_zero_out
 from factorize.training.bin_draws import (
     KEY_BYTES,
     capacity_for,
@@ -274,11 +274,7 @@ class BallsInBins:
                 f"sampling={self.sampling!r}, bins={self.bins}",
                 field="calibration",
             )
-        if calibration.adjacency is not Adjacency.ZERO_OUT:
-            raise UnsupportedAdjacency(
-                f"adjacency={calibration.adjacency.value!r} is not covered under balls in bins; use zero_out",
-                field="adjacency",
-            )
+        check_zero_out(calibration.adjacency)
         self.check(calibration.sensitivity.participation, steps)
 
 
