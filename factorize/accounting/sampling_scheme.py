@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter
-from factorize.format.factors import CertifiedFactors, certified
-from factorize.numbers.scalars import finite_real, multiplier_of
+from factorize.format.factors import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration
 from factorize.privacy_question import GivenNoise, Question
@@ -81,12 +79,12 @@ class SamplingScheme(ABC):
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise; see `calibrate_sampling`."""
 
-    def deltas(
-        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
-    ) -> list[float]:
-        """Return a delta at each epsilon for a noise that is given, without samples; all hold at once."""
-        asking = (GivenNoise(sigma=sigma, epsilon=epsilon) for epsilon in epsilons)
-        return [float(self.calibrate(held, one, asked).delta or 0.0) for one in asking]
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law | None:
+        """Return the law of random batches on C, None where no batch is random.
+
+        It raises as `calibrate` does.
+        """
+        return None
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Raise InvalidParameter for options that the scheme has no use for."""
@@ -110,23 +108,6 @@ class SamplingScheme(ABC):
     def document(self) -> dict[str, str]:
         """Return the plain JSON form."""
         return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
-
-
-class SampledScheme(SamplingScheme):
-    """A scheme whose batches are random."""
-
-    @abstractmethod
-    def law(self, held: Any, asked: SamplingOptions) -> Law:
-        """Return the law of participation on the C of a `factorize.Factorization`; it raises as `calibrate` does."""
-
-    def deltas(
-        self, held: CertifiedFactors, sigma: float, epsilons: Sequence[float], asked: SamplingOptions
-    ) -> list[float]:
-        """Return them by the bounds of the law."""
-        law = self.law(certified(held).opened(), asked)
-        noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
-        multiplier = multiplier_of(noise, clip_norm=asked.clip_norm)
-        return [law.delta(multiplier, epsilon) for epsilon in epsilons]
 
 
 def level_of(target: Question, name: str) -> dict[str, Any]:

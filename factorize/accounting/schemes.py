@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
-from factorize.accounting.sampling_scheme import SampledScheme, SamplingOptions, SamplingScheme, level_of
+from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
-from factorize.numbers.scalars import finite_real
+from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.participation import Participation
 from factorize.privacy import Calibration, calibrate
 from factorize.privacy_question import GivenNoise, Question
@@ -59,7 +59,7 @@ class FixedScheme(SamplingScheme):
         return ""
 
 
-class CyclicScheme(SampledScheme):
+class CyclicScheme(SamplingScheme):
     """Groups in turn, each sampled independently: for a C of few bands."""
 
     name = "cyclic_poisson"
@@ -89,9 +89,9 @@ class CyclicScheme(SampledScheme):
         """Return the sizes too."""
         return f" --sampling {self.name} --dataset-size {asked.dataset_size} --batch-size {asked.batch_size}"
 
-    def law(self, held: Any, asked: SamplingOptions) -> Law:
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law:
         """Return the law of as many groups as C has bands."""
-        strategy: Matrix = held.strategy.finite()
+        strategy: Matrix = certified(factorization).opened().strategy.finite()
         return PoissonLaw.of(strategy, *self._check(strategy, asked))
 
     def _check(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
@@ -125,7 +125,7 @@ class PoissonScheme(CyclicScheme):
         return sizes
 
 
-class BinsScheme(SampledScheme):
+class BinsScheme(SamplingScheme):
     """Each example draws the step of its epoch once, for good: for every C."""
 
     name = "balls_in_bins"
@@ -154,11 +154,11 @@ class BinsScheme(SampledScheme):
         numbers: dict[str, Any] = {**level_of(target, self.name), **asked.scale}
         return calibrate_bins(factorization, **numbers, sampling=self.name, bins=asked.bins, method=asked.method)
 
-    def law(self, held: Any, asked: SamplingOptions) -> Law:
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law:
         """Return the law of these bins."""
         from factorize.accounting.bins_calibration import law_on
 
-        return law_on(held, self.name, asked.bins)
+        return law_on(certified(factorization).opened(), self.name, asked.bins)
 
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse the batch size of a Poisson scheme."""
@@ -272,9 +272,10 @@ def privacy_profile(
     scheme = scheme_of(sampling)
     scheme.check_used(asked)
     plain = scheme.calibrate(factorization, GivenNoise(sigma=sigma, epsilon=levels[-1]), asked)
-    deltas = scheme.deltas(factorization, plain.sigma_of_sums, levels, asked)
-    return [
-        {"epsilon": level, "delta": min(delta, known), "delta_without_secrecy": known}
-        for level, delta in zip(levels, deltas, strict=True)
-        for known in (gaussian_delta(level, plain.mu),)
-    ]
+    law, multiplier = scheme.law(factorization, asked), multiplier_of(plain.sigma_of_sums, clip_norm=asked.clip_norm)
+    points = []
+    for level in levels:
+        known = gaussian_delta(level, plain.mu)
+        delta = known if law is None else min(law.delta(multiplier, level), known)
+        points.append({"epsilon": level, "delta": delta, "delta_without_secrecy": known})
+    return points

@@ -30,7 +30,9 @@ def command(base: Factorization, tmp_path: Path) -> CommandLine:
 def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine, tmp_path: Path) -> None:
     options = ("profile", tmp_path / "c.safetensors", "--sigma", "3", "--clip-norm", "1.5")
     listed = ("--epsilons", "6,0.5,2", "--output", "json")
-    bounds = SCHEMES["balls_in_bins"].deltas(base, 3.0, EPSILONS, SamplingOptions(clip_norm=1.5))
+    law = SCHEMES["balls_in_bins"].law(base, SamplingOptions())
+    assert law is not None
+    bounds = [law.delta(3.0 / 1.5, epsilon) for epsilon in EPSILONS]
     kept = command(*options, *listed, "--sampling", "balls_in_bins").json()
     assert [point["epsilon"] for point in kept["profile"]] == EPSILONS and kept["sigma_of_sums"] == 3.0
     assert [point["delta"] for point in kept["profile"]] == pytest.approx(bounds, rel=1e-6)
