@@ -130,18 +130,17 @@ def comparison(
         answering = Service(service)
         answering.send_matrices(request.spec)
         return answering.compare(request.document() | {"spec": request.spec.document()}, progress=hear)
+    from factorize.accounting.sampling_scheme import SamplingOptions
     from factorize.privacy import PrivacyTarget
-    from factorize.solvers.comparing.compare import Sampling, compare
+    from factorize.solvers.comparing.compare import compare
 
-    spec, sizes = request.spec, (request.dataset_size, request.batch_size)
     privacy = None if request.epsilon is None else PrivacyTarget(epsilon=request.epsilon, delta=request.delta)
-    sampling = None if sizes[0] is None or sizes[1] is None else Sampling(sizes[0], sizes[1])
     table = compare(
-        spec if store is None else store.matrices.bind(spec),
+        request.spec if store is None else store.matrices.bind(request.spec),
         buffers=request.buffers,
         bytes_per_parameter=request.bytes_per_parameter,
         privacy=privacy,
-        sampling=sampling,
+        sampling=SamplingOptions(dataset_size=request.dataset_size, batch_size=request.batch_size),
         samplings=request.samplings,
         progress=lambda step: report(step.done, step.total, step.mechanism),
         most_seconds=request.max_seconds,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.mechanisms import Auto
@@ -28,7 +29,6 @@ from factorize.solvers.comparing.comparison import (
     Comparison,
     Refused,
     Row,
-    Sampling,
     ranked,
     recommend,
 )
@@ -50,7 +50,7 @@ from factorize.solvers.register import ANSWERED
 from factorize.solvers.solving import estimate, solve
 from factorize.spec import Spec, parse_spec
 
-__all__ = ["CompareCallback", "CompareProgress", "Sampling", "compare"]
+__all__ = ["CompareCallback", "CompareProgress", "compare"]
 
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
@@ -69,7 +69,7 @@ def compare(
     buffers: int | None = None,
     bytes_per_parameter: float | None = None,
     privacy: PrivacyTarget | None = None,
-    sampling: Sampling | None = None,
+    sampling: SamplingOptions | None = None,
     samplings: Sequence[str] | None = None,
     progress: CompareCallback | None = None,
     most_seconds: float | None = None,
@@ -84,7 +84,7 @@ def compare(
         buffers: vectors of noise state that may be kept for each parameter; mechanisms with a size take this one.
         bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
         privacy: adds the noise at this privacy to each row; by default that of the spec's sampling, if it has one.
-        sampling: sizes of the data set and the batch, for the Poisson schemes; needs an epsilon and delta in `privacy`.
+        sampling: `dataset_size` and `batch_size`, for the Poisson schemes; they need an epsilon and delta in `privacy`.
         samplings: names of schemes (`factorize.accounting.schemes`) that rows may count on, beside a fixed order; by
             default all where sizes are given, and the spec's own. Under balls in bins and fixed epochs, mechanisms that
             are optimised for it join.
@@ -107,7 +107,8 @@ def compare(
     spec = spec.canonical()
     if privacy is None and spec.sampling is not None:
         privacy = PrivacyTarget(epsilon=spec.sampling.epsilon, delta=spec.sampling.delta)
-    rows = TableRows(privacy, sampling, chosen_samplings(spec, privacy, sampling, samplings))
+    sizes = sampling or SamplingOptions()
+    rows = TableRows(privacy, sizes, chosen_samplings(spec, privacy, sizes, samplings))
     allowed = _budgets(budgets, _budget(buffers, bytes_per_parameter))
     most_seconds = seconds if most_seconds is None else most_seconds
     least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)

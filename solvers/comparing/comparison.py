@@ -34,19 +34,6 @@ class CompareProgress:
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How a training job would sample, for amplified rows.
-
-    Attributes:
-        dataset_size: number of examples.
-        batch_size: expected number of examples per step.
-    """
-
-    dataset_size: int
-    batch_size: int
-
-
-@dataclass(frozen=True)
 class Row:
     """One mechanism, solved and certified.
 

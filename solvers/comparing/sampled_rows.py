@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.accounting.sampling_scheme import SamplingScheme
+from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme
 from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BinsScheme, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
-from factorize.solvers.comparing.comparison import Refused, Row, Sampling, ranked, recommend
+from factorize.solvers.comparing.comparison import Refused, Row, ranked, recommend
 from factorize.solvers.comparing.deadline import CALIBRATIONS, CLAIMS, Deadline
 from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import TableRows
@@ -48,7 +48,7 @@ class Solved(NamedTuple):
 
 
 def chosen_samplings(
-    spec: Spec, privacy: PrivacyTarget | None, sizes: Sampling | None, named: Sequence[str] | None
+    spec: Spec, privacy: PrivacyTarget | None, sizes: SamplingOptions, named: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Return the schemes that rows may count on, `fixed` left out.
 
@@ -56,15 +56,15 @@ def chosen_samplings(
         InvalidParameter: an unknown scheme, one without its sizes, or a privacy that no sampling amplifies.
     """
     own = () if spec.sampling is None else (spec.sampling.kind,)
-    names = named if named is not None else SAMPLINGS if sizes is not None else own
+    names = named if named is not None else SAMPLINGS if sizes.sized else own
     chosen = tuple(name for name in SAMPLINGS if name in {scheme_of(name).name for name in names} - {"fixed"})
-    if (chosen or sizes is not None) and (privacy is None or privacy.epsilon is None or privacy.delta is None):
+    if (chosen or sizes.sized) and (privacy is None or privacy.epsilon is None or privacy.delta is None):
         raise InvalidParameter(
             "sampling (dataset_size and batch_size, or samplings) amplifies an (epsilon, delta) guarantee; give both",
             field="epsilon",
         )
     for name in chosen:
-        if sizes is None and isinstance(SCHEMES[name], CyclicScheme):
+        if not sizes.sized and isinstance(SCHEMES[name], CyclicScheme):
             raise InvalidParameter(f"{name} needs dataset_size and batch_size: give both", field="dataset_size")
     return chosen
 

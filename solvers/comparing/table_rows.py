@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme
-from factorize.accounting.schemes import SCHEMES, BinsScheme
+from factorize.accounting.schemes import SCHEMES
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
-from factorize.solvers.comparing.comparison import Refused, Row, Sampling
+from factorize.solvers.comparing.comparison import Refused, Row
 
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
@@ -29,12 +29,12 @@ class TableRows:
 
     Attributes:
         privacy: of the noise that each row states, or None.
-        sizes: of the data set and the batch, or None.
+        sampling: sizes of the data set and the batch, if there are any.
         samplings: names of the schemes that rows count on, `fixed` left out; they need an epsilon and delta.
     """
 
     privacy: PrivacyTarget | None
-    sizes: Sampling | None = None
+    sampling: SamplingOptions = SamplingOptions()
     samplings: tuple[str, ...] = ()
 
     def of(self, factorization: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
@@ -77,24 +77,19 @@ class TableRows:
 
     def misfit(self, name: str, factorization: Factorization) -> str | None:
         """Return why a scheme does not fit a result, or None."""
-        return SCHEMES[name].misfit(factorization.spec.participation, factorization.matrix, self._options())
+        return SCHEMES[name].misfit(factorization.spec.participation, factorization.matrix, self.sampling)
 
     def sampled(self, factorization: Factorization, row: Row, scheme: SamplingScheme) -> Row | Refused:
         """Return the row again with the noise that a sampling allows, by bounds; or why it allows none."""
         try:
-            return self._calibrated(factorization, row, scheme, self._options(scheme))
+            return self._calibrated(factorization, row, scheme, replace(self.sampling, method="deterministic"))
         except (ConditionNotMet, UnsupportedProblem) as error:
             return Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {scheme.title}: {error}")
 
     def verified(self, factorization: Factorization, row: Row) -> Row:
         """Return a row with a claim that was tested in place of bounds."""
         scheme = SCHEMES[row.sampling or "fixed"]
-        return self._calibrated(factorization, row, scheme, replace(self._options(scheme), method="verified"))
-
-    def _options(self, scheme: SamplingScheme | None = None) -> SamplingOptions:
-        """Return what a calibration is asked for."""
-        sizes = {} if self.sizes is None or isinstance(scheme, BinsScheme) else vars(self.sizes)
-        return SamplingOptions(**sizes, method="deterministic")
+        return self._calibrated(factorization, row, scheme, replace(self.sampling, method="verified"))
 
     def _calibrated(
         self, factorization: Factorization, row: Row, scheme: SamplingScheme, options: SamplingOptions

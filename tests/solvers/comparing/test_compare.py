@@ -8,12 +8,13 @@ import pytest
 from specs import solved, spec_of
 
 from factorize import solvers
+from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import Cancelled, InvalidParameter, SolveFailed
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
-from factorize.solvers.comparing.compare import Sampling, compare
+from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison import recommend
 from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.spec import parse_spec
@@ -227,7 +228,7 @@ def test_vectors_are_those_that_the_client_keeps():
 def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy(quick, monkeypatch):
     monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
     target = PrivacyTarget(epsilon=4.0, delta=1e-4)
-    sampling = Sampling(dataset_size=800, batch_size=100)
+    sampling = SamplingOptions(dataset_size=800, batch_size=100)
     table = compare(spec_of(8), buffers=3, privacy=target, sampling=sampling, samplings=["poisson", "cyclic_poisson"])
     banded = [row for row in table.rows if row.sampling == "cyclic_poisson"]
     assert "banded" in {row.mechanism for row in banded}
@@ -245,12 +246,16 @@ def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy(q
 
 def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch(quick):
     with pytest.raises(InvalidParameter, match="epsilon"):
-        compare(spec_of(N), sampling=Sampling(2400, 100))
+        compare(spec_of(N), sampling=SamplingOptions(dataset_size=2400, batch_size=100))
     with pytest.raises(InvalidParameter, match="epsilon"):
-        compare(spec_of(N), privacy=PrivacyTarget(rho=0.1), sampling=Sampling(2400, 100))
+        compare(spec_of(N), privacy=PrivacyTarget(rho=0.1), sampling=SamplingOptions(dataset_size=2400, batch_size=100))
     target = PrivacyTarget(epsilon=4.0, delta=1e-4)
     table = compare(
-        spec_of(6), buffers=1, privacy=target, sampling=Sampling(150, 100), samplings=["poisson", "cyclic_poisson"]
+        spec_of(6),
+        buffers=1,
+        privacy=target,
+        sampling=SamplingOptions(dataset_size=150, batch_size=100),
+        samplings=["poisson", "cyclic_poisson"],
     )
     assert [row.mechanism for row in table.rows if row.sampling in ("poisson", "cyclic_poisson")] == ["identity"]
     assert any(refused.reason.startswith("sampled: ") for refused in table.refused)

@@ -10,10 +10,11 @@ from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.accounting import calibrate_sampling
+from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.accounting.schemes import SAMPLINGS, SCHEMES
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.solvers.comparing.compare import Sampling, compare
+from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison import Comparison, Row
 from factorize.solvers.comparing.deadline import CLAIMS, Deadline
 
@@ -25,7 +26,9 @@ SPEC = {"workload": {"kind": "prefix", "n": N}, "participation": {"kind": "fixed
 
 @pytest.fixture(scope="module")
 def table() -> Comparison:
-    return compare(parse_spec(SPEC), buffers=3, privacy=TARGET, sampling=Sampling(EXAMPLES, BATCH))
+    return compare(
+        parse_spec(SPEC), buffers=3, privacy=TARGET, sampling=SamplingOptions(dataset_size=EXAMPLES, batch_size=BATCH)
+    )
 
 
 @pytest.fixture
