@@ -11,11 +11,10 @@ import math
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.bidiagonal_systems import largest_eigenvalue_above, solve
+from factorize.solvers.methods.bidiagonal_systems import solve
 
 _OF_CORRELATIONS = 0.2  # of the weights' importance: they are many, and the weights are what is slow
 _LEAST_PIVOT = 1e-12  # of a correlation matrix; keeps its factor invertible
-_POWER_STEPS = 3
 
 
 def power_step(dual: Array, x: Array) -> tuple[Array, Array]:
@@ -113,14 +112,10 @@ def right_end(dual: Array, diagonal: Array) -> float:
 
 
 def left_end(p: Array, q: Array, dual: Array, diagonal: Array) -> float:
-    """Return a number below the spectrum: the spectral radius of A^T A W is at most that of A^T A |W|.
+    """Return a number below the spectrum, from the spectral radius of A^T A W: at most that of A^T A |W|.
 
-    Rows of W may be zero.
+    That is at most the largest row sum of diag(diagonal) A^T A |W| diag(diagonal)^-1. Rows of W may be zero.
     """
-    size = np.abs(dual)
-
-    def times(x: Array) -> Array:
-        y = np.ascontiguousarray((size @ x.reshape(dual.shape[1], -1).T[:, :, None])[:, :, 0].T).ravel()
-        return solve(p, q[1:], solve(p, q[1:], y), transposed=True)
-
-    return 1.0 / largest_eigenvalue_above(times, 1.0 / diagonal, _POWER_STEPS)
+    x = (1.0 / diagonal).reshape(dual.shape[1], -1).T
+    y = np.ascontiguousarray((np.abs(dual) @ x[:, :, None])[:, :, 0].T).ravel()
+    return 1.0 / float((diagonal * solve(p, q[1:], solve(p, q[1:], y), transposed=True)).max())

@@ -5,13 +5,9 @@ A lower bidiagonal matrix L has L[i, i] = diagonal[i] and L[i + 1, i] = -below[i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array
-
-_LEAST = 1e-150
 
 
 def solve(diagonal: Array, below: Array, right: Array, *, transposed: bool = False) -> Array:
@@ -25,7 +21,8 @@ def solve(diagonal: Array, below: Array, right: Array, *, transposed: bool = Fal
     """
     from scipy.linalg.lapack import dtbtrs
 
-    bands = np.stack([diagonal, np.append(-below, 0.0)])
+    bands = np.zeros((2, len(diagonal)), order="F")  # as LAPACK reads them, or they would be copied
+    bands[0], bands[1, :-1] = diagonal, -below
     columns = right.reshape(len(right), -1)
     return np.asarray(dtbtrs(bands, columns, uplo="L", trans="T" if transposed else "N")[0]).reshape(right.shape)
 
@@ -43,20 +40,3 @@ def add_neighbour(factor: Array, x: Array, *, transposed: bool = False) -> Array
     else:
         out[1:] += factor[:-1] * x[:-1]
     return out
-
-
-def largest_eigenvalue_above(times: Callable[[Array], Array], x: Array, steps: int) -> float:
-    """Return a bound on the largest eigenvalue of a non-negative matrix: Collatz and Wielandt, after power steps.
-
-    Args:
-        times: the product with the matrix.
-        x: positive, shape (n,).
-        steps: products.
-    """
-    ratio = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):  # then the bound is no number, and refused as such
-        for _ in range(steps):
-            y = times(x)
-            ratio = float((y / x).max())
-            x = np.maximum(y / y.max(), _LEAST)  # any positive vector gives a bound
-    return ratio

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.bidiagonal_systems import largest_eigenvalue_above, solve
+from factorize.solvers.methods.bidiagonal_systems import solve
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.methods.threads import run
 from factorize.solvers.single.kernels import two_sweep
@@ -61,15 +61,11 @@ class Bidiagonal:
     def interval(self, v: Array) -> tuple[float, float]:
         """An interval that contains the spectrum of ``V^-1/2 G G^T V^-1/2``.
 
-        The right end is Gershgorin's; the left end the Collatz-Wielandt bound for the non-negative matrix
-        ``V^1/2 A^T A V^1/2`` after one power step.  Both are moved outwards by far more than they can be rounded.
+        The right end is Gershgorin's; the left end the inverse of the largest row sum of the non-negative matrix
+        ``A^T A V``.  Both are moved outwards by far more than they can be rounded.
         """
         root, p, q = np.sqrt(v), self.p, self.q
-
-        def times(x: Array) -> Array:
-            return root * solve(p, q[1:], solve(p, q[1:], root * x), transposed=True)
-
-        inverse_lower = largest_eigenvalue_above(times, root / root.max(), 2)
+        inverse_lower = float(solve(p, q[1:], solve(p, q[1:], v), transposed=True).max())
         beside = np.zeros(self.size + 1)
         beside[1:-1] = q[1:] * p[:-1] / (root[1:] * root[:-1])
         upper = float(((p / root) ** 2 + (q / root) ** 2 + beside[:-1] + beside[1:]).max())

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.bidiagonal_systems import accumulate, add_neighbour, largest_eigenvalue_above
+from factorize.solvers.methods.bidiagonal_systems import accumulate, add_neighbour
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.methods.threads import run
 from factorize.solvers.single.streaming import Generators
@@ -64,15 +64,14 @@ class Filtered:
     def interval(self, v: Array) -> tuple[float, float]:
         """An interval that contains the spectrum of ``T = V^-1/2 L V^-1/2``.
 
-        Right: ``||T|| <= ||H||_1 ||H||_inf``, ``H = V^-1/2 A^-1``.  Left: the Collatz-Wielandt bound for the
-        non-negative ``T^-1`` after one power step.  Both are moved outwards by far more than they can be rounded.
+        Right: ``||T|| <= ||H||_1 ||H||_inf``, ``H = V^-1/2 A^-1``.  Left: the inverse of the largest
+        row sum of ``A^T A V``, non-negative.  Both are moved outwards by far more than they can be rounded.
         """
         root = np.sqrt(v)
-        inverse_lower = largest_eigenvalue_above(lambda x: root * self._squared(root * x), root / root.max(), 2)
         rows, columns = self._inverse_sums(root)
         upper = float(rows.max() * columns.max())
         slack = 1e-6 + 64.0 * self.size * UNIT
-        return (1.0 - slack) / inverse_lower, upper * (1.0 + slack)
+        return (1.0 - slack) / float(self._squared(v).max()), upper * (1.0 + slack)
 
     def _squared(self, y: Array) -> Array:
         """``A^T A y``, ``A = S_lam diag(eta) M``, for y >= 0."""
