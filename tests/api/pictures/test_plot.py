@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile_server import square_root
 from store_cases import factorization
 
 from factorize.api.pictures.cell_grid import whole_matrix
@@ -20,6 +19,7 @@ from factorize.api.pictures.factorization_plot import (
     title,
 )
 from factorize.factorization import Factorization
+from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -32,7 +32,7 @@ def make(strategy: Matrix, **parts: Any) -> Factorization:
 
 
 def toeplitz(n: int, **parts: Any) -> Factorization:
-    return make(ToeplitzMatrix(square_root(n), n), dual={"weights": np.ones(n)}, **parts)
+    return make(ToeplitzMatrix(strategy_coefficients(n, 0.0), n), dual={"weights": np.ones(n)}, **parts)
 
 
 def test_large_matrices_are_sampled_by_rows_and_say_so() -> None:
@@ -71,7 +71,7 @@ def test_the_title_states_question_and_certificate() -> None:
     loss = factorization.certificate.loss
     for text in ("(exact)", f"RMSE {loss.rmse:.6g}", f"max error {loss.max_error:.6g}", factorization.digest[:12]):
         assert text in certified
-    unbounded = make(ToeplitzMatrix(square_root(6), 6))
+    unbounded = make(ToeplitzMatrix(strategy_coefficients(6, 0.0), 6))
     assert "no bound known" in title(unbounded)
 
 
@@ -88,10 +88,11 @@ STRANGE: dict[str, Callable[[], Factorization]] = {
     "negative entries": lambda: make(DenseMatrix(np.array([[1.0, 0.0], [-0.5, 1.0]]))),
     "min_sep": lambda: toeplitz(8, participation={"kind": "min_sep", "min_sep": 3}),
     "one query": lambda: make(
-        ToeplitzMatrix(square_root(3), 3), workload={"kind": "matrix", "rows": [[1.0, 1.0, 1.0]]}
+        ToeplitzMatrix(strategy_coefficients(3, 0.0), 3), workload={"kind": "matrix", "rows": [[1.0, 1.0, 1.0]]}
     ),
     "more queries than steps": lambda: make(
-        ToeplitzMatrix(square_root(2), 2), workload={"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0], [0.5, 0.5]]}
+        ToeplitzMatrix(strategy_coefficients(2, 0.0), 2),
+        workload={"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0], [0.5, 0.5]]},
     ),
 }
 

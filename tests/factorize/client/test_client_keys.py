@@ -17,11 +17,11 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FACTORIZE_KEY_FILE", raising=False)
 
 
-def test_the_service_gets_the_key_and_a_bucket_does_not(monkeypatch, tmp_path: Path) -> None:
+def test_the_service_gets_the_key_and_a_bucket_does_not(monkeypatch, tmp_path: Path, live_service) -> None:
     """The bucket is the same server by another name."""
     (tmp_path / "key").write_text("fk_secret\n")
-    with HostileService(tmp_path, make(4)) as server:
-        path = f"/v1/blobs/{next(iter(server.blobs))}"
+    path = f"/v1/blobs/{live_service.store.put(make(4))['files'][0]['sha256']}"
+    with HostileService(live_service) as server:
         elsewhere = {"Location": f"{server.url.replace('127.0.0.1', 'localhost')}{path}?signed=1"}
         for name, value in (("FACTORIZE_KEY", "fk_secret"), ("FACTORIZE_KEY_FILE", str(tmp_path / "key"))):
             server.plan("blob", lambda handler, *_: honest(handler, 307, elsewhere, b""))

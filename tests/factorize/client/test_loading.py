@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hostile_server import HostileService, make, relabelled
+from hostile_server import HostileService, answering, make
+from servers import serving
 
 import factorize
 from factorize.client import FactorCache, Factors, NoiseGenerator, load
@@ -37,11 +38,18 @@ def cache():
     return FactorCache()
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory, dense):
+    """A service that has the factorization and solves nothing."""
+    with serving(tmp_path_factory.mktemp("behind") / "store", solver="no_solver") as running:
+        running.store.put(dense)
+        yield running
+
+
 @pytest.fixture
-def server(tmp_path, dense):
-    (tmp_path / "served").mkdir()
-    with HostileService(tmp_path / "served", dense) as service:
-        yield service
+def server(service):
+    with HostileService(service) as hostile:
+        yield hostile
 
 
 @pytest.fixture
@@ -150,7 +158,7 @@ class TestTrust:
 
     def test_an_answer_to_another_spec_is_refused(self, server, cache):
         other = make(N + 1)
-        server.plan("post", lambda h, *_: relabelled()(h, 200, {}, json.dumps(other.manifest).encode()))
+        server.plan("post", answering(other.manifest))
         with pytest.raises(CorruptObject):
             load(SPEC, url=server.url)
         with pytest.raises(InvalidParameter, match="not in the cache"):
@@ -193,7 +201,7 @@ class TestCache:
 
 
 class TestFactors:
-    def test_rows_stream_and_noise_fetches_the_file_whose_c_is_certified(self, server, tmp_path, dense, toeplitz):
+    def test_rows_stream_and_noise_fetches_the_file_whose_c_is_certified(self, service, server, dense, toeplitz):
         factors = Factors.connect(dense.digest, url=server.url)
         assert len(list(factors.rows())) == N
         with pytest.raises(InvalidParameter, match=r"Rows is no source of noise.*factors\.noise"):
@@ -201,8 +209,7 @@ class TestFactors:
         assert blobs(server) == 0
         factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
         assert blobs(server) == 1
-        server.add(tmp_path, make(8, mechanism={"kind": "identity"}))
-        server.add(tmp_path, toeplitz)
+        service.store.put(toeplitz)
         factors = Factors.connect(toeplitz.digest, url=server.url)
         factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
         assert blobs(server) == 2
