@@ -1,4 +1,4 @@
-"""Workloads and objectives of the exact checker beside their definitions, followed step by step in fractions."""
+"""Workloads by their definitions, followed step by step in fractions: those of specs, and those of the exact checker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from checker_files import exact_rows
 from flint import arb, ctx
+from specs import spec_of
 
 from factorize.checker.arithmetic.balls import ends
 from factorize.checker.spec import workloads
@@ -120,6 +121,7 @@ def test_a_workload_is_its_definition(document: dict[str, Any], definition: Call
     given, wanted = document | {"n": N}, matrix(definition)
     exact = exact_rows(given)
     assert exact is not None and exact.tolist() == wanted
+    np.testing.assert_allclose(spec_of(given).workload.dense(), np.array(wanted, dtype=float), rtol=1e-14)
     with ctx.workprec(300):
         found = balls_of(given, {})
     assert found is not None

@@ -1,4 +1,4 @@
-"""Each workload against a direct simulation of its optimizer, and against the published matrices."""
+"""Workloads against the published matrices, and each view of one against its entries; definitions: test_checker_workloads.py."""
 
 from __future__ import annotations
 
@@ -89,26 +89,6 @@ def test_all_views_of_a_workload_agree(fields: dict[str, Any]) -> None:
 )
 def test_published_matrices(vectors: dict[str, Any], fields: dict[str, Any], key: str) -> None:
     np.testing.assert_allclose(workload(**fields).dense(), vectors[key]["matrix"], rtol=1e-12)
-
-
-def test_momentum_before_the_schedule_is_another_matrix(vectors: dict[str, Any]) -> None:
-    dense = workload(kind="momentum", n=4, momentum=0.9, learning_rates=ETA).dense()
-    assert not np.allclose(dense, vectors["B.momentum_schedule.n4"]["wrong_order_M_A_D"])
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
-def test_adam_against_its_loop(beta: float) -> None:
-    """Algorithm 1 of Kingma and Ba: m <- beta m + (1 - beta) g, divided by 1 - beta^t, and summed for the iterate."""
-    gradients = np.random.default_rng(3).normal(size=40)
-    m, averages = 0.0, []
-    for t, g in enumerate(gradients, start=1):
-        m = beta * m + (1 - beta) * g
-        averages.append(m / (1 - beta**t))
-    moment = workload(kind="adam", n=40, beta=beta).dense()
-    np.testing.assert_allclose(moment @ gradients, averages, rtol=1e-11, atol=1e-13)
-    np.testing.assert_allclose(moment.sum(axis=1), 1.0, rtol=1e-13)
-    iterate = workload(kind="adam", n=40, beta=beta, output="iterate").dense()
-    np.testing.assert_allclose(iterate @ gradients, np.cumsum(averages), rtol=1e-10, atol=1e-12)
 
 
 def test_mu2_and_srg(vectors: dict[str, Any]) -> None:
