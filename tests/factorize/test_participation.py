@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from checker_files import min_sep_patterns, true_squares
 
-from factorize import parse_spec
 from factorize.certificate.sensitivity import sensitivity_of
-from factorize.errors import CertificateError, InvalidStrategy, UnsupportedProblem
-from factorize.participation import FixedEpochs, MinSep, Participation, Single
-from factorize.solvers.banded.banded_optimum import refuse_overlaps
-from factorize.solvers.blt import solver as blt
-from factorize.solvers.comparing.candidates import mechanisms
-from factorize.solvers.problem import Problem
+from factorize.errors import CertificateError, InvalidStrategy
+from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
-
-
-def test_one_band_too_many_is_not_called_exact() -> None:
-    matrix = DenseMatrix(np.eye(4) + np.diag([1.0, -1.0, 1.0], -1))
-    assert sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=2)).kind == "exact"
-    assert sensitivity_of(matrix, MinSep(kind="min_sep", min_sep=1)).kind == "upper_bound"
 
 
 def sqrt_column(n: int) -> np.ndarray:
@@ -77,18 +66,6 @@ def test_frustrated_grams_are_only_bounded(vectors: dict[str, Any], key: str) ->
     assert stated.value > case["elliptope_exact"]
 
 
-def test_a_sensitivity_states_its_participation() -> None:
-    stated = sensitivity_of(DenseMatrix(np.eye(6)), MinSep(kind="min_sep", min_sep=2, max_participations=3))
-    assert stated.document() == {
-        "value": stated.value,
-        "hex": stated.value.hex(),
-        "kind": "exact",
-        "rule": "banded: best selection of columns",
-        "participation": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
-    }
-    assert stated.value == pytest.approx(3**0.5)
-
-
 @pytest.mark.parametrize("diagonal", [1e-61, 1e-160, 5e-324])
 def test_a_strategy_too_small_for_double_precision_is_refused(diagonal: float) -> None:
     """Its squares underflow: without a limit, 2e-160 was stated as 1.99999e-160, and 1e-162 as 0, both as exact."""
@@ -112,35 +89,6 @@ def test_a_zero_before_a_larger_coefficient_is_no_fall() -> None:
     stated = sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=1, max_participations=2))
     apart = {"kind": "min_sep", "min_sep": 1, "max_participations": 2}
     assert Fraction(stated.value) ** 2 >= true_squares(strategy.dense(), apart)[1]
-
-
-class Quarterly(Participation):
-    """A kind that nobody has heard of."""
-
-    kind: Literal["quarterly"] = "quarterly"
-
-
-def asked(mechanism, participation):
-    document = {"workload": {"kind": "prefix", "n": 12}, "mechanism": mechanism}
-    return parse_spec(document).model_copy(update={"participation": participation})
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda kind: refuse_overlaps(kind, 12, 4),
-        lambda kind: blt.supports(asked({"kind": "blt", "buffers": 2}, kind)),
-        lambda kind: blt.estimate(asked({"kind": "blt", "buffers": 2}, kind)),
-        lambda kind: blt.solve(Problem(asked({"kind": "blt", "buffers": 2}, kind)), lambda _step: None),
-        lambda kind: list(mechanisms(asked({"kind": "auto"}, kind), None)),
-    ],
-)
-def test_nobody_assumes_how_steps_of_an_unknown_kind_lie_apart(ask):
-    ask(Single())
-    ask(MinSep(kind="min_sep", min_sep=6, max_participations=2))
-    ask(FixedEpochs(kind="fixed_epochs", epochs=2))
-    with pytest.raises(UnsupportedProblem, match="'quarterly' does not say.*use single, fixed_epochs or min_sep"):
-        ask(Quarterly())
 
 
 @pytest.mark.parametrize("n", [1, 5, 12])

@@ -114,6 +114,8 @@ class TestParticipations:
         for asked in (Quarterly(kind="quarterly"), Relaxed(kind="min_sep", min_sep=2)):
             with pytest.raises(UnsupportedProblem, match=f"no rule of sensitivity is proved for .*{asked.kind}"):
                 sensitivity_of(DenseMatrix(np.eye(4)), asked)
+        with pytest.raises(UnsupportedProblem, match="'quarterly' does not say.*use single, fixed_epochs or min_sep"):
+            Quarterly(kind="quarterly").spread(4)
         with pytest.raises(InvalidParticipation, match="quarterly"):
             allowed({"kind": "quarterly"}, 4)
 

@@ -138,13 +138,6 @@ def test_epsilon_is_zero_only_where_the_total_variation_distance_allows_it() -> 
 # ---- shape ------------------------------------------------------------------------------------------------
 
 
-@given(EPSILONS, DELTAS, st.floats(1.001, 100))
-def test_less_privacy_needs_less_noise(epsilon: float, delta: float, factor: float) -> None:
-    z = noise_multiplier_for_epsilon(epsilon, delta)
-    assert noise_multiplier_for_epsilon(epsilon * factor, delta) < z
-    assert noise_multiplier_for_epsilon(epsilon, delta ** (1 / factor)) < z
-
-
 @given(log_uniform(-7, 7))
 def test_mu_rho_and_noise_multiplier_are_one_number(z: float) -> None:
     assert noise_multiplier_for_mu(mu_of(z)) == pytest.approx(z, rel=1e-15)
