@@ -1,16 +1,22 @@
-"""exp of arrays and the normal law of balls, beside other series for the same numbers."""
+"""exp of arrays and the normal law of balls, beside other series for the same numbers; and doubles below fractions."""
 
 from __future__ import annotations
 
+import math
+import sys
 from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
 from flint import arb, ctx
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from factorize.checker.arithmetic.balls import PLACES, normal
 from factorize.checker.arithmetic.exponentials import EXP_SLACK, exponentials
+from factorize.checker.arithmetic.near import double_below
 
 
 def test_exponentials_are_within_their_slack() -> None:
@@ -35,3 +41,14 @@ def test_the_normal_law_is_enclosed_closely(x: float) -> None:
         ]
         assert ends[0] <= true <= ends[1]
         assert ends[1] - ends[0] <= true * mpmath.mpf(2) ** -200
+
+
+@given(st.floats(0, allow_nan=False, allow_infinity=False))
+@example(5e-324)
+@example(1e-154 * (1 + 2.0**-52))
+@example(1.0 + 2.0**-52)
+@example(1e200)
+def test_squares_are_rounded_down_by_less_than_a_place(value: float) -> None:
+    found, exact = double_below(Fraction(value) ** 2), Fraction(value) ** 2
+    assert Fraction(found) <= exact
+    assert exact < Fraction(math.nextafter(found, math.inf)) if found < sys.float_info.max else exact > 1

@@ -7,11 +7,10 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from bin_cases import INTERVALS
+from bin_cases import INTERVALS, PAIRS, ROUNDED, Pair
 from flint import arb
 from scipy.stats import kstest
 from star_claims import best_order, drawn
-from test_checker_star import KNOWN, ROUNDED, Known
 
 from factorize.accounting.gram_matrix import shared_part
 from factorize.accounting.payoff import log_call_ceiling, raised
@@ -26,9 +25,9 @@ def within(found: np.ndarray, low: float, high: float, deviations: float = 4.5) 
     return low - error <= float(found.mean()) <= high + error
 
 
-@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("known", PAIRS)
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.9])
-def test_weights_have_the_mean_of_quadrature_and_stay_below_their_bound(known: Known, share: float) -> None:
+def test_weights_have_the_mean_of_quadrature_and_stay_below_their_bound(known: Pair, share: float) -> None:
     """Whatever part of the noise that bins share is integrated."""
     kernel = np.array(known.kernel, dtype=float)
     shared, order = share * shared_part(kernel), best_order(kernel, known.epsilon)
@@ -52,7 +51,7 @@ def test_random_allocation_is_within_the_interval_of_convolution(
 
 
 def test_a_false_claim_loses_and_a_true_one_wins() -> None:
-    known = KNOWN[0]
+    known = PAIRS[0]
     weights = bets.removal(np.array(known.kernel), 1.0, known.epsilon, 2)
     for factor, wins in ((1.1, True), (0.95, False)):
         delta = factor * known.removal
@@ -91,7 +90,7 @@ def test_normals_are_quantiles_of_the_words() -> None:
 
 
 def test_many_picks_are_added_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = np.array(KNOWN[3].kernel)
+    kernel = np.array(PAIRS[3].kernel)
     picks = np.random.default_rng(0).integers(0, 3, (50, 7))
     few = bets.log_chances(kernel, picks)
     sums = [3.5 * sum(kernel[picks[:, i], picks[:, j]] for j in range(7) if j != i) for i in range(7)]
@@ -146,7 +145,7 @@ def test_a_slack_that_swallows_weights_is_refused() -> None:
 
 
 def test_beyond_the_limits_there_are_no_weights() -> None:
-    kernel = np.array(KNOWN[0].kernel, dtype=float)
+    kernel = np.array(PAIRS[0].kernel, dtype=float)
     for epsilon, order, shared, message in (
         (2.0, 4, 5e-4, "limits"),
         (2e3, 4, 0.5, "limits"),
