@@ -10,7 +10,8 @@ from specs import solved
 
 from factorize.accounting import BinsLaw, calibrate_bins, calibrate_sampling
 from factorize.accounting.gram_matrix import BinGram
-from factorize.errors import UnsupportedAdjacency
+from factorize.accounting.schemes import SCHEMES
+from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget, calibrate
@@ -31,21 +32,24 @@ def test_a_signed_c_is_taken_by_its_absolute_values_and_says_so() -> None:
     assert held["signed"] is True and held["absolute_cost"] >= 1
 
 
-@pytest.mark.parametrize("sampling", ["balls_in_bins", "random_allocation", "poisson", "cyclic_poisson"])
-def test_replace_one_is_refused_under_every_sampling_with_the_way_out(base: Factorization, sampling: str) -> None:
-    plain = base if sampling == "balls_in_bins" else solved(48, "identity", 4)
+REFUSED: list[tuple[str, Any, str]] = [
+    ("adjacency", "replace_one", "use zero_out"),
+    *(("adjacency", name, "divisor is a fixed public number, the relation is zero_out")
+      for name in ("add_or_remove_one", "ADD_REMOVE", "remove")),
+    *((name, value, name) for name, value in (("epsilon", 0.0), ("epsilon", -1.0), ("delta", 1.0), ("clip_norm", -1.0),
+                                              ("divisor", 0), ("batch_size", 1.5))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", SCHEMES)
+def test_what_no_sampling_covers_is_refused(base: Factorization, sampling: str) -> None:
+    """A fixed order alone covers replace_one."""
+    factors = base if sampling in ("fixed", "balls_in_bins") else solved(48, "identity", 4)
     sizes: dict[str, Any] = {"dataset_size": 4800, "batch_size": 100} if "poisson" in sampling else {}
-    with pytest.raises(UnsupportedAdjacency, match="use zero_out"):
-        calibrate_sampling(plain, TARGET, sampling=sampling, adjacency="replace_one", **sizes)
-
-
-@pytest.mark.parametrize("sampling", ["balls_in_bins", "random_allocation", "fixed"])
-@pytest.mark.parametrize("adjacency", ["add_or_remove_one", "ADD_REMOVE", "remove"])
-def test_add_and_remove_are_refused_and_say_where_they_are_zero_out(
-    base: Factorization, sampling: str, adjacency: str
-) -> None:
-    with pytest.raises(UnsupportedAdjacency, match="divisor is a fixed public number, the relation is zero_out"):
-        calibrate_sampling(base, TARGET, sampling=sampling, adjacency=adjacency)
+    asked = {"epsilon": 4.0, "delta": 1e-5, "sampling": sampling, **sizes}
+    for name, value, message in REFUSED[sampling == "fixed" :]:
+        with pytest.raises((InvalidParameter, UnsupportedAdjacency), match=message):
+            factors.calibrate(**{**asked, name: value})
 
 
 def test_n_need_not_be_a_multiple_of_b(base: Factorization) -> None:
