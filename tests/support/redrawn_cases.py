@@ -34,22 +34,6 @@ def wild(n: int, buffers: int, redraws: int, lag: int, seed: int) -> RedrawnMatr
     return RedrawnMatrix(decay, output * (rng.random((n, buffers)) < 0.8), inputs, direct, lag)
 
 
-def cancelling(steps: int) -> RedrawnMatrix:
-    """The state of column 0 is a product of decays, then less its nearest double, and is read much later times 2^60.
-
-    By then it is far smaller than what it has lost in roundings.
-    """
-    n = steps + 3
-    decay, output = np.ones((n, 1)), np.zeros((n, 1))
-    inputs, direct = np.zeros((2, n, 1)), np.zeros((2, n))
-    decay[1 : steps + 1, 0] = np.resize([0.3, 0.7, 0.9], steps)
-    product = Fraction(1)
-    for factor in decay[1 : steps + 1, 0].tolist():
-        product *= Fraction(factor)
-    inputs[0, 0], inputs[1, steps], output[-1], direct[0] = 1, -float(product), -(2.0**60), 1
-    return RedrawnMatrix(decay, output, inputs, direct, steps)
-
-
 def inverse(matrix: RedrawnMatrix) -> np.ndarray:
     """K column by column, by the definition."""
     n, decay, output = matrix.n, in_fractions(matrix.decay), in_fractions(matrix.output)
