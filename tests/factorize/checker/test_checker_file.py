@@ -62,6 +62,16 @@ def test_arrays_from_files_of_tensors(tmp_path: Path) -> None:
         read_array(path)
 
 
+def test_what_is_no_array_of_numpy_ends_in_a_sentence(tmp_path: Path) -> None:
+    np.savez(tmp_path / "C.npz", C=np.eye(2))
+    archive, path = (tmp_path / "C.npz").read_bytes(), tmp_path / "C.npy"
+    header = b"\x93NUMPY\x01\x00\x64\x00" + b"(" * 99 + b"\n"
+    for content in (archive, b"", b"PK\x03\x04nothing", header, b"\x93NUMPY\x09\x00"):
+        path.write_bytes(content)
+        with pytest.raises(CorruptObject, match="not a .npy file"):
+            read_array(path)
+
+
 class Command:
     """What a pickle may hold: a call that is made when it is read."""
 

@@ -28,16 +28,7 @@ def test_an_exact_claim_that_is_true() -> None:
         "the sensitivity is exact within 1e-9: column 3 attains 1.0",
     ]
     assert report.supported and not report.not_checked
-    assert report.sensitivity == {
-        "kind": "exact",
-        "lower": 1.0,
-        "upper": 1.0,
-        "rule": "column norms",
-        "off": 0.0,
-        "pattern": [3],
-        "signs": [1],
-        "claim": 1.0,
-    }
+    assert (report.sensitivity["pattern"], report.sensitivity["signs"], report.sensitivity["off"]) == ([3], [1], 0.0)
 
 
 @pytest.mark.parametrize("claim", [0.0, -1.0, math.inf, -math.inf, math.nan])
