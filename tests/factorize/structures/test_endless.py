@@ -5,19 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checker_files import parts, sealed
 from specs import solved, spec_of
 
 from factorize.api.results import Results
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
+from factorize.checker.sensitivity import squared_limit
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
+    CorruptObject,
     FactorizeError,
     InvalidParameter,
     InvalidSpec,
@@ -39,6 +43,7 @@ SEVERAL = {"kind": "min_sep", "min_sep": 50, "max_participations": 4}
 
 
 UNBOUNDED = {"kind": "prefix", "n": "unbounded"}
+ONCE, TWICE = {"kind": "single"}, {"kind": "min_sep", "min_sep": 1, "max_participations": 2}
 
 
 def min_sep(separation: int, most: int) -> MinSep:
@@ -79,6 +84,24 @@ class TestLimits:
         with pytest.raises(TooLarge, match="4 participations .* use blt"):
             sensitivity_of(EndlessNuToeplitz(np.array([0.1])), min_sep(50, 4))
 
+    def test_limits_by_hand(self):
+        """1, 1/2, 1/4, ...: squares that sum to 4/3; and twice the leading pattern, one step apart, 1 and 3/2 times it."""
+        halves = {"theta": np.array([0.5]), "omega": np.array([0.5])}
+        once, twice = squared_limit("blt", halves, ONCE), squared_limit("blt", halves, TWICE)
+        assert once.lower <= once.upper and float(once.lower) == float(once.upper) == 4 / 3
+        assert float(twice.upper) == pytest.approx(1 + (9 / 4) * 4 / 3, rel=1e-15) and twice.pattern == (0, 1)
+
+    def test_one_damped_column_without_end(self):
+        """The squares of binomial(2 t, t) / 8^t, which fall by a factor of 4 and more: 640 of them tell 1280 places."""
+        found = squared_limit("nu_toeplitz", {"nu": np.array([0.5])}, ONCE)
+        coefficient = total = Fraction(1)
+        for t in range(1, 641):
+            coefficient *= Fraction(2 * t - 1, 4 * t)
+            total += coefficient**2
+        assert found.lower < total < total + Fraction(1, 2**1270) < found.upper
+        assert found.upper - found.lower < Fraction(1, 2**1000)
+        assert (found.pattern, found.signs) == ((0,), (1,))
+
 
 class TestSolving:
     @pytest.mark.parametrize(
@@ -100,6 +123,9 @@ class TestSolving:
         assert found.manifest["spec"]["workload"] == {"kind": "prefix", "n": "unbounded"}
         report = checked(found, tmp_path)
         assert report.supported, report.failed
+        *of_its_class, residual, provenance = report.not_checked
+        assert len(of_its_class) == (mechanism["kind"] == "blt")
+        assert "no last row" in residual and "provenance" in provenance
         read = load(tmp_path / "file.safetensors")
         assert read.digest == found.digest
         assert read.certificate.loss.rmse == math.inf
@@ -188,13 +214,6 @@ class TestRefusals:
         with pytest.raises(UnsupportedProblem, match="n is 'unbounded'"):
             compare_mechanisms(spec_of(UNBOUNDED, BLT))
 
-    def test_a_finite_loss_is_a_false_claim(self):
-        found = solved(UNBOUNDED, BLT)
-        found.manifest["certificate"]["loss"]["rmse"] = 1.0
-        found.manifest["digest"] = manifest_digest(found.manifest)
-        with pytest.raises(CertificateError, match="a loss is stated as finite"):
-            found.verify()
-
 
 class TestExactly:
     @pytest.mark.parametrize("place", ["sensitivity", "loss", "lower_bound"])
@@ -211,6 +230,14 @@ class TestExactly:
         found.manifest["digest"] = manifest_digest(found.manifest)
         report = checked(found, tmp_path)
         assert len(report.failed) == 1
+        with pytest.raises(CertificateError):
+            found.verify()
+
+    def test_a_strategy_with_a_last_row_is_no_answer(self):
+        manifest, tensors = parts(solved(UNBOUNDED, BLT))
+        manifest["matrices"]["C"]["shape"] = [8, 8]
+        with pytest.raises(CorruptObject, match="asks for .None, None."):
+            check_factor_file(sealed(manifest, tensors))
 
 
 def checked(found: Factorization, folder: Path) -> Report:
