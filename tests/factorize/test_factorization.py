@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from factorize.factorization import Factorization
 from factorize.format.manifest import manifest_digest
 from factorize.solution import Outcome
 from factorize.structures.dense import DenseMatrix
+from factorize.structures.layouts import describe
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 
@@ -103,3 +106,16 @@ def test_rows_of_an_inverse_beyond_double_precision_are_refused() -> None:
     assert found.rows("C_inv", 0, 1)[0, 0] == pytest.approx(1e200)
     with pytest.raises(InvalidStrategy, match="rows 0:3 of C_inv have entries beyond double precision"):
         found.rows("C_inv", 0, 3)
+
+
+def test_the_entry_of_a_manifest_binds_bytes_in_their_order() -> None:
+    tensors = {"theta": np.array([0.5, 0.25]), "omega": np.array([0.25, 0.125])}
+    entry = describe("C", "blt", tensors, (None, 4))
+    digest = hashlib.sha256(struct.pack("<4d", 0.5, 0.25, 0.25, 0.125)).hexdigest()
+    assert entry == {
+        "structure": "blt", "shape": [None, 4], "dtype": "float64", "tensors": ["C.theta", "C.omega"],
+        "sha256": digest, "bytes": 32,
+    }  # fmt: skip
+    other = describe("C", "blt", dict(reversed(tensors.items())), (None, 4))
+    assert other["tensors"] == ["C.omega", "C.theta"] and other["sha256"] != digest
+    assert describe("C", "dense", {"": np.eye(4, dtype=np.float32)}, (4, 4))["dtype"] == "float32"

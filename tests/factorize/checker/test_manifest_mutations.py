@@ -16,19 +16,16 @@ from checker_files import parts, rejected, sealed
 from manifest_mutations import Mutation, Path, changed, mutations, nodes
 from specs import solved
 
+from factorize.accounting import calibrate_bins
 from factorize.checker.check import check_factor_file
-from factorize.checker.file import read_factor_file
-from factorize.checker.sampling.bins import gram
 from factorize.checker.sampling.calibrations import check_calibration
-from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError
 from factorize.factor_file import from_container
 from factorize.format.container import Container
-from factorize.numbers.gaussian import gaussian_epsilon
 
 COUNT = int(os.environ.get("MUTATIONS", "60"))
-N, BINS = 8, 4
+N = 8
 EPOCHS: dict[str, Any] = {"kind": "fixed_epochs", "epochs": 2}
 APART: dict[str, Any] = {"kind": "min_sep", "min_sep": 3, "max_participations": 2}
 WEIGHTS: dict[str, Any] = {"kind": "weighted", "weights": [1.0, 2.0] * (N // 2)}
@@ -144,40 +141,12 @@ def test_an_encoder_whose_bound_is_sold_as_exact() -> None:
     assert len(failed) == 1 and "A G + B Z is claimed as" in failed[0]
 
 
-@cache
-def calibration() -> tuple[bytes, dict[str, Any]]:
-    """A file, and a claim without amplification, which closed forms prove."""
-    manifest, tensors = file("dense")
-    data = sealed(manifest, tensors)
-    entry = read_factor_file(data)
-    norm = float(np.sqrt(gram(Strategy("dense", entry.matrices["C"], N), BINS).high.diagonal().max()))
-    epsilon = gaussian_epsilon(1e-5, norm / 4.0) * (1 + 1e-6)
-    claim = {
-        "adjacency": "zero_out",
-        "attempt": 1,
-        "beta_log2": -128,
-        "clip_norm": (1.0).hex(),
-        "delta": (1e-5).hex(),
-        "epsilon": epsilon.hex(),
-        "mechanism": {
-            "bins": BINS,
-            "epochs": 2,
-            "factors": "sha256:" + manifest["digest"],
-            "n": N,
-        },
-        "pq": {"rule": "gaussian"},
-        "protocol": "bins-1",
-        "qp": {"rule": "gaussian"},
-        "sampling": "balls_in_bins",
-        "sigma": (4.0).hex(),
-        "unamplified": {"epsilon_at_delta": epsilon.hex()},
-    }
-    beside = {"sigma_of_sums": 4.0, "epsilon": epsilon, "delta": 1e-5, "bins": BINS, "epochs": 2, "clip_norm": 1.0}
-    return data, {"claim": claim, **beside}
-
-
 def test_claims_of_sampling() -> None:
-    data, document = calibration()
+    """Of a claim that closed forms prove, with the numbers beside it that have to agree."""
+    result = solved(N, **SPECS["epochs"])
+    calibration = calibrate_bins(result, epsilon=4.0, delta=1e-4, method="deterministic").document()
+    beside = ("sigma_of_sums", "epsilon", "delta", "bins", "epochs", "clip_norm")
+    data, document = sealed(*parts(result)), {name: calibration[name] for name in ("claim", *beside)}
     report = check_calibration(data, document)
     assert report.supported, report.failed
     for change in islice(mutations(document, np.random.default_rng(3)), COUNT):
