@@ -48,6 +48,8 @@ def test_columns_have_norm_one_and_sensitivity_one(mechanism):
 
 OBJECTIVES = [{"kind": "mean"}, {"kind": "max"}, {"kind": "lambda_tau", "tau": 6}]
 ASKED = [*zip(MECHANISMS, 2 * PARTICIPATIONS, itertools.repeat(OBJECTIVES[0]))]
+# Over many epochs the square root's late columns take part too rarely to deserve the noise of the early ones.
+ASKED.append((MECHANISMS[0], {"kind": "fixed_epochs", "epochs": 12}, OBJECTIVES[0]))
 ASKED += itertools.product(MECHANISMS[::3], PARTICIPATIONS[:1], OBJECTIVES[1:])
 
 
@@ -62,17 +64,6 @@ def test_auto_keeps_what_lowers_the_certified_loss(mechanism, participation, obj
     if abs(losses[0] - losses[1]) > 1e-6 * losses[0]:
         assert kept == (losses[1] < losses[0])
     chosen.verify()
-
-
-def test_it_may_harm_and_is_then_dropped():
-    """Over epochs the square root's late columns take part too rarely to deserve the noise of the early ones."""
-    epochs = {"kind": "fixed_epochs", "epochs": 12}
-    plain, scaled, chosen = (
-        normalised({"kind": "square_root"}, asked, epochs) for asked in ("none", "columns", "auto")
-    )
-    assert scaled.certificate.loss.objective > plain.certificate.loss.objective
-    assert chosen.certificate.loss.objective == plain.certificate.loss.objective
-    assert isinstance(chosen.strategy, ToeplitzMatrix)
 
 
 def test_a_published_value():

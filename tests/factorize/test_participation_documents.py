@@ -58,22 +58,15 @@ def test_canonical_forms(given: dict[str, Any], n: int | None, fits: bool) -> No
 @pytest.mark.parametrize(
     ("given", "gaps", "most", "said"),
     [
-        (SINGLE, [], 0, None),
-        (SINGLE, [], 1, None),
         (SINGLE, [3], 2, "one example is in 2 steps"),
-        (EPOCHS, [], 1, None),
-        (EPOCHS, [4, 8], 3, None),
         (EPOCHS, [8, 3, 5], 3, "two steps of one example are 3 apart, no multiple of 4"),
-        (SEPARATED, [], 1, None),
-        (SEPARATED, [4, 11], 2, None),
         (SEPARATED, [5, 3], 2, "two steps of one example are 3 apart, below min_sep=4"),
         (SEPARATED, [4, 4], 3, "one example is in 3 steps, above 2"),
-        ({**SEPARATED, "max_participations": None}, [4, 4], 3, None),
         ({**SEPARATED, "max_participations": None}, [4], 12, None),
         ({**SEPARATED, "max_participations": None}, [4], 13, "one example is in 13 steps, above 12"),
-        ({**SEPARATED, "min_sep": 12}, [], 1, None),
         ({**SEPARATED, "min_sep": 13}, [], 1, "two steps of one example are 12 apart, below min_sep=13"),
     ],
 )
-def test_what_breaks_them(given: dict[str, Any], gaps: list[int], most: int, said: str | None) -> None:
+def test_what_breaks_them_in_words(given: dict[str, Any], gaps: list[int], most: int, said: str | None) -> None:
+    """What is allowed stands in test_auditor.py, against a count by hand."""
     assert read_participation(given).violation(12, np.array(gaps, dtype=np.int64), most) == said

@@ -21,10 +21,6 @@ from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 
-CONTRACT_KEYS = [
-    "noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "sensitivity", "clip_norm", "adjacency", "epsilon", "delta", "rho", "mu",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Certified(Sensitivity):
@@ -103,15 +99,6 @@ def test_a_delta_beside_rho_or_mu_adds_the_exact_epsilon(target: PrivacyTarget) 
     assert answer.epsilon == gaussian_epsilon(1e-5, 0.5) == pytest.approx(1.9930914044151793, rel=1e-11)
 
 
-def test_the_accountant_of_another_library_confirms_the_calibrated_noise() -> None:
-    answer = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), clip_norm=0.3, adjacency="replace_one")
-    relative_noise = answer.sigma_of_sums / (2 * 0.3 * 1.7)
-    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-    accountant = dp_accounting.pld.PLDAccountant(relation, value_discretization_interval=1e-4)
-    accountant.compose(dp_accounting.GaussianDpEvent(relative_noise))
-    assert 3.0 <= accountant.get_epsilon(1e-6) <= 3.0 + 1e-3
-
-
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
 def test_the_printed_words_to_dp_accounting_name_the_relation_and_give_the_epsilon(adjacency: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
@@ -148,9 +135,8 @@ def test_sigma_is_rounded_up_and_never_wasteful(sensitivity: float, clip: float,
 # ---- the documents ----------------------------------------------------------------------------------------
 
 
-def test_the_document_has_the_names_of_the_contract_and_is_plain_json() -> None:
+def test_the_document_is_plain_json() -> None:
     document = calibrate(Certified(1.25, "upper_bound", "two stage"), TARGET, divisor=10).document()
-    assert set(CONTRACT_KEYS) <= set(document)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["adjacency"] == "zero_out"
     assert document["sensitivity"] == 1.25

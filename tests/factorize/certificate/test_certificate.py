@@ -142,14 +142,6 @@ def test_an_incomplete_last_block_is_reported() -> None:
     assert any("does not divide" in warning for warning in certificate.warnings)
 
 
-def test_rectangular_workloads() -> None:
-    rows = [[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 1]]
-    asked = spec_of({"kind": "matrix", "rows": rows}, "dense")
-    certificate = certify(asked, DenseMatrix(np.eye(3)), {"weights": np.ones(3)}, outcome=Outcome.CONVERGED)
-    assert certificate.loss.total_squared == pytest.approx(np.sum(np.square(rows)))
-    assert certificate.loss.mean_squared == pytest.approx(np.sum(np.square(rows)) / 4)
-
-
 def test_a_loss_beyond_double_precision_is_named_with_the_way_out() -> None:
     spec = {"workload": {"kind": "schedule", "n": 3, "learning_rates": [1e200, 1.0, 1.0]}}
     with pytest.raises(CertificateError, match=r"exceed doubles, 1.8e308; scale the workload's numbers"):

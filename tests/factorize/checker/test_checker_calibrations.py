@@ -202,12 +202,6 @@ def test_a_claim_is_of_one_file(claim: dict[str, Any]) -> None:
         assert "delta" in refusals(own, ENTRY_DOUBLED, fresh)  # an entry of C doubled, and the claim that of before
 
 
-def test_a_small_lie_does_not_pass_with_any_seed(claim: dict[str, Any]) -> None:
-    lie = changed(claim, delta=0.95 * true_delta(claim))
-    for _ in range(3):
-        assert "not accepted" in refusals(lie, fresh=True)
-
-
 def test_a_bound_below_delta_needs_no_bet(claim: dict[str, Any]) -> None:
     found, sigma = gram_of(DATA, BINS), 3 * float.fromhex(claim["sigma"])
     stated, order = unamplified(found, sigma, DELTA), best_order(star.scaled(found.high, sigma), EPSILON)
