@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from factorize.certificate.certificate import Certificate, certify
+from factorize.certificate.certificate import certify
 from factorize.encoding import canonical_json
-from factorize.errors import CertificateError, CorruptObject, InvalidParameter, StoreUnavailable
+from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
 from factorize.factorization import Expanded, Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.description import DTYPES
-from factorize.format.manifest import check_manifest, manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.format.names import MATRIX_NAMES
-from factorize.format.reading import check_named, evidence_of, matrix_of, read_manifest
+from factorize.format.reading import evidence_of, matrix_of, read_manifest
 from factorize.mechanisms import Added
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
@@ -67,26 +67,17 @@ def from_container(container: Container, *, matrices: Mapping[str, np.ndarray] |
 def from_tensors(
     manifest: dict[str, Any], tensors: Mapping[str, np.ndarray], *, matrices: Mapping[str, np.ndarray] | None = None
 ) -> Factorization:
-    """Rebuild a factorization from its manifest and tensors, checking every digest; it raises as `load`."""
+    """Rebuild a factorization from a manifest as `read_manifest` checks it and its tensors; it raises as `load`."""
+    parts = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
+    dual = evidence_of(manifest, tensors)
     try:
-        check_manifest(manifest)
         spec = parse_spec(manifest["spec"]).bind(matrices or {})
-        if spec.digest != manifest["spec_digest"]:
-            raise CorruptObject("the manifest's spec does not hash to its spec digest")
-        check_named(manifest, tensors)
-        parts = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
-        dual = evidence_of(manifest, tensors)
         n = None if spec.workload.endless else spec.workload.n
         strategy = build_matrix(manifest["matrices"]["C"]["structure"], parts["C"], n)
-        stated = Certificate.from_document(manifest["certificate"]).sensitivity
-        if stated.participation != manifest["spec"]["participation"]:
-            raise CorruptObject("the sensitivity is stated for another participation than the spec's; do not use it")
-    except CorruptObject:
-        raise
-    except CertificateError as error:
-        raise CorruptObject(f"the manifest states no sensitivity that can be: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
+    if spec.digest != manifest["spec_digest"]:
+        raise CorruptObject("the manifest's spec does not hash to its spec digest")
     if len(parts) == 1:
         return Factorization(spec, strategy, dual, manifest)
     loaded = Expanded(spec, strategy, dual, manifest)

@@ -29,7 +29,7 @@ import numpy as np
 
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.factor_file import from_tensors, read_back
+from factorize.factor_file import from_container, read_back
 from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import StoredFile, steps_of
@@ -245,11 +245,10 @@ class Store:
         """
         manifest = self.manifest(digest)
         container = Container(b"".join(self.blob(StoredFile.of(manifest).sha256).read()))
-        inside = read_inner_manifest(container)
-        if inside["digest"] != manifest["digest"]:
-            raise CorruptObject(f"the file of {manifest['digest']} holds {inside['digest']}")
-        tensors = {name: container.read(name) for name in container.names}
-        return from_tensors(lasting(manifest), tensors, matrices=self.matrices.named_by(manifest["spec"]))
+        loaded = from_container(container, matrices=self.matrices.named_by(manifest["spec"]))
+        if loaded.digest != manifest["digest"]:
+            raise CorruptObject(f"the file of {manifest['digest']} holds {loaded.digest}")
+        return loaded
 
     def blob(self, sha256: str) -> Blob:
         """Return a blob for verified reading; see `Blobs.open`. Raises Revoked for the file of a revoked result."""
