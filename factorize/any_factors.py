@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
-from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem, extras_named
+from factorize.errors import InvalidParameter, TooLarge, extras_named
 from factorize.format.factors import CertifiedFactors
-from factorize.format.manifest import ENDLESS, row_count
+from factorize.format.manifest import shape_of
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.format.portrait import html, line
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
@@ -169,14 +169,12 @@ class AnyFactors(CertifiedFactors):
         """The decoder A C^-1, one row for each output of the workload, read-only; it raises as `C`."""
         return self._whole("B")
 
+    def shape(self, matrix: MatrixName) -> tuple[int, int]:
+        """Return the shape of C, C_inv or B; raise UnsupportedProblem where it has rows without end."""
+        return shape_of(self.manifest, matrix)
+
     def _whole(self, name: MatrixName) -> np.ndarray:
-        n = self.steps
-        if n == ENDLESS:
-            raise UnsupportedProblem(
-                f"{name} has no last row and is no array; read a range of rows: factors.rows({name!r}, 0, 100)",
-                field=name,
-            )
-        rows = row_count(self.manifest, name)
+        rows, n = self.shape(name)
         if 8 * rows * n > LARGEST_ARRAY:
             raise TooLarge(
                 f"{name} with n={n} takes {8 * rows * n / 2**30:.1f} GiB as an array, above {LARGEST_ARRAY >> 30} GiB; "

@@ -149,10 +149,6 @@ class Factorization(AnyFactors):
         """C where it has a last row; raises UnsupportedProblem where it has none."""
         return self.strategy.finite()
 
-    def shape(self, name: MatrixName) -> tuple[int, int]:
-        """Return the shape of C, C_inv or B; raise UnsupportedProblem where it has rows without end."""
-        return (self.spec.workload.m if name == "B" else self.matrix.n, self.matrix.n)
-
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
         last = LARGEST_ROW if self.endless else self.shape(matrix)[0]
         if not 0 <= start <= stop <= last:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from factorize.client.service import PATH, Service
-from factorize.errors import InvalidParameter, ServiceUnreachable, UnsupportedProblem
-from factorize.format.manifest import ENDLESS, row_count, steps_of
+from factorize.errors import InvalidParameter, ServiceUnreachable
+from factorize.format.manifest import shape_of
 from factorize.format.names import MatrixName
 
 BLOCK_BYTES = 4 << 20
@@ -140,19 +140,3 @@ def _receive(service: Service, path: str, size: int, stated: dict[str, str]) -> 
         raise ServiceUnreachable(f"{path} came with {of}; something between the service and here changes the rows")
 
     return service.patiently(ask)
-
-
-def shape_of(manifest: dict[str, Any], matrix: str) -> tuple[int, int]:
-    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs.
-
-    Raises:
-        UnsupportedProblem: the matrix has rows without end.
-    """
-    n = steps_of(manifest)
-    if n == ENDLESS:
-        raise UnsupportedProblem(
-            f"{matrix} has rows without end, which cannot be gone through; take noise(), or a range of rows from "
-            "factorize.load(path).rows or the service",
-            field="matrix",
-        )
-    return row_count(manifest, matrix), n

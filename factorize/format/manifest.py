@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from factorize.encoding import check_digest, json_digest
-from factorize.errors import CorruptObject, InvalidParameter
+from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.format.certificates import check_fields
 from factorize.format.description import check_description
+from factorize.format.names import MatrixName
 
 SCHEMA = 1
 ENDLESS = 10**15 - 1
@@ -55,10 +56,20 @@ def steps_of(manifest: Mapping[str, Any]) -> int:
     return ENDLESS if steps is None else int(steps)
 
 
-def row_count(manifest: Mapping[str, Any], matrix: str) -> int:
-    """Return the rows of a matrix that has a last one: n, or for the decoder the outputs of the workload."""
+def shape_of(manifest: Mapping[str, Any], matrix: MatrixName) -> tuple[int, int]:
+    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs.
+
+    Raises:
+        UnsupportedProblem: the matrix has rows without end.
+    """
     n = steps_of(manifest)
-    return int(manifest["spec"]["workload"].get("shape", [n])[0]) if matrix == "B" else n
+    if n == ENDLESS:
+        raise UnsupportedProblem(
+            f"{matrix} has rows without end, and so no last row; take noise, or a range of rows: "
+            f"factors.rows({matrix!r}, 0, 100)",
+            field="matrix",
+        )
+    return int(manifest["spec"]["workload"].get("shape", [n])[0]) if matrix == "B" else n, n
 
 
 @dataclass(frozen=True)

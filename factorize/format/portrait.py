@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from factorize.format.labels import describe_spec
-from factorize.format.manifest import ENDLESS, row_count, steps_of
+from factorize.format.manifest import ENDLESS, shape_of, steps_of
 from factorize.format.names import MatrixName
 
 LARGEST_DRAWN = 4096
@@ -80,8 +80,7 @@ _DRAWN: tuple[tuple[MatrixName, str], ...] = (("C", "C"), ("C_inv", "C^-1"), ("B
 
 def thinned(drawn: Any, name: MatrixName) -> np.ndarray:
     """Return the sizes of a matrix at evenly spaced rows and columns, at most 24 of each."""
-    n = steps_of(drawn.manifest)
-    rows = row_count(drawn.manifest, name)
+    rows, n = shape_of(drawn.manifest, name)
     picked = np.unique(np.linspace(0, rows - 1, _CELLS).round().astype(int))
     columns = np.unique(np.linspace(0, n - 1, _CELLS).round().astype(int))
     if rows <= 512:

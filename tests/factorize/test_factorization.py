@@ -57,7 +57,8 @@ def test_further_matrices_that_there_are_not_or_that_would_not_fit(made: Factori
     with pytest.raises(InvalidParameter, match="'D'"):
         made.with_matrices(["D"])  # type: ignore[list-item]  # a caller's mistake, on purpose
     spec = spec_of({"kind": "schedule", "n": 16_385, "learning_rates": {"kind": "cosine_to_last"}}, "identity")
-    huge = Factorization(spec, ToeplitzMatrix(np.array([1.0]), 16_385), {}, {"matrices": {"C": {}}})
+    manifest = {"spec": spec.document(), "matrices": {"C": {"shape": [16_385, 16_385]}}}
+    huge = Factorization(spec, ToeplitzMatrix(np.array([1.0]), 16_385), {}, manifest)
     with pytest.raises(TooLarge, match="stream its rows"):
         huge.with_matrices(["B"])
 
