@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cpu_normals import CpuNormals
 from handmade import Handmade, handmade
 from structure_cases import NAMES, strategies
 
@@ -16,12 +15,29 @@ from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import even_shard
 from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, noise_source
+from factorize.client.normals import ReplayableNormals
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.privacy import PrivacyTarget, calibrate
 
 N, D = 20, 40_000
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 STREAMING = [name for name in NAMES if name not in ("dense", "toeplitz", "scaled", "scaled and dense")]
+
+
+class CpuNormals:
+    """The client's normals, in float32: so that what torch does with those of a CUDA device can be tested on a CPU."""
+
+    block = 1 << 16
+
+    def __init__(self, seed: int, context: str, device: torch.device | None = None) -> None:
+        self._normals = ReplayableNormals(seed, context)
+        self.key = self._normals.key
+
+    def fill(self, out: torch.Tensor, step: int, block: int, scale: float = 1.0) -> None:
+        """Fill a tensor of one whole block, with this standard deviation."""
+        drawn = np.empty(self.block)
+        self._normals.fill(drawn, step, block)
+        out.copy_(torch.from_numpy(drawn * scale))
 
 
 def factors(name: str, n: int = N) -> Handmade:

@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import strategies as st
 
 KNOWN = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
-"""Solved before the run (schema_runs.py)."""
+"""Stored before the run."""
 UNKNOWN = [{"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}} for n in (4, 5, 7)]
 MATRIX = struct.pack("<4d", 1.0, 0.0, 0.5, 1.0)
 

@@ -7,6 +7,7 @@ import atexit
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,9 +24,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
-from described_answers import check_described
+from jsonschema import Draft202012Validator
+from kept_openapi import KEPT
 from patience import wait_for
 
+from factorize.api.http.app import ROUTES
 from factorize.api.http.server import address, listen, server
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -34,6 +37,43 @@ from factorize.api.workers.worker import PROVER, SOLVER
 
 ROOT = Path(__file__).parents[2]
 SLOW_SOLVER = "slow_solver"
+
+
+_PATTERNS = [(row, re.compile(re.sub(r"\\{\w+\\}", r"[^/\n]+", re.escape(row.path)))) for row in ROUTES]
+
+
+@cache
+def _document() -> Any:
+    return json.loads(KEPT.read_text())
+
+
+@cache
+def _validator(method: str, path: str, status: int) -> Draft202012Validator | None:
+    operation = _document()["paths"].get(path, {}).get(method.lower())
+    if operation is None:
+        return None
+    content = operation["responses"][str(status)]["content"]
+    return Draft202012Validator({**content["application/json"]["schema"], "components": _document()["components"]})
+
+
+def check_described(method: str, target: str, status: int, body: bytes) -> None:
+    """Refuse an answer that is not of its schema.
+
+    Args:
+        method: of the request.
+        target: its path and query.
+        status: of the answer, a good one.
+        body: its JSON.
+
+    Raises:
+        AssertionError: what is wrong with it.
+    """
+    known, path = "GET" if method == "HEAD" else method, target.partition("?")[0]
+    row = next((row for row, pattern in _PATTERNS if row.method == known and pattern.fullmatch(path)), None)
+    validator = None if row is None else _validator(method, row.path, status)
+    if validator is not None:
+        errors = [f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(json.loads(body))]
+        assert not errors, (method, target, status, errors)
 
 
 @dataclass(frozen=True)
