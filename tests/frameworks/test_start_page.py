@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pages import ROOT, blocks
+from house import ROOT, blocks
 
 from factorize.api.cli import main
 

@@ -1,4 +1,4 @@
-"""The code of the Python page and of the README runs as it is printed."""
+"""The code of pages runs as it is printed; the check of the page of trust, without our code, sees a file that is spoilt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import ROOT, blocks
+from house import ROOT, blocks
+from safetensors.numpy import load_file, save_file
 
 import factorize
 from factorize.any_factors import AnyFactors
@@ -30,3 +31,20 @@ def test_the_three_commands_are_one_call() -> None:
     )
     assert told is not None
     assert factorize.Spec.of(*eval(f"[{told[1].split(',')[0]}]"), n=512).workload.n == 512
+
+
+def test_a_stranger_checks_a_result_and_sees_one_that_is_spoilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    factors = factorize.solve("prefix", n=64, epochs=4, to="C.safetensors", progress=False)
+    page = compile(blocks("docs/trust.md"), "docs/trust.md", "exec")
+    exec(page, {})
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "sensitivity at most 1: True"
+    assert float(told[1].split()[1]) == pytest.approx(factors.certificate.loss.rmse, rel=1e-9)
+    c = load_file("C.safetensors")["C"]
+    c[40, 9] = c[40, 9] + 1e-9
+    save_file({"C": c}, "C.safetensors")
+    exec(page, {})
+    assert capsys.readouterr().out.startswith("sensitivity at most 1: False")
