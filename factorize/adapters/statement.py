@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from factorize.accounting.joint_moments import JointMoments
+from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration
 
 
@@ -39,8 +41,10 @@ class PrivacyStatement:
 
     @property
     def delta(self) -> float | None:
-        """Of the guarantee: the calibration's, and what the capacity adds."""
-        return None if self.calibration.delta is None else self.calibration.delta + self.overflow_delta
+        """Of the guarantee: the calibration's, and what the capacity adds, rounded up."""
+        if self.calibration.delta is None:
+            return None
+        return double_above(Fraction(self.calibration.delta) + Fraction(self.overflow_delta), "delta")
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""

@@ -26,8 +26,8 @@ from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.encoding import json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import ClaimRefused, check_keys, check_means, integer, number, positive, require
+from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA
 
-SCHEMA = "factorize.receipt/1"
 FACTORS, NOISE, PRIVACY, STEPS, TOGETHER = (
     f"receipt.{name}" for name in ("factors", "noise", "privacy", "steps", "together")
 )
@@ -35,19 +35,7 @@ _KEYS = {
     *("schema", "epsilon", "delta", "overflow_delta", "unit", "calibration", "factors", "data", "noise", "others"),
     *("together", "steps", "digest"),
 }
-_CALIBRATION = {
-    *("noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "clip_norm", "adjacency", "epsilon", "delta"),
-    *("mu", "sensitivity", "sensitivity_kind", "sensitivity_rule", "participation", "sampling"),
-}
-_BINS = {"bins", "epochs", "epsilon_without_secrecy", "claim", "claim_digest"}
-_SAMPLED = {
-    "fixed": set[str](),
-    "cyclic_poisson": {"sampling_probability", "groups", "compositions", "largest_column"},
-    "balls_in_bins": _BINS,
-    "random_allocation": _BINS,
-}
 _STEPS = {"processes", "ended", "unpublished", "participations", "separation"}
-_MOMENTS = {"second_sigma_of_sums", "second_sigma_of_means", "weight", "digests"}
 _FACTOR = {"zero_out": 1, "replace_one": 2}
 _Document = Mapping[str, Any]
 
@@ -98,12 +86,12 @@ def _read(text: bytes) -> dict[str, Any]:
     own = json_digest({name: value for name, value in receipt.items() if name != "digest"})
     require(receipt["digest"] == own, f"the receipt hashes to {own}, and states {str(receipt['digest'])[:80]!r}")
     calibration = receipt["calibration"]
-    sampled = _SAMPLED.get(calibration["sampling"])
+    sampled = SAMPLED.get(calibration["sampling"])
     if sampled is None:
-        raise ClaimRefused(f"the sampling {str(calibration['sampling'])[:40]!r} is none of {', '.join(_SAMPLED)}")
-    pair = _MOMENTS if len(receipt["factors"]) == 2 else set[str]()
+        raise ClaimRefused(f"the sampling {str(calibration['sampling'])[:40]!r} is none of {', '.join(SAMPLED)}")
+    pair = MOMENTS if len(receipt["factors"]) == 2 else set[str]()
     require(not (pair and sampled), "two moments have noise of their own in a fixed order only")
-    check_keys("its calibration", calibration, _CALIBRATION | sampled | pair)
+    check_keys("its calibration", calibration, CALIBRATION | sampled | pair)
     check_keys("its data", receipt["data"], {"examples", "used"})
     check_keys("its noise", receipt["noise"], {"generator", "dtype", "ranks"})
     check_keys("its steps", receipt["steps"], _STEPS, {"refused"})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,9 @@ import numpy as np
 
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
+from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA
 from factorize.numbers.gaussian import gaussian_epsilon
-from factorize.numbers.scalars import double_above, finite_real
+from factorize.numbers.scalars import finite_real
 
 if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
     from factorize.training.bins_audit import BinsAuditor
     from factorize.training.orders import Order
 
-SCHEMA = "factorize.receipt/1"
-# What a guarantee rests on, of a calibration's document; the rest of it follows from this.
-_STATED = (
-    *("noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "clip_norm", "adjacency", "epsilon", "delta"),
-    *("mu", "sensitivity", "sensitivity_kind", "sensitivity_rule", "participation", "sampling"),
-    *("sampling_probability", "groups", "compositions", "largest_column"),
-    *("bins", "epochs", "epsilon_without_secrecy", "claim", "claim_digest"),
-    *("second_sigma_of_sums", "second_sigma_of_means", "weight", "digests"),
-)
+_STATED = CALIBRATION.union(*SAMPLED.values(), MOMENTS)
 
 
 class Receipt:
@@ -218,13 +210,10 @@ def _described(
     """Return what a receipt says of a run before its first step, as it is read back."""
     calibration = statement.calibration
     document = (calibration if statement.moments is None else statement.moments).document()
-    delta = None
-    if calibration.delta is not None:
-        delta = double_above(Fraction(calibration.delta) + Fraction(statement.overflow_delta), "delta")
     described = {
         "schema": SCHEMA,
         "epsilon": calibration.epsilon,
-        "delta": delta,
+        "delta": statement.delta,
         "overflow_delta": statement.overflow_delta,
         "unit": statement.unit,
         "calibration": {name: document[name] for name in _STATED if name in document},
@@ -232,7 +221,7 @@ def _described(
         "data": {"examples": statement.examples, "used": statement.used},
         "noise": {**noise, "ranks": statement.ranks},
         "others": [{"name": name, "mu": mu} for name, mu in others.items()],
-        "together": _together(document, delta, others),
+        "together": _together(document, statement.delta, others),
     }
     return dict(read_json(canonical_json(described)))
 
