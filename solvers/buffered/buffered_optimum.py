@@ -43,6 +43,7 @@ MOST_BUFFERS = 24
 _LARGEST_PROJECTED = 8192
 _COARSE = 4096  # up to this length a solve from scratch takes seconds
 _RATIO = 8
+_INNER = 1.3  # lower end of the poles' interval, over that of the spectrum, which row sums state too low
 _REACHES = (10.0, 5.0, 2.5, 1.2, 0.6)  # upper ends of the poles' interval, over that of the spectrum
 _SPACING = 4.0  # of the splines, in units of log i
 _STEPS = 640
@@ -207,7 +208,7 @@ def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: in
     """Set the poles whose truncation is best, and return its distance."""
     from factorize.solvers.methods.poles import zolotarev_with
 
-    low, high = interval
+    low, high = _INNER * interval[0], interval[1]
     candidates = [zolotarev_with(low, max(low, high * reach), count=buffers + 1) for reach in _REACHES]
     values = []
     for poles in candidates:
