@@ -47,15 +47,6 @@ class StandingEngine:
         return self.notes
 
 
-class StandingScheduler(DaskSolves):
-    """Solves on a scheduler that answers, with one worker of another release."""
-
-    up = True
-
-    def _workers(self) -> dict[str, Any]:
-        return {"tcp://10.0.0.6:1": {"resources": {"factorize-0": 1}}}
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     opened = open_store(str(tmp_path / "store"))
@@ -176,16 +167,14 @@ def test_a_part_that_is_silent_is_asked_once(ledger: Ledger, store: Store) -> No
         readiness.close()
 
 
-def test_schedulers_and_workers(ledger: Ledger, store: Store) -> None:
+def test_what_an_engine_is_missing_is_handed_on(ledger: Ledger, store: Store) -> None:
+    """Schedulers and workers that bring about the rest are in jobs/test_dask_solves.py and jobs/test_engine.py."""
     (gone,) = DaskSolves("tcp://10.0.0.5:8786", "store", print).missing()
     assert gone.state == "scheduler-gone" and "tcp://10.0.0.5:8786" in gone.detail
-    strangers, nobody = StandingScheduler("tcp://10.0.0.5:8786", "store", print).missing()
-    assert (strangers.state, nobody.state) == ("other-worker", "no-workers")
-    assert "tcp://10.0.0.6:1 is of factorize-0" in strangers.detail
     (loading,) = LocalSolves(SimpleNamespace(loads=True), "store", print).missing()  # type: ignore[arg-type]
-    assert loading.state == "loading"
-    notes = [gone, strangers, nobody, loading]
-    assert states(ledger, store, StandingEngine(notes)) == {one.state: one.detail for one in notes}
+    rest = [Missing("engine", name, "why") for name in ("scheduler-unreadable", "other-worker", "no-workers")]
+    notes = {one.state: one.detail for one in (gone, loading, *rest)}
+    assert states(ledger, store, StandingEngine([gone, loading, *rest])) == notes and "loading" in notes
 
 
 def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

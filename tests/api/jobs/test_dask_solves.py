@@ -16,37 +16,20 @@ from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_solves import DaskSolves
 
 
-@pytest.fixture
-def listener():
-    """A port that accepts connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
-
-
-def port_of(listener: socket.socket) -> int:
-    return int(listener.getsockname()[1])
-
-
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dask client")]
 
 
-def test_a_scheduler_that_refuses_or_keeps_silent_is_an_error_and_leaves_no_thread(listener, monkeypatch):
+def test_a_link_without_a_scheduler_is_down_and_tries_again(monkeypatch):
+    """Where the connection is refused, and where it is accepted and nobody ever says a word."""
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
-    (refusing,) = free_ports(1)
-    for port in (refusing, refusing, port_of(listener)):
-        with pytest.raises(OSError, match=str(port)):
-            dask_cluster.SchedulerClient(f"tcp://127.0.0.1:{port}", lambda event: None)
-    assert threads() == []
-
-
-def test_a_link_without_a_scheduler_is_down_and_tries_again(listener, monkeypatch):
-    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.05)
-    link = DaskSolves(f"tcp://127.0.0.1:{port_of(listener)}", "store", lambda event: None)
-    for _ in range(2):
-        assert link.look_after()  # there is a new client, or none: what was sent means nothing
-        assert not link.up and link.capacity() is None
-    link.close()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (*free_ports(1), silent.getsockname()[1]):
+            link = DaskSolves(f"tcp://127.0.0.1:{port}", "store", lambda event: None)
+            for _ in range(2):
+                assert link.look_after()  # there is a new client, or none: what was sent means nothing
+                assert not link.up and link.capacity() is None
+            link.close()
     assert threads() == []
 
 
@@ -77,24 +60,9 @@ def test_what_is_no_scheduler_is_named_until_one_answers(words, monkeypatch):
     assert threads() == []
 
 
-def test_a_scheduler_that_turns_to_garbage_is_left_and_found_again():
-    dask_cluster.configure()
-    with LocalCluster(
-        processes=False, n_workers=0, protocol="tcp://", host="127.0.0.1", dashboard_address="127.0.0.1:0"
-    ) as cluster:
-        link = DaskSolves(cluster.scheduler_address, "store", lambda event: None)
-        assert link.look_after() and link.up
-        client = link._connection.client
-        (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == client.id)
-        cluster.loop.add_callback(comm.comm.stream.write, struct.pack("<QQQ", 17, 1, 1) + b"\xc1")
-        wait_for(lambda: not link.up)
-        assert not link.look_after() and link.look_after() and link.up
-        link.close()
-    assert threads() == []
-
-
-def test_a_client_that_came_back_by_itself_is_replaced_since_it_hears_of_no_solve():
-    """A solve of the second client would stay queued, without progress, until it is done."""
+@pytest.mark.parametrize("fault", ["garbage", "cut"])
+def test_a_client_that_was_without_its_scheduler_is_replaced_since_it_hears_of_no_solve(fault):
+    """A solve of such a client would stay queued, without progress, until it is done."""
     dask_cluster.configure()
     heard: list[object] = []
     ports = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
@@ -104,8 +72,12 @@ def test_a_client_that_came_back_by_itself_is_replaced_since_it_hears_of_no_solv
         client = link._connection.client
         stream = client.scheduler_comm
         (comm,) = (comm for name, comm in cluster.scheduler.client_comms.items() if name == client.id)
-        cluster.loop.add_callback(comm.comm.abort)
-        wait_for(lambda: client.status == "running" and client.scheduler_comm not in (None, stream))
+        if fault == "garbage":
+            cluster.loop.add_callback(comm.comm.stream.write, struct.pack("<QQQ", 17, 1, 1) + b"\xc1")
+            wait_for(lambda: not link.up)
+        else:  # after which it comes back by itself
+            cluster.loop.add_callback(comm.comm.abort)
+            wait_for(lambda: client.status == "running" and client.scheduler_comm not in (None, stream))
         assert not link.up
         assert not link.look_after() and link.look_after() and link.up and link._connection.client is not client
         (worker,) = cluster.workers.values()
