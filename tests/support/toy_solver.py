@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -36,10 +34,6 @@ def solve(request: dict[str, Any], tell: Tell) -> str:
     for step in range(spec.get("progress", 0)):
         tell(**vars(Progress(step, 1.0 / (step + 1), None, 0.1 * step)))
         time.sleep(spec.get("every", 0))
-    if "grandchild" in spec:
-        process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
-        with open(os.path.join(store, "grandchild"), "w") as file:
-            file.write(f"{process.pid}\n")
     if "allocate_mb" in spec:
         bytearray(spec["allocate_mb"] << 20)
     if "gate" in spec:
