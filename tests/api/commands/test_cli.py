@@ -390,9 +390,9 @@ def test_calibrate_answers_the_contract(filled: CommandLine) -> None:
 
 
 def test_plot_writes_a_picture(filled: CommandLine, tmp_path: Path) -> None:
-    done = filled("plot", "dense.safetensors", "--to", tmp_path / "p.png")
-    assert done.code == 0 and (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+    done = filled("plot", "dense.safetensors", "--to", tmp_path / "p.PNG")
+    assert done.code == 0 and (tmp_path / "p.PNG").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.PNG"]
     assert ".png, .pdf, .svg" in filled("plot", "dense.safetensors", "--to", "p.txt").error(2)
 
 

@@ -24,8 +24,6 @@ from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix
 
-PNG = b"\x89PNG\r\n\x1a\n"
-
 
 def make(strategy: Matrix, **parts: Any) -> Factorization:
     return factorization(strategy.n, strategy=strategy, **{"mechanism": {"kind": "square_root"}, **parts})
@@ -73,14 +71,6 @@ def test_the_title_states_question_and_certificate() -> None:
         assert text in certified
     unbounded = make(ToeplitzMatrix(strategy_coefficients(6, 0.0), 6))
     assert "no bound known" in title(unbounded)
-
-
-@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg", ".PNG"])
-def test_pictures_are_written_in_the_format_of_their_name(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"picture{suffix}"
-    draw(toeplitz(8)).savefig(path)
-    starts = {".png": PNG, ".pdf": b"%PDF", ".svg": b"<?xml"}
-    assert path.read_bytes().startswith(starts[suffix.lower()])
 
 
 STRANGE: dict[str, Callable[[], Factorization]] = {
