@@ -23,21 +23,29 @@ def compose() -> dict[str, Any]:
     return document
 
 
-def test_the_composed_service_trusts_the_gateway_alone_and_asks_for_keys(
-    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = compose["services"]["api"]
+def settings_of(service: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings that a service reads from its environment, of which it knows each."""
     for name, value in service["environment"].items():
-        assert name.removeprefix("FACTORIZE_").lower() in Settings.model_fields
-        monkeypatch.setenv(name, value)
-    settings = load_settings()
-    assert settings.asks_for_keys
+        if name.startswith("FACTORIZE_"):
+            assert name.removeprefix("FACTORIZE_").lower() in Settings.model_fields, name
+            monkeypatch.setenv(name, value)
+    return load_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "trusted", "called"), [("api", "gateway", set()), ("api-1", "subnet", {"api-1", "api-2"})]
+)
+def test_services_ask_for_keys_and_trust_the_gateway_alone_or_their_network(
+    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str, trusted: str, called: set[str]
+) -> None:
+    settings = settings_of(compose["services"][name], monkeypatch)
+    assert settings.asks_for_keys and set(settings.allowed_hosts) == called
     (network,) = compose["networks"]["default"]["ipam"]["config"]
-    assert ipaddress.ip_address(network["gateway"]) in ipaddress.ip_network(network["subnet"])
-    assert trusts(settings, network["gateway"]) and trusts(settings, "127.0.0.1")  # the second is the health check's
-    others = set(ipaddress.ip_network(network["subnet"]).hosts()) - {ipaddress.ip_address(network["gateway"])}
-    assert not any(trusts(settings, str(other)) for other in [*others, "172.31.251.1", "10.0.0.1", "192.168.0.1"])
-    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    hosts = set(ipaddress.ip_network(network["subnet"]).hosts())
+    among = {host for host in hosts if trusts(settings, str(host))}
+    assert among == hosts & set(ipaddress.ip_network(network[trusted])) != set()
+    assert trusts(settings, "127.0.0.1"), "the health check's"
+    assert not any(trusts(settings, other) for other in ("172.31.251.1", "10.0.0.1", "192.168.0.1"))
 
 
 def test_the_composed_services_run_with_as_little_as_they_need(compose: dict[str, Any]) -> None:
@@ -66,38 +74,27 @@ def test_the_profile_has_the_whole_topology(compose: dict[str, Any]) -> None:
         named = {volume.partition(":")[0] for volume in service.get("volumes", ())}
         assert all(volume in compose["volumes"] or (ROOT / volume).is_file() for volume in named), name
         assert set(service.get("secrets", ())) <= set(compose["secrets"]), name
+    (job,) = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())["scrape_configs"]
+    assert {target.partition(":")[0] for target in job["static_configs"][0]["targets"]} == {"api-1", "api-2"}
+    assert job["authorization"]["credentials_file"] == "/run/secrets/metrics_key"
 
 
 @pytest.mark.parametrize("name", ["api-1", "api-2", "worker"])
-def test_commands_and_settings_of_the_profile_are_this_releases(compose: dict[str, Any], name: str) -> None:
+def test_commands_and_settings_of_the_profile_are_this_releases(
+    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     service = compose["services"][name]
     command, *options = service["command"]
     known = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]  # it is a group
     assert {option for option in options if option.startswith("--")} <= {
         text for parameter in known.params for text in parameter.opts
     }
-    given = {text for text in service["environment"] if text.startswith("FACTORIZE_")}
-    assert {text.removeprefix("FACTORIZE_").lower() for text in given} <= set(Settings.model_fields)
+    settings_of(service, monkeypatch)
     scheduler = compose["services"]["scheduler"]["command"]
     assert "tls://scheduler:8786" in options
     assert scheduler[:5] == "--port 8786 --no-dashboard --protocol tls".split()
     said = [*options, *service["environment"].values()]
     assert {f"/run/secrets/{secret}" for secret in service["secrets"]} <= set(said)
-    assert ("FACTORIZE_DATABASE" in given) == (command == "serve"), "workers have no access to the ledger"
-
-
-def test_the_services_of_the_profile_ask_for_keys_and_let_prometheus_in(
-    compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in compose["services"]["api-1"]["environment"].items():
-        if name.startswith("FACTORIZE_"):
-            monkeypatch.setenv(name, value)
-    settings = load_settings()
-    assert settings.asks_for_keys
-    (network,) = compose["networks"]["default"]["ipam"]["config"]
-    assert all(trusts(settings, str(host)) for host in ipaddress.ip_network(network["subnet"]).hosts())
-    assert not trusts(settings, "172.31.251.1")
-    (job,) = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())["scrape_configs"]
-    targets = job["static_configs"][0]["targets"]
-    assert {target.partition(":")[0] for target in targets} == set(settings.allowed_hosts) == {"api-1", "api-2"}
-    assert job["authorization"]["credentials_file"] == "/run/secrets/metrics_key"
+    assert ("FACTORIZE_DATABASE" in service["environment"]) == (command == "serve"), (
+        "workers have no access to the ledger"
+    )
