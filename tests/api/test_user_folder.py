@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command_line import ROOT, _heed_interrupts, environment
+from command_line import ROOT, environment
 
 from factorize.api.workers.search_path import search_path
 from factorize.api.workers.worker import Worker
@@ -36,53 +35,29 @@ def shadow(name: str, folder: Path) -> None:
 class Folder:
     """A user's folder, and the command as a console script starts it."""
 
-    def __init__(self, home: Path, names: tuple[str, ...] = SHADOWS, **variables: str) -> None:
+    def __init__(self, home: Path, names: tuple[str, ...] = SHADOWS, python_path: str = "") -> None:
         self.path = home / "project"
         self.path.mkdir()
-        (home / "bin").mkdir()
-        self._script = home / "bin" / "factorize"
+        self._script = home / "factorize"
         self._script.write_text(SCRIPT)
-        self._variables = environment(home) | {"PYTHONPATH": ""} | variables
+        self._environment = environment(home) | {"PYTHONPATH": python_path}
         for name in names:
             shadow(name, self.path)
 
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, self._script, *arguments],
-            capture_output=True,
-            text=True,
-            cwd=self.path,
-            env=self._variables,
-            timeout=600,
-        )
-        assert done.returncode == code, done
-        return done.stdout
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, self._script, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.path, env=self._environment)
 
-    @contextmanager
-    def serve(self) -> Iterator[str]:
-        command = [sys.executable, self._script, "serve", "--port", "0", "--store", "served", "--output", "json"]
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=self.path,
-            env=self._variables,
-            preexec_fn=_heed_interrupts,
-        ) as service:
-            try:
-                assert service.stdout is not None
-                yield json.loads("".join(iter(service.stdout.readline, "}\n")) + "}")["url"]
-            finally:
-                service.terminate()
+    def __call__(self, *arguments: str) -> None:
+        with self.start(*arguments) as process:
+            out, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, out
 
-    def right(self, name: str) -> None:
-        """The file holds the true answer, and nothing of the user's was imported."""
+    def check(self, name: str) -> None:
+        """Check that the file holds the true answer, and that nothing of the user's was imported."""
         answer = load(self.path / name)
         row = answer.rows("C", 2, 3)[0]
         assert (row[:3] / row[2]).tolist() == pytest.approx([0.375, 0.5, 1.0]) and answer.verify().residual < 1e-12
-        self.untouched()
-
-    def untouched(self) -> None:
         assert not (self.path / "marks").exists(), (self.path / "marks").read_text()
 
 
@@ -96,23 +71,27 @@ def test_the_shadows_are_real(folder: Folder) -> None:
     assert (folder.path / "marks").read_text() == "numpy\n"
 
 
-def test_solve_and_verify_import_nothing_of_the_user(folder: Folder) -> None:
-    folder("solve", SPEC, "--to", "root.safetensors")
-    folder("verify", "root.safetensors")
-    folder.right("root.safetensors")
-
-
 def test_a_service_and_its_children_import_nothing_of_the_user(folder: Folder) -> None:
-    with folder.serve() as url:
-        folder("get", SPEC, "--to", "root.safetensors", "--service", url)
-    folder.right("root.safetensors")
+    with folder.start("serve", "--port", "0", "--store", "served", "--output", "json") as service:
+        try:
+            assert service.stdout is not None
+            url = json.loads("".join(iter(service.stdout.readline, "}\n")) + "}")["url"]
+            folder("get", SPEC, "--to", "root.safetensors", "--service", url)
+        finally:
+            service.terminate()
+    folder.check("root.safetensors")
 
 
-def test_a_working_folder_in_pythonpath_is_left_too(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, ("numpy", "solvers", "typer", "scipy", "numba", "safetensors"), PYTHONPATH=".")
+LATER = ("numpy", "solvers", "typer", "scipy", "numba", "safetensors")
+
+
+@pytest.mark.parametrize(("names", "python_path"), [(SHADOWS, ""), (LATER, ".")], ids=["", "in PYTHONPATH"])
+def test_solve_and_verify_import_nothing_of_the_user(tmp_path: Path, names: tuple[str, ...], python_path: str) -> None:
+    """Nor from a working folder in PYTHONPATH, but for what Python itself imports before it runs a command."""
+    folder = Folder(tmp_path, names, python_path)
     folder("solve", SPEC, "--to", "root.safetensors")
     folder("verify", "root.safetensors")
-    folder.right("root.safetensors")
+    folder.check("root.safetensors")
 
 
 def test_a_child_imports_from_where_its_parent_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
