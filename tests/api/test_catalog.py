@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from bucket_server import BucketServer
 from store_cases import factorization
 
 from factorize.api import catalog as catalog_module
@@ -29,10 +28,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "directory":
         return open_store(str(tmp_path / "store"))
-    server: BucketServer = request.getfixturevalue("bucket_server")
-    for name, value in server.environment.items():
-        request.getfixturevalue("monkeypatch").setenv(name, value)
-    return open_store(f"{server.bucket()}/results")
+    return open_store(request.getfixturevalue("bucket"))
 
 
 @pytest.fixture(autouse=True)

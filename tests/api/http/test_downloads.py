@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 from hostile_server import make
 from patience import wait_for
-from safetensors.numpy import load as read_tensors
 from servers import Answer, LiveService
 
-from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
 from factorize.storage.blobs import blob_key
 
@@ -49,12 +47,6 @@ def test_a_file_is_what_its_name_says(live_service: LiveService, sha256: str, wh
     digest = base64.b64encode(bytes.fromhex(sha256)).decode()
     assert whole.headers["repr-digest"] == f"sha-256=:{digest}:"
     assert whole.headers["x-content-type-options"] == "nosniff"
-
-
-def test_a_file_opens_with_the_plain_library_and_verifies(live_service: LiveService, whole: Answer) -> None:
-    manifest = live_service.solve(DENSE)
-    lasting = {name: value for name, value in manifest.items() if name not in ("files", "created")}
-    assert from_tensors(lasting, read_tensors(whole.body)).verify().converged
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,9 @@ def test_a_worker_that_turns_against_its_service_runs_no_code_there(tls: bool, t
             return [part for pair in zip(names, files, strict=False) for part in pair]
 
         def worker(scheduler: str, files: list[str]) -> subprocess.Popen[str]:
-            limits = [
-                "--memory-mb",
-                "2000",
-                "--processors",
-                "1",
-                *named(("--tls-ca", "--tls-cert", "--tls-key"), files),
-            ]
-            return start("-m", "factorize.api.cli", "worker", "--scheduler", scheduler, *stored, *limits)
+            secured = named(("--tls-ca", "--tls-cert", "--tls-key"), files)
+            order = ["worker", "--scheduler", scheduler, "--memory-mb", "2000", "--processors", "1"]
+            return start("-m", "factorize.api.cli", *order, *stored, *secured)
 
         scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--protocol"]
         quiet = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]

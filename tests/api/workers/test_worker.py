@@ -27,12 +27,6 @@ def worker() -> Iterator[Worker]:
     made.close()
 
 
-def test_one_process_answers_many_requests(worker: Worker) -> None:
-    answers = [worker.ask("do", {"do": "echo", "at": at}) for at in range(3)]
-    assert [answer["echo"]["at"] for answer in answers] == [0, 1, 2]
-    assert {answer["pid"] for answer in answers} == {worker.pid}
-
-
 def test_its_environment_has_one_thread_and_no_setting_of_the_service(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
