@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root"}}
+PAGES = "compose results recommend recommend/fleet compare key documentation nothing".split()
 PHONE = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
 
 
@@ -313,17 +314,7 @@ def test_a_fleet_is_described_in_a_form_of_its_own(view: Watched) -> None:
 @pytest.mark.parametrize("options", [{"color_scheme": "light"}, PHONE], ids=["light", "dark phone"])
 def test_nobody_is_kept_out(browser: Browser, live_service: LiveService, root: dict[str, Any], options) -> None:
     with watched(browser, live_service.url, **options) as view:
-        for name in (
-            "compose",
-            f"f/{root['digest']}",
-            "results",
-            "recommend",
-            "recommend/fleet",
-            "compare",
-            "key",
-            "documentation",
-            "nothing",
-        ):
+        for name in (f"f/{root['digest']}", *PAGES):
             view.go(name)
             view.page.wait_for_load_state("networkidle")
             assert view.barriers() == [], name
