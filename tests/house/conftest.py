@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from house import ROOT
 
 from release import distributions
-
-
-@pytest.fixture
-def benchmark_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import one of the benchmarks, which are no installed package."""
-    monkeypatch.syspath_prepend(ROOT)
-
-    def load(name: str) -> ModuleType:
-        return import_module(f"benchmarks.{name}")
-
-    return load
 
 
 @pytest.fixture(scope="session")

@@ -194,11 +194,3 @@ def test_public_names_are_sorted_and_exist() -> None:
     assert all(getattr(factorize, name) is not None for name in factorize.__all__)
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         _ = factorize.nothing_of_that_name
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_nothing_is_left_unfinished(package: str) -> None:
-    marks = ("TODO", "FIXME", "XXX", 'NotImplementedError("', "pass  # later")
-    for path in files(package):
-        text = path.read_text()
-        assert not any(mark in text for mark in marks), path.relative_to(ROOT)

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+from benchmarks.single import apart
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,8 +31,8 @@ def test_quick_runs_print_rows_and_write_them(tmp_path: Path) -> None:
     assert (row["problem"], row["exponent"]) == ("Toeplitz optimum, n=256", None)
 
 
-def test_the_search_needs_no_square_array(benchmark_of: Any) -> None:
+def test_the_search_needs_no_square_array() -> None:
     n = 8192
-    found = benchmark_of("single").apart("prefix", n)
+    found = apart("prefix", n)
     assert found["gap"] <= 1e-9
     assert found["peak_bytes"] < 8 * n * n / 2
