@@ -20,7 +20,6 @@ import numpy as np
 from factorize import __version__
 from factorize.any_factors import AnyFactors
 from factorize.certificate.certificate import Certificate, certify
-from factorize.certificate.sensitivity import Sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json, tensor_digest
@@ -125,11 +124,6 @@ class Factorization(AnyFactors):
     def _decoder_coefficients(self) -> np.ndarray | None:
         workload = self.spec.workload.coefficients
         return None if workload is None else self.matrix.divide(workload)
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """The sensitivity that the manifest's certificate states."""
-        return self.certificate.sensitivity
 
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
         """Return the tensors of C by suffix ('' for a dense one), as doubles."""

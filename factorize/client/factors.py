@@ -17,7 +17,6 @@ from factorize.client.rows import received
 from factorize.client.service import PATH, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
-from factorize.format.claims import Sensitivity
 from factorize.format.container import Container
 from factorize.format.names import MatrixName
 from factorize.format.reading import check_file, matrix_parts
@@ -62,7 +61,7 @@ class Factors(AnyFactors):
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
         self.spec: dict[str, Any] = manifest["spec"]
-        self._sensitivity = Sensitivity.of(manifest)
+        _ = self.sensitivity  # raises for a manifest that states none
 
     @classmethod
     def connect(
@@ -81,11 +80,6 @@ class Factors(AnyFactors):
         """
         service = Service(url, timeout=timeout)
         return cls(service.manifest(source, progress=progress), service=service, cache=cache)
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """Certified, with kind, rule and participation."""
-        return self._sensitivity
 
     def path(self) -> Path:
         """Return a verified file of it, fetched into the cache where there is none yet.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,10 @@ class CertifiedFactors(ABC):
 
     manifest: dict[str, Any]
 
-    @property
-    @abstractmethod
+    @cached_property
     def sensitivity(self) -> Sensitivity:
         """Certified, with kind, rule and participation."""
+        return Sensitivity.of(self.manifest)
 
     @abstractmethod
     def opened(self) -> Any:
