@@ -37,7 +37,7 @@ test-cluster: $(STAMP)
 	ON_A_CLUSTER=1 $(BIN)/python -m pytest tests/contract/test_http_contract.py tests/contract/test_http_refusals.py \
 	  tests/api/http/test_routes.py tests/api/http/test_downloads.py tests/api/http/test_hostile_requests.py \
 	  tests/api/http/test_predictions.py tests/api/http/test_comparisons.py tests/api/http/test_events.py \
-	  tests/factorize/client/test_client.py tests/factorize/accounting/test_calibrations.py
+	  tests/factorize/client/test_client.py tests/api/http/test_calibrations.py
 
 # Every mechanism on every small spec with every objective, twenty times what `make test` takes of them.
 test-products: $(STAMP)
