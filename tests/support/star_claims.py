@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
+from manifest_mutations import changed as with_value
 
+from factorize.accounting import BinGram, BinsLaw
 from factorize.checker.file import read_factor_file
 from factorize.checker.sampling import bets, star
 from factorize.checker.sampling.bins import Gram, gram
@@ -29,19 +30,8 @@ def drawn(weights: bets.Weights, key: tuple[int, int], chunks: int = PILOT) -> n
 
 
 def best_order(kernel: np.ndarray, epsilon: float) -> int:
-    """The order with the smallest star bound, by plain floating point: any order is valid."""
-
-    def rough(order: int) -> float:
-        exponents = 0.5 * order * kernel
-        tops = exponents.max(axis=1)
-        rows = (order - 1) * (tops + np.log(np.exp(exponents - tops[:, None]).mean(axis=1)))
-        moment = rows.max() + np.log(np.exp(rows - rows.max()).mean())
-        return float(moment - (order - 1) * (epsilon - np.log(order - 1)) - order * np.log(order))
-
-    order = 2
-    while rough(order + 1) < rough(order):
-        order += 1
-    return order
+    """The order with the smallest star bound, as the accountant finds it: any order is valid."""
+    return BinsLaw(BinGram(kernel, len(kernel))).best_order(1.0, epsilon)[0]
 
 
 def log_star(found: Gram, sigma: float, epsilon: float) -> float:
@@ -63,14 +53,9 @@ def unamplified(found: Gram, sigma: float, delta: float) -> float:
 
 def changed(claim: dict[str, Any], **values: Any) -> dict[str, Any]:
     """A copy with other values; a name with two underscores goes into a part."""
-    copied = copy.deepcopy(claim)
     for name, value in values.items():
-        *parts, last = name.split("__")
-        place = copied
-        for part in parts:
-            place = place[part]
-        place[last.removesuffix("_")] = value.hex() if isinstance(value, float) else value
-    return copied
+        claim = with_value(claim, name.replace("__", "/"), value.hex() if isinstance(value, float) else value)
+    return claim
 
 
 def consistent(claim: dict[str, Any], data: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bin_cases import ROOT, inverse_roots
+from handmade import Handmade
 from specs import solved
 
 from factorize.accounting import BinsCalibration, BinsLaw, bin_gram, calibrate_bins
@@ -31,21 +32,13 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 NAME = "ab" * 32
 
 
-class Held:
-    """A strategy that has a digest: what a search asks of factors."""
-
-    digest = NAME
-
-    def __init__(self, strategy: Matrix) -> None:
-        self.strategy, self.structure, self.steps = strategy, strategy.structure, strategy.n
-
-    def strategy_tensors(self) -> Any:
-        return self.strategy.tensors()
+def factors_of(strategy: Matrix) -> Handmade:
+    return Handmade(strategy, digest=NAME)
 
 
 def searched(strategy: Matrix, bins: int, epsilon: float, delta: float, **options: Any) -> Any:
     target = PrivacyTarget(epsilon=epsilon, delta=delta)
-    return Search(BinsLaw(bin_gram(strategy, bins)), target, **options).claim(Held(strategy))  # type: ignore[arg-type]
+    return Search(BinsLaw(bin_gram(strategy, bins)), target, **options).claim(factors_of(strategy))
 
 
 ROOTS, WEAK = inverse_roots(6, 64), ToeplitzMatrix(0.5 ** np.arange(256.0), 256)
@@ -64,7 +57,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Matrix, Any]:
 
 
 def checked(claim: Claim, strategy: Matrix) -> CalibrationReport:
-    return claim.tested(Held(strategy))  # type: ignore[arg-type]
+    return claim.tested(factors_of(strategy))
 
 
 def test_a_claim_is_close_to_the_estimate_and_passes_with_any_seed(case: tuple[Matrix, Any]) -> None:

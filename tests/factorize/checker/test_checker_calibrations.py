@@ -25,6 +25,7 @@ from factorize.checker.sampling.calibrations import check_calibration, read_clai
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, TooLarge
 from factorize.factorization import Factorization
+from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 N, BINS, EPSILON, DELTA = 24, 6, 4.0, 1e-4
@@ -85,17 +86,13 @@ def test_both_directions_may_be_bets(sampled: dict[str, Any]) -> None:
 
 
 def closed_claim(claim: dict[str, Any], rule: str) -> dict[str, Any]:
-    found, sigma = gram_of(DATA, BINS), float.fromhex(claim["sigma"])
-    while True:
-        sigma *= 1.02
-        order = best_order(star.scaled(found.high, sigma), EPSILON)
-        log_delta = star.log_ceiling(star.scaled(found.high, sigma), order, EPSILON)
-        stated = unamplified(found, sigma, DELTA)
-        if (float(log_delta) <= math.log(DELTA)) if rule == "star_bound" else stated <= EPSILON:
-            break
-    other = {"rule": rule} if rule == "gaussian" else {"rule": "closed_form"}
-    first = {"rule": rule} | ({"m": order} if rule == "star_bound" else {})
-    return changed(claim, pq=first, qp=other, sigma=sigma, unamplified__epsilon_at_delta=stated)
+    if rule == "star_bound":
+        bounds = {"epsilon": EPSILON, "delta": DELTA, "bins": BINS, "method": "deterministic"}
+        return calibrate_bins(result_of(COLUMN), **bounds).claim.document()
+    found = gram_of(DATA, BINS)
+    sigma = 1.02 * noise_multiplier_for_epsilon(EPSILON, DELTA) * math.sqrt(found.high.diagonal().max())
+    stated = unamplified(found, sigma, DELTA)
+    return changed(claim, pq={"rule": rule}, qp={"rule": rule}, sigma=sigma, unamplified__epsilon_at_delta=stated)
 
 
 @pytest.mark.parametrize("rule", ["star_bound", "gaussian"])
