@@ -14,7 +14,7 @@ from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.auditor import ParticipationAuditor
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.privacy import Adjacency
+from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training.orders import Order, fixed_order, min_sep_order
 from factorize.training.sampling import CyclicPoisson
 
@@ -26,17 +26,9 @@ MIN_SEP = {"kind": "min_sep", "min_sep": 4, "max_participations": 2}
 
 def amplified(groups: int = 4, probability: float = 0.3, steps: int = N) -> AmplifiedCalibration:
     participation = {"kind": "min_sep", "min_sep": groups, "max_participations": -(-steps // groups)}
+    plain = calibrate(Sensitivity(1.0, "exact", "by hand", participation), PrivacyTarget(mu=1.0), divisor=4)
     return AmplifiedCalibration(
-        noise_multiplier=1.0,
-        sigma_of_sums=1.0,
-        sensitivity=Sensitivity(1.0, "exact", "by hand", participation),
-        clip_norm=1.0,
-        adjacency=Adjacency.ZERO_OUT,
-        epsilon=1.0,
-        delta=1e-6,
-        rho=0.5,
-        mu=1.0,
-        divisor=4,
+        **vars(plain),
         sampling_probability=probability,
         groups=groups,
         compositions=-(-steps // groups),
