@@ -91,6 +91,13 @@ def test_published_matrices(vectors: dict[str, Any], fields: dict[str, Any], key
     np.testing.assert_allclose(workload(**fields).dense(), vectors[key]["matrix"], rtol=1e-12)
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.999])
+def test_adam_averages_over_any_number_of_steps(beta: float) -> None:
+    """The weights of a row sum to 1, also where a further step changes no double."""
+    moment = workload(kind="adam", n=100, beta=beta).dense()
+    np.testing.assert_allclose(moment.sum(axis=1), 1.0, rtol=1e-13)
+
+
 def test_mu2_and_srg(vectors: dict[str, Any]) -> None:
     maps = vectors["B.mu2.n4"]
     np.testing.assert_allclose(workload(kind="mu2", n=4, output="w").dense(), maps["w_map"], rtol=1e-12)
