@@ -82,6 +82,8 @@ REFUSED: list[tuple[Spec, str]] = [
     (streamed(12, 4, 2), "at least 4 steps"),
     (streamed(32, 4, 8), "not below the 8 steps"),
     (streamed(20_000, 4, 8), "is certified"),
+    (spec_of(64, mechanism("buffered_linear", 2, redraws=4), 4), "redraws=4 exceeds the 3 returns that 4 epochs have"),
+    (spec_of(64, mechanism("buffered_linear", 2, redraws=1)), "redraws=1 needs fixed_epochs.*leave redraws out"),
     (spec_of(64, mechanism("blt", 16)), "buffers=16 exceeds 15"),
     (spec_of(MOMENTUM, mechanism("blt", 2), n=2_000_000), "use optimize_for with the prefix workload"),
     (spec_of(COSINE, mechanism("blt", 2), n=8192), "n=8192 exceeds 4096"),

@@ -32,12 +32,13 @@ SPECS: dict[str, dict[str, Any]] = {
 EPOCHS = document_of(128, participation=4)
 
 
-def buffered(document: dict[str, Any], buffers: int, **more: Any) -> Spec:
-    return spec_of(document, {"kind": "buffered_linear", "buffers": buffers}, **more)
+def buffered(document: dict[str, Any], buffers: int, redraws: int | None = None, **more: Any) -> Spec:
+    own = {} if redraws is None else {"redraws": redraws}
+    return spec_of(document, {"kind": "buffered_linear", "buffers": buffers, **own}, **more)
 
 
-def gap(document: dict[str, Any], buffers: int) -> float:
-    certificate = solvers.solve(buffered(document, buffers, tolerance=1e-3)).certificate
+def gap(document: dict[str, Any], buffers: int, redraws: int | None = None) -> float:
+    certificate = solvers.solve(buffered(document, buffers, redraws, tolerance=1e-3)).certificate
     assert certificate.sensitivity.kind == "exact"
     assert 1 - (1e-8 if "participation" in document else 1e-11) < certificate.sensitivity.value <= 1
     assert certificate.relative_gap is not None
@@ -57,6 +58,12 @@ def test_the_distance_to_the_optimum_falls_with_the_buffers(
     gaps = {buffers: gap(document, buffers) for buffers in sorted({1, 2, 4, *limits})}
     assert all(0 <= after < ratio * before for before, after in itertools.pairwise(gaps.values())), gaps
     assert all(gaps[buffers] < limit for buffers, limit in limits.items())
+
+
+def test_the_distance_to_the_optimum_falls_with_the_redraws() -> None:
+    """All that there are, by default."""
+    none, one, every = (gap(document_of(72, participation=3), 2, redraws) for redraws in (0, 1, None))
+    assert every < one < none and every < 2.5e-3 < 2.5e-2 < none
 
 
 @pytest.mark.parametrize(
