@@ -1,4 +1,4 @@
-"""What a manifest may say of its matrices, its evidence, its claim, and who takes part; and what the bytes have to be."""
+"""What a manifest may say of itself, its matrices, its evidence, its claim, and who takes part; and what the bytes have to be."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from factorize.format.description import (
     named_tensors,
     sides_of,
 )
-from factorize.format.manifest import check_manifest, manifest_digest
+from factorize.format.manifest import StoredFile, check_manifest, manifest_digest
 from factorize.format.reading import evidence_of, matrix_of, read_manifest
 
 N = 4
@@ -40,6 +40,39 @@ def file() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 @pytest.fixture
 def manifest(file: Any) -> dict[str, Any]:
     return deepcopy(file[0])
+
+
+def test_its_digest_leaves_out_what_varies_and_nothing_else(manifest: dict[str, Any]) -> None:
+    own = manifest_digest(manifest)
+    solver = {**manifest["solver"], "seconds": 1e9, "environment": {"cpu": "another"}}
+    assert manifest_digest({**manifest, "files": [1], "created": "now", "digest": "", "solver": solver}) == own
+    for name in set(manifest) - {"digest", "files", "created"}:
+        assert manifest_digest({**manifest, name: "changed" if name != "solver" else {}}) != own, name
+
+
+def test_what_disagrees_with_itself_is_refused(manifest: dict[str, Any]) -> None:
+    manifest = resealed(manifest)
+    check_manifest(manifest)
+    other = {**manifest, "spec_digest": "0" * 64}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({**manifest, "schema": 2}, "schema 2 is not 1"),
+        ({**manifest, "certificate": {}}, "does not hash to its own digest"),
+        ({**manifest, "digest": "0" * 64}, "does not hash to its own digest"),
+        ({**other, "digest": manifest_digest(other)}, "spec does not hash"),
+        ({**manifest, "solver": 5}, "not a manifest"),
+        ({**manifest, "solver": float("nan")}, "not a manifest"),
+        ({}, "not a manifest"),
+    ]
+    for changed_manifest, message in wrong:
+        with pytest.raises(CorruptObject, match=message):
+            check_manifest(changed_manifest)
+
+
+def test_the_length_of_a_file_is_a_positive_integer() -> None:
+    for length in (0, -1, 1.0, True, "9" * 99):
+        with pytest.raises(CorruptObject, match="the length is an integer > 0"):
+            StoredFile.of({"files": [{"sha256": "0" * 64, "bytes": length}]})
+    assert StoredFile.of({"files": [{"sha256": "0" * 64, "bytes": 1}]}) == StoredFile("0" * 64, 1)
 
 
 @pytest.mark.parametrize("shape", ["44", None, [4], [4, 4, 4], [0, 4], [4, 0], [4, 4.0], [True, 4], ["unbounded", 4]])
