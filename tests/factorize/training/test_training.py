@@ -22,6 +22,7 @@ from factorize.training import (
     PlainSums,
     PrivateSums,
     Rows,
+    Run,
     Sgd,
     SoftmaxRegression,
     clipped_sum,
@@ -40,6 +41,12 @@ SINGLE = {"kind": "single"}
 
 def independent(steps: int, shape: int, **options: Any) -> PrivateSums:
     return PrivateSums(FilteredNoise(INDEPENDENT, TARGET, shape, steps=steps, seed=7, **options))
+
+
+def descended(order: Order, sums: Any, size: int = 1, **options: Any) -> Run:
+    """Descent from 0 on a quadratic whose optimum is 1."""
+    settings: dict[str, Any] = {"optimizer": Sgd(learning_rate=0.1), **options}
+    return dp_ftrl(Quadratic(np.ones(size), np.ones(size)), np.zeros(size), order, sums, **settings)
 
 
 # Clipping
@@ -140,13 +147,7 @@ def test_the_check_of_one_epoch_is_that_of_all_steps(seed: int, batches: int, ep
 
 def test_an_order_longer_than_the_factorization_is_refused() -> None:
     with pytest.raises(InvalidParticipation, match="larger n"):
-        dp_ftrl(
-            Quadratic(np.ones(1), np.ones(1)),
-            np.zeros(1),
-            fixed_order(4, 1),
-            independent(3, 1),
-            optimizer=Sgd(learning_rate=1),
-        )
+        descended(fixed_order(4, 1), independent(3, 1))
 
 
 @pytest.mark.parametrize(("batches", "epochs"), [([], 1), ([np.array([0])], 0), ([np.array([1, 1])], 1)])
@@ -174,10 +175,9 @@ def test_noise_without_a_calibration_or_with_a_foreign_one_is_refused() -> None:
 
 def test_noise_is_good_for_one_run() -> None:
     sums = independent(4, 1, divisor=1)
-    options: dict[str, Any] = {"optimizer": Sgd(learning_rate=0.1)}
-    dp_ftrl(Quadratic(np.ones(1), np.ones(1)), np.zeros(1), fixed_order(2, 1), sums, **options)
+    descended(fixed_order(2, 1), sums)
     with pytest.raises(InvalidParameter, match="2 steps of this noise were used before"):
-        dp_ftrl(Quadratic(np.ones(1), np.ones(1)), np.zeros(1), fixed_order(2, 1), sums, **options)
+        descended(fixed_order(2, 1), sums)
 
 
 def test_noise_of_another_shape_is_refused() -> None:
@@ -272,13 +272,7 @@ def test_an_optimizer_that_is_no_workload_is_refused(options: dict[str, Any]) ->
 
 def test_a_schedule_that_is_too_short_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="2 rates, none for step 2"):
-        dp_ftrl(
-            Quadratic(np.ones(1), np.ones(1)),
-            np.zeros(1),
-            full_batch(1, 3),
-            PlainSums(),
-            optimizer=Sgd(learning_rate=1.0, schedule=[1.0, 0.5]),
-        )
+        descended(full_batch(1, 3), PlainSums(), optimizer=Sgd(learning_rate=1.0, schedule=[1.0, 0.5]))
 
 
 # DP-FTRL
@@ -333,14 +327,7 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
 def test_a_run_repeats_with_its_seed_and_reports_its_guarantee() -> None:
     def run(seed: int) -> Any:
         sums = PrivateSums(FilteredNoise(INDEPENDENT, TARGET, 2, steps=3, divisor=2, seed=seed))
-        return dp_ftrl(
-            Quadratic(np.ones(2), np.ones(2)),
-            np.zeros(2),
-            fixed_order(6, 2),
-            sums,
-            optimizer=Sgd(learning_rate=0.1, momentum=0.9),
-            project=Ball(3.0),
-        )
+        return descended(fixed_order(6, 2), sums, 2, project=Ball(3.0))
 
     np.testing.assert_array_equal(run(1).weights, run(1).weights)
     assert not np.array_equal(run(1).weights, run(2).weights)
@@ -380,12 +367,10 @@ def test_a_banded_strategy_trains_in_any_order_that_keeps_the_distance() -> None
     """min_sep 3: examples 0..3 in batches of one, twice, four steps apart; three batches of one are too close."""
     participation = {"kind": "min_sep", "min_sep": 4}
     factors = solved(ones(8), {"kind": "banded", "bands": 4}, participation)
-    problem, optimizer = Quadratic(np.ones(2), np.ones(2)), Sgd(learning_rate=0.1)
-    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, divisor=1, seed=0))
-    assert dp_ftrl(problem, np.zeros(2), fixed_order(4, 1, epochs=2), sums, optimizer=optimizer).steps == 8
-    sums = PrivateSums(FactorizationNoise(factors, TARGET, 2, divisor=1, seed=0))
+    one, other = (PrivateSums(FactorizationNoise(factors, TARGET, 2, divisor=1, seed=0)) for _ in range(2))
+    assert descended(fixed_order(4, 1, epochs=2), one, 2).steps == 8
     with pytest.raises(InvalidParticipation, match="3 apart, below min_sep=4"):
-        dp_ftrl(problem, np.zeros(2), fixed_order(3, 1, epochs=2), sums, optimizer=optimizer)
+        descended(fixed_order(3, 1, epochs=2), other, 2)
 
 
 def test_a_method_with_the_wrong_parameters_is_refused() -> None:
