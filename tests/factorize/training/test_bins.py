@@ -1,4 +1,4 @@
-"""Balls in bins: the law of the draws, what is secret, room in the parts, and the auditor that holds a job to it."""
+"""Balls in bins and random allocation: the law of the draws, what is secret, room in the parts, and the auditor that holds a job to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import math
 import pickle
 import re
-from collections.abc import Callable
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from private_cases import BinsNoise
 from specs import solved
+from training_cases import UnitNoise
 
 from factorize.accounting import calibrate_bins
 from factorize.auditor import ParticipationAuditor
@@ -28,7 +29,7 @@ from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.factorization import Factorization
-from factorize.privacy import Adjacency, Calibration, check_own
+from factorize.privacy import Adjacency, check_own
 from factorize.training.audited import AuditedBatches
 from factorize.training.bin_draws import (
     capacity_for,
@@ -38,7 +39,7 @@ from factorize.training.bin_draws import (
     overflow_probability,
     regularity,
 )
-from factorize.training.bins import BallsInBins
+from factorize.training.bins import TAU, BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from factorize.training.private_sums import PrivateSums
@@ -394,15 +395,6 @@ class TestAuditor:
 
 
 class TestPrivateSums:
-    class Silence:
-        """Noise without noise, which knows its calibration."""
-
-        def __init__(self, calibration: Calibration) -> None:
-            self.calibration, self.steps = calibration, 12
-
-        def next(self) -> np.ndarray:
-            return np.zeros(2)
-
     def test_a_calibration_that_counts_on_sampling_wants_its_order(self):
         for calibration, order in (
             (noise(), fixed_order(40, 10, epochs=3)),
@@ -410,7 +402,7 @@ class TestPrivateSums:
             (noise(sampling="cyclic_poisson"), fixed_order(40, 10, epochs=3)),
         ):
             with pytest.raises(InvalidParameter) as caught:
-                PrivateSums(self.Silence(calibration)).check(order)
+                PrivateSums(UnitNoise(12), calibration).check(order)
             assert caught.value.field == "calibration"
 
 
@@ -439,16 +431,6 @@ class Job:
         return self
 
 
-def stopped_and_resumed(make: Callable[[], Job], at: int) -> Job:
-    """Return a whole run, after checking that one that stops and goes on has the same bits."""
-    whole, part, resumed = make().run(STEPS), make().run(at), make()
-    resumed.noise.load_state_dict(part.noise.state_dict())
-    resumed.batches.load_state_dict(part.batches.state_dict())
-    resumed.weights = part.weights
-    assert np.array_equal(resumed.run(STEPS).weights, whole.weights) and whole.noise.step == STEPS
-    return whole
-
-
 @pytest.mark.parametrize(("sampling", "mechanism"), [("balls_in_bins", "dense"), ("random_allocation", "identity")])
 def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path, sampling, mechanism):
     draw = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}[sampling]
@@ -458,7 +440,11 @@ def test_a_job_from_a_file_restarts_to_the_same_bits(tmp_path, sampling, mechani
     def job() -> Job:
         return Job(path, draw(40, 4, 3, KEY, physical_batch=5), sampling)
 
-    whole, drawn = stopped_and_resumed(job, 5), job()
+    whole, part, resumed, drawn = job().run(STEPS), job().run(5), job(), job()
+    resumed.noise.load_state_dict(part.noise.state_dict())
+    resumed.batches.load_state_dict(part.batches.state_dict())
+    resumed.weights = part.weights
+    assert np.array_equal(resumed.run(STEPS).weights, whole.weights) and whole.noise.step == STEPS
     released = np.sum([drawn.noise.next() for _ in range(STEPS)], axis=0)
     assert np.allclose(whole.weights, -(3 * POINTS.sum(axis=0) / 10 + released), atol=1e-4)
 
@@ -569,3 +555,75 @@ def auditor_after(auditor: BinsAuditor, order: BallsInBins, steps: int) -> BinsA
 def auditor_state(order: BallsInBins, steps: int) -> dict:
     """Of an auditor that has learned the bins."""
     return auditor_after(auditors(order)[1], order, steps).state_dict()
+
+
+class TestRandomAllocation:
+    """A step of each example drawn anew in every epoch."""
+
+    def test_draws_of_all_epochs_are_uniform_and_independent(self):
+        order = random_allocation(60_000, 3, 3, KEY)
+        draws = Counter(zip(*(bin_of_each(order, epoch).tolist() for epoch in range(3)), strict=True))
+        assert set(draws) == set(itertools.product(range(3), repeat=3))
+        mean = 60_000 / 27
+        assert sum((count - mean) ** 2 / mean for count in draws.values()) < 26 + 6 * np.sqrt(52)
+
+    def test_every_example_has_one_step_in_each_epoch(self):
+        order = random_allocation(50, 4, 3, KEY)
+        for epoch in range(3):
+            steps = [order[4 * epoch + j] for j in range(4)]
+            assert sorted(np.concatenate(steps).tolist()) == list(range(50))
+            for j, batch in enumerate(steps):
+                assert (bin_of_each(order, epoch)[batch] == j).all()
+        assert [batch.tolist() for batch in order] == [order[step].tolist() for step in reversed(range(12))][::-1]
+        kept = balls_in_bins(50, 4, 3, KEY)
+        assert order[0].tolist() != kept[0].tolist(), "a key may serve one law, not show another"
+
+    def test_capacity_is_charged_for_every_epoch(self):
+        order = random_allocation(1000, 8, 5, KEY, physical_batch=10)
+        assert order.capacity is not None and 0 < order.tau <= TAU
+        assert order.tau == pytest.approx(5 * overflow_probability(1000, 8, order.capacity), rel=1e-9, abs=0)
+        assert max(len(batch) for batch in order) <= order.capacity
+        assert {order.micro_batches(step).mask.shape for step in range(40)} == {(order.capacity // 10, 10)}
+        with pytest.raises(InvalidParticipation, match="holds more than capacity"):
+            for last in range(200):  # the first epoch of some key fits, a later one does not
+                random_allocation(100, 4, 6, hashlib.sha256(b"%d" % last).digest(), physical_batch=1, capacity=34)
+
+    def test_checkpoints_and_calibrations_of_the_other_law_are_refused(self):
+        kept, anew = balls_in_bins(40, 4, 3, KEY), random_allocation(40, 4, 3, KEY)
+        with pytest.raises(InvalidParameter, match="sampling"):
+            anew.check_state(kept.state_dict())
+        made = solved(12, "identity", 3)
+        drawn_anew: Any = {"sampling": "random_allocation", "epsilon": 4.0, "delta": 1e-5}
+        for order, other in (
+            (anew, calibrate_bins(made, epsilon=4.0, delta=1e-5, method="deterministic")),
+            (kept, calibrate_bins(made, **drawn_anew)),
+        ):
+            with pytest.raises(InvalidParameter, match=f"sampling='{order.sampling}'"):
+                order.check_calibration(other, 12)
+        with pytest.raises(InvalidParameter, match="12 bins|balls in 4 bins"):
+            anew.check_calibration(calibrate_bins(made, **drawn_anew, bins=12), 12)
+        # Where keys become known, steps are not those of an order.
+        with pytest.raises(InvalidParticipation, match="min_sep"):
+            anew.check({"kind": "fixed_epochs", "epochs": 3}, 12)
+        anew.check(anew.participation, 12)
+        with pytest.raises(InvalidParameter, match="BinsAuditor"):
+            ParticipationAuditor.of(calibrate_bins(made, **drawn_anew), 12)
+
+    def test_the_auditor_tells_what_is_not_drawn_anew(self):
+        kept, order = balls_in_bins(40, 4, 3, KEY), random_allocation(40, 4, 3, KEY)
+        with_order, without = auditors(order)
+        assert "other steps than the order's" in str(replay(with_order, kept))
+        assert "the bin of the epoch before" in str(replay(without, kept))
+        assert "other steps than the order's" in str(replay(auditors(order)[0], random_allocation(40, 4, 3, OTHER)))
+        twice = [*(order[step] for step in range(5)), np.append(order[5], order[4][0])]
+        assert "twice in one epoch" in str(replay(auditors(order)[1], twice))
+        short = [*(order[step] for step in range(7)), order[7][:-1]]
+        assert "no step" in str(replay(auditors(order)[1], short))
+        assert "examples of the bin are missing" in str(replay(auditors(order)[0], short))
+        auditor = BinsAuditor(4000, 40, 2, sampling="random_allocation")
+        assert auditor.tau > BinsAuditor(4000, 40, 2).tau
+        assert "equal" in str(replay(auditor, np.arange(4000).reshape(40, 100)))
+        with pytest.raises(InvalidParameter, match="not balls_in_bins or random_allocation"):
+            BinsAuditor(40, 4, 3, sampling="poisson")
+        with pytest.raises(InvalidParameter, match="sampling"):
+            BinsAuditor(40, 4, 3, key=KEY).load_state_dict(without.state_dict())
