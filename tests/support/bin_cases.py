@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from specs import document_of
 
 from factorize.accounting import BinGram
-from factorize.errors import InvalidParticipation
 from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.training.bins import BallsInBins
-from factorize.training.bins_audit import BinsAuditor
 
 KEY = hashlib.sha256(b"the tests").digest()
 
@@ -67,19 +64,3 @@ def bin_of_each(order: BallsInBins, epoch: int = 0) -> np.ndarray:
     for own in range(order.bins):
         found[order[epoch * order.bins + own]] = own
     return found
-
-
-def replay(auditor: BinsAuditor, batches: Iterable[Iterable[int]]) -> str | None:
-    """Return why the auditor stopped, None if it took all."""
-    try:
-        for batch in batches:
-            auditor.record(batch)
-    except InvalidParticipation as error:
-        return str(error)
-    return None
-
-
-def auditors(order: BallsInBins) -> list[BinsAuditor]:
-    """One that has the order, and one that learns the bins and hides them by a key."""
-    sizes = order.examples, order.bins, order.epochs
-    return [BinsAuditor.of(order), BinsAuditor(*sizes, key=KEY, sampling=order.sampling)]

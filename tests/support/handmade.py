@@ -35,10 +35,6 @@ class Handmade(CertifiedFactors):
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
         return self.strategy.tensors()
 
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Rows of C, whatever the name."""
-        return np.asarray(self.strategy.dense()[start:stop])
-
     def opened(self) -> Handmade:
         return self
 

@@ -10,13 +10,14 @@ import math
 import pickle
 import re
 from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from bin_cases import KEY, auditors, bin_of_each, replay
+from bin_cases import KEY, bin_of_each
 from hypothesis import given
 from hypothesis import strategies as st
 from private_cases import BinsNoise
@@ -62,6 +63,22 @@ def noise(bins: int = 4, epochs: int = 3, adjacency: Adjacency = Adjacency.ZERO_
         divisor=4,
         **{"bins": bins, **more},
     )
+
+
+def replay(auditor: BinsAuditor, batches: Iterable[Iterable[int]]) -> str | None:
+    """Return why the auditor stopped, None if it took all."""
+    try:
+        for batch in batches:
+            auditor.record(batch)
+    except InvalidParticipation as error:
+        return str(error)
+    return None
+
+
+def auditors(order: BallsInBins) -> list[BinsAuditor]:
+    """One that has the order, and one that learns the bins and hides them by a key."""
+    sizes = order.examples, order.bins, order.epochs
+    return [BinsAuditor.of(order), BinsAuditor(*sizes, key=KEY, sampling=order.sampling)]
 
 
 def chi_square_z(counts: np.ndarray) -> float:
