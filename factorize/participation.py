@@ -180,13 +180,13 @@ class MinSep(Participation):
     max_participations: Often | None = None
 
     def canonical(self, n: int) -> Single | MinSep:
-        """Write out the number of participations; one is single participation."""
+        """Write out the number of participations, no more than fit; one is single participation."""
         if self.min_sep > n:
             raise InvalidParticipation(
                 f"min_sep={self.min_sep} exceeds n={n}, so nobody could take part twice; use 'single'",
                 field="/participation/min_sep",
             )
-        most = math.ceil(n / self.min_sep) if self.max_participations is None else self.max_participations
+        most = self.spread(n).most
         return Single() if most == 1 else MinSep(kind="min_sep", min_sep=self.min_sep, max_participations=most)
 
     def without_end(self) -> Single | MinSep:

@@ -52,6 +52,10 @@ SAME = [
         {"participation": {"kind": "min_sep", "min_sep": 3}},
         {"participation": {"kind": "min_sep", "min_sep": 3, "max_participations": 3}},
     ),
+    (
+        {"participation": {"kind": "min_sep", "min_sep": 3}},
+        {"participation": {"kind": "min_sep", "min_sep": 3, "max_participations": 20}},
+    ),
     ({"tolerance": 1e-9}, {"tolerance": 0.000000001}),
     (
         {"workload": {"kind": "momentum", "n": 8, "momentum": 0}},
