@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -22,12 +23,6 @@ def caller(name: str, **quotas: int) -> Caller:
     return Caller(f"key:{name}", name, frozenset({Scope.SUBMIT}), KeyQuotas(**quotas))
 
 
-@pytest.fixture
-def ledger(database_url: str):
-    with Ledger(database_url) as ledger:
-        yield ledger
-
-
 class Desk:
     """Submits jobs as a service does."""
 
@@ -43,8 +38,9 @@ class Desk:
 
 
 @pytest.fixture
-def desk(ledger: Ledger) -> Desk:
-    return Desk(ledger)
+def desk(database_url: str) -> Iterator[Desk]:
+    with Ledger(database_url) as ledger:
+        yield Desk(ledger)
 
 
 def test_open_jobs_are_those_of_a_name_and_a_refused_job_is_not_begun(desk: Desk) -> None:
