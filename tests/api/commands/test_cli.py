@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -228,8 +229,8 @@ BAD_SPECS = {
 
 
 @pytest.mark.parametrize("text", BAD_SPECS, ids=lambda text: text[:40])
-def test_bad_specs_are_refused_with_a_sentence(within: CommandLine, tmp_path: Path, text: str) -> None:
-    assert BAD_SPECS[text] in within("solve", "-", "--store", tmp_path / "store", stdin=text).error(2)
+def test_bad_specs_are_refused_with_a_sentence(within: CommandLine, text: str) -> None:
+    assert BAD_SPECS[text] in within("solve", "-", stdin=text).error(2)
 
 
 def test_every_violation_has_its_line_and_its_pointer(factorize: CommandLine) -> None:
@@ -252,12 +253,12 @@ def test_what_cannot_be_opened_or_held_is_usage(factorize: CommandLine) -> None:
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_the_work(within: CommandLine, tmp_path: Path) -> None:
-    spec, store = spec_text("prefix", n=8, mechanism="identity"), tmp_path / "store"
+    spec = spec_text("prefix", n=8, mechanism="identity")
     for order in (["solve", spec, "--to"], ["compare", spec, "--plot"]):
-        said = within(*order, tmp_path / "missing" / "x.png", "--store", store).error(2)
+        said = within(*order, tmp_path / "missing" / "x.png").error(2)
         assert "there is no folder" in said and str(tmp_path / "missing") in said
-    assert "name the file to write" in within("solve", spec, "--to", tmp_path, "--store", store).error(2)
-    assert not store.exists()
+    assert "name the file to write" in within("solve", spec, "--to", tmp_path).error(2)
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_closed_pipe_ends_quietly(filled: CommandLine) -> None:
@@ -292,16 +293,11 @@ def test_verify_ends_with_its_own_code_where_a_claim_was_not_looked_at(
     """6, after the report: no rule tells the frequency-domain optimum. A tuned nu, the best as its solver says, has 0."""
     path = tmp_path / "tuned.safetensors"
     tuned = spec_text(8, mechanism={"kind": "nu_toeplitz", "nu": "tune"})
-    assert within("solve", tuned, "--to", path, "--store", tmp_path / "store").code == 0
+    assert within("solve", tuned, "--to", path).code == 0
     assert within("verify", path).code == 0
     spectral = {"kind": "spectral", "learning_rate": 0.1, "eigenvalues": [1.0, 0.5]}
     path = tmp_path / "spectral.safetensors"
-    assert (
-        within(
-            "solve", spec_text(8, mechanism=spectral, tolerance=1e-3), "--to", path, "--store", tmp_path / "store"
-        ).code
-        == 0
-    )
+    assert within("solve", spec_text(8, mechanism=spectral, tolerance=1e-3), "--to", path).code == 0
     done = within("verify", path)
     assert done.code == 6 and done.out.startswith("NOT ALL SEEN")
     assert [line for line in done.out.splitlines() if line.startswith("NOT LOOKED AT spec.mechanism: ")]
@@ -317,30 +313,28 @@ def test_verify_takes_a_strangers_strategy(within: CommandLine, tmp_path: Path) 
     array = np.tril(np.ones((8, 8)))
     path = tmp_path / "C.npy"
     np.save(path, array / np.linalg.norm(array, axis=0).max())
+    verify = partial(within, "verify", "--strategy", path, "--participation")
     twice = '{"kind": "min_sep", "min_sep": 4}'
-    low = within("verify", "--strategy", path, "--participation", twice)
+    low = verify(twice)
     assert low.code == 4 and "8 bands, more than min_sep=4" in low.out and "steps +0 +4" in low.out
-    high = within("verify", "--strategy", path, "--participation", twice, "--claim", "2", "--output", "json")
+    high = verify(twice, "--claim", "2", "--output", "json")
     assert high.code == 0 and high.json()["sensitivity"]["kind"] == "exact"
-    assert within("verify", "--strategy", path, "--participation", "single", "--claim", "1.000001").code == 0
+    assert verify("single", "--claim", "1.000001").code == 0
     whole = json.dumps({"workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "fixed_epochs", "epochs": 2}})
-    assert within("verify", "--strategy", path, "--participation", whole, "--claim", "2").code == 0
+    assert verify(whole, "--claim", "2").code == 0
 
 
 def test_verify_strategy_refuses_what_it_cannot_read(within: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "C.npy"
     np.save(path, np.triu(np.ones((3, 3))))
-    assert "transposed" in within("verify", "--strategy", path, "--participation", "single").error(4)
+    verify = partial(within, "verify", "--strategy", path, "--participation")
+    assert "transposed" in verify("single").error(4)
     assert "--participation" in within("verify", "--strategy", path).error(2)
     assert "one thing" in within("verify", path, "--strategy", path).error(2)
-    assert "epochs" in within(
-        "verify", "--strategy", path, "--participation", '{"kind": "fixed_epochs", "epochs": 2}'
-    ).error(2)
-    assert "n=4" in within(
-        "verify", "--strategy", path, "--participation", '{"workload": {"kind": "prefix", "n": 4}}'
-    ).error(2)
+    assert "epochs" in verify('{"kind": "fixed_epochs", "epochs": 2}').error(2)
+    assert "n=4" in verify('{"workload": {"kind": "prefix", "n": 4}}').error(2)
     path.write_bytes(b"\x93NUMPY")
-    within("verify", "--strategy", path, "--participation", "single").error(4)
+    verify("single").error(4)
 
 
 @pytest.mark.parametrize("command", ["verify", "calibrate", "plot"])
@@ -453,14 +447,11 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
         try:
             assert service.stdout is not None
             url = json.loads("".join(iter(service.stdout.readline, "}\n")) + "}")["url"]
-            manifest = factorize(
-                "get", spec_text(7), "--to", "c.safetensors", "--service", url, "--output", "json"
-            ).json()
+            own = ("--service", url, "--output", "json")
+            manifest = factorize("get", spec_text(7), "--to", "c.safetensors", *own).json()
             assert load(factorize.home / "c.safetensors").digest == manifest["digest"]
             assert factorize("get", manifest["digest"], "--to", "c2.safetensors", FACTORIZE_SERVICE=url).code == 0
-            solved = factorize(
-                "solve", spec_text(6), "--to", "c3.safetensors", "--output", "json", "--service", url
-            ).json()
+            solved = factorize("solve", spec_text(6), "--to", "c3.safetensors", *own).json()
             assert load(factorize.home / "c3.safetensors").digest == solved["digest"]
             assert "service       " + url in factorize("solve", spec_text(6), FACTORIZE_SERVICE=url).out
             for option, value in (("--store", "other"), ("--matrices", "C,B")):
