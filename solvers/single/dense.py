@@ -17,7 +17,7 @@ from factorize.solvers.single.recovery import recover
 from factorize.spec import Spec
 
 _UNIT = 2.0**-52
-_RETRY = 0.01  # of the tolerance, if the first answer does not meet it
+_PARTS = (1e-2, 1e-4)  # of the tolerance, each if the answer before does not meet it
 
 
 def supports(spec: Spec) -> str | None:
@@ -66,8 +66,10 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     target = scaled(problem.target[:, problem.kept])
     ascent = maximise(target, problem.tolerance, report)
     strategy, loss = recover(ascent.best, problem.tolerance)
-    if loss > ascent.best.lower * (1 + problem.tolerance):  # the gap was an estimate; ask for a better one
-        ascent = maximise(target, _RETRY * problem.tolerance, report, start=ascent)
+    for part in _PARTS:
+        if loss <= ascent.best.lower * (1 + problem.tolerance):
+            break
+        ascent = maximise(target, part * problem.tolerance, report, start=ascent)  # its gap was an estimate
         strategy, loss = recover(ascent.best, problem.tolerance)
     rounding = _UNIT * problem.n  # of the loss, below which a tolerance is met by chance
     reached = loss * (1 + rounding) <= ascent.best.lower * (1 + problem.tolerance)

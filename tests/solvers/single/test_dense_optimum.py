@@ -91,6 +91,12 @@ def test_a_column_that_rounding_hides_from_the_decomposition_keeps_its_weight():
     assert solved(schedule, objective={"kind": "lambda_tau", "tau": 3}).certificate.relative_gap < 1e-9
 
 
+def test_a_singular_workload_whose_first_strategies_miss_the_tolerance_ends_within_it():
+    rates = [6e-4, 0.0, 2e-2, 0.0, 0.0, 2.3e-6]
+    momentum = {"kind": "momentum", "n": 6, "momentum": 0.9, "nesterov": True, "learning_rates": rates}
+    assert solved(momentum, "dense", tolerance=1e-8).certificate.relative_gap < 1e-8
+
+
 def test_a_tolerance_below_rounding_gets_an_honest_gap():
     found = solved(48, "dense", tolerance=1e-17)
     assert found.manifest["solver"]["outcome"] == "rounding_limit"
