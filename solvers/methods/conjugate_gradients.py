@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from factorize.solvers.methods.arrays import Array
 
 
@@ -20,7 +22,7 @@ def conjugate_gradients(
     """Solve ``apply(y) = right`` for a symmetric positive definite map.
 
     Args:
-        apply: the map.
+        apply: the map; its values are overwritten.
         right: right-hand side, shape (n,).
         start: y to begin with, shape (n,).
         ended: whether y and its residual will do.
@@ -41,9 +43,11 @@ def conjugate_gradients(
         curvature = float(along @ image)
         if not curvature > flat * float(along @ along):
             break
-        y += norm / curvature * along
-        residual -= norm / curvature * image
-        preconditioned = scaling * residual
+        image *= norm / curvature
+        residual -= image
+        y += np.multiply(norm / curvature, along, out=image)
+        preconditioned = np.multiply(scaling, residual, out=image)
         previous, norm = norm, float(residual @ preconditioned)
-        along = preconditioned + norm / previous * along
+        along *= norm / previous
+        along += preconditioned
     return y, residual, used

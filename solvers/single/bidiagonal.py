@@ -31,6 +31,7 @@ from factorize.solvers.single.streaming import Generators
 
 _CHUNK_BYTES = 1 << 20  # of e for all poles of a block: few calls, and in the cache
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
+_APART = 4  # times the poles of a row, or two threads would write to one line of the cache
 
 
 class Bidiagonal:
@@ -106,7 +107,7 @@ class Bidiagonal:
         """
         if self._work is None or self._work.shape[2] != poles.nodes.size:
             self._work = np.empty((2, self.size, poles.nodes.size))
-        (ratio, scale), state = self._work, np.empty((2, poles.nodes.size))
+        (ratio, scale), state = self._work, np.empty((2, _APART * poles.nodes.size))
         self._factor(v, poles, ratio, scale)
         pays = self._pays(poles)
 
