@@ -95,12 +95,9 @@ def _in_steps(a, shift, out):
     side = a.shape[1]
     k = side // 2
     for i in range(side):
-        for j in range(side):
-            out[i, j] = a[i, j]
-    for i in range(shift, k):
         up = k + i - shift
         for j in range(side):
-            out[i, j] -= a[up, j]
+            out[i, j] = a[i, j] - (a[up, j] if shift <= i < k else 0.0)
     for i in range(side):
         for j in range(shift, k):
             out[i, j] -= out[i, k + j - shift]
