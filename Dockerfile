@@ -8,7 +8,7 @@ WORKDIR /opt/source
 RUN python -m venv /opt/factorize
 COPY requirements.lock ./
 RUN /opt/factorize/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY factorize factorize
 COPY solvers solvers
 COPY api api

@@ -133,11 +133,13 @@ advisories: $(STAMP)
 
 # Exact versions and hashes, so that two installs are the same install. First a newer pip: the one that comes with
 # Python 3.11 takes three times as long to read what an index has.
-$(STAMP): requirements-pip.lock requirements-dev.lock pyproject.toml
+# The checkout is what is installed, so links that an archive or a clone has turned into files are made again.
+$(STAMP): requirements-pip.lock requirements-dev.lock pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "factorize needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-pip.lock
 	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements-dev.lock
+	for room in api solvers; do test -d factorize/$$room || ln -sfn ../$$room factorize/$$room; done
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $(STAMP)
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKED = ("factorize", "solvers", "api", "pyproject.toml", "README.md", "LICENSE")
+PACKED = ("factorize", "solvers", "api", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 _BUILD = """
 import os, sys
 from setuptools import build_meta
@@ -23,10 +23,10 @@ print(getattr(build_meta, sys.argv[2])(sys.argv[1]))
 
 
 def tracked(root: Path = ROOT) -> list[str]:
-    """Return the files of the distributions that git holds, as it names them, in order."""
+    """Return the files of the distributions that git holds, as it names them, in order; links to folders are none."""
     command = ["git", "ls-files", "-z", "--", *PACKED]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-    return sorted(name for name in listed.split("\0") if name and os.path.lexists(root / name))
+    return sorted(name for name in listed.split("\0") if name and (root / name).is_file())
 
 
 def commit_of(root: Path = ROOT) -> tuple[str, int]:
@@ -95,11 +95,8 @@ def _copy(root: Path, to: Path) -> None:
     for name in tracked(root):
         source, target = root / name, to / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_symlink():
-            target.symlink_to(source.readlink())
-        else:
-            shutil.copyfile(source, target)
-            target.chmod(0o644)
+        shutil.copyfile(source, target)
+        target.chmod(0o644)
 
 
 def _repacked(data: bytes, second: int) -> bytes:

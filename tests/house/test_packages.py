@@ -1,4 +1,4 @@
-"""The distribution: one name in site-packages, whatever a user's own packages are called."""
+"""The distribution: the whole product from any archive, and one name in site-packages whatever a user's own are called."""
 
 from __future__ import annotations
 
@@ -12,59 +12,64 @@ from pathlib import Path
 import pytest
 from house import ROOT
 
+from release import distributions
 
-def python(code: str, *arguments: str, cwd: Path = ROOT) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+LINKS = {"factorize/api", "factorize/solvers"}
 
 
-def wheel_of(folder: Path, to: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-    done = subprocess.run([*command, str(to), str(folder)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return next(to.glob("*.whl"))
+def git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    return next(built.glob("*.whl"))
+def checkout(how: str, to: Path, built: Path) -> Path:
+    """The sources as one gets them; Python's `zipfile` turns links into files, as many tools do, and pip by it."""
+    if how == "clone":
+        git("clone", "--quiet", "-c", "core.symlinks=false", str(ROOT), str(to))
+    elif how == "sdist":
+        with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+            archive.extractall(to, filter="data")
+    elif how == "tar":
+        git("archive", "--format=tar", "--prefix=factorize-main/", "--output", str(to.with_suffix(".tar")), "HEAD")
+        with tarfile.open(to.with_suffix(".tar")) as archive:
+            archive.extractall(to, filter="data")
+    else:
+        git("archive", "--format=zip", "--prefix=factorize-main/", "--output", str(to.with_suffix(".zip")), "HEAD")
+        with zipfile.ZipFile(to.with_suffix(".zip")) as archive:
+            archive.extractall(to)
+    return to if how == "clone" else next(to.iterdir())
 
 
-PAGE_FILES = {".html", ".css", ".js", ".svg"}
+def files_of_the_package(how: str) -> set[str]:
+    """What git holds, by the names of a wheel: an archive and a clone have a commit, ours the files of today."""
+    held = distributions.tracked() if how == "sdist" else git("ls-tree", "-r", "--name-only", "HEAD").splitlines()
+    inside = {name for name in held if name.startswith(("factorize/", "api/", "solvers/"))} - LINKS
+    return {name if name.startswith("factorize/") else f"factorize/{name}" for name in inside}
 
 
-def names(wheel: Path) -> set[str]:
-    return set(zipfile.ZipFile(wheel).namelist())
+@pytest.mark.parametrize("how", ["zip", "tar", "sdist", "clone"])
+def test_any_archive_gives_the_whole(how: str, built: Path, tmp_path: Path) -> None:
+    sources, made, site = checkout(how, tmp_path / "sources", built), tmp_path / "made", tmp_path / "site"
+    assert all((sources / link).is_dir() for link in LINKS) == (how == "tar")
+    made.mkdir()
+    with zipfile.ZipFile(distributions.run_hook("build_wheel", sources, made, second=1_700_000_000)) as wheel:
+        names = {name for name in wheel.namelist() if not re.match(r"factorize-[\d.]+\.dist-info/", name)}
+        wheel.extractall(site)
+    assert names == files_of_the_package(how)
+    solve_beside_packages_of_a_user(site)
 
 
-def test_a_wheel_has_one_name(wheel: Path) -> None:
-    tops = {name.split("/")[0] for name in names(wheel)}
-    assert {re.sub(r"-[\d.]+\d", "", top) for top in tops} == {"factorize", "factorize.dist-info"}
-    assert {"factorize/solvers/register.py", "factorize/api/cli.py"} < names(wheel)
-    page = {path.relative_to(ROOT) for path in (ROOT / "api/http/console").rglob("*") if path.suffix in PAGE_FILES}
-    assert {f"factorize/{path}" for path in page} < names(wheel)
+def test_half_a_checkout_is_refused(built: Path, tmp_path: Path) -> None:
+    sources = checkout("sdist", tmp_path / "sources", built)
+    (sources / "solvers").rename(tmp_path / "solvers")
+    with pytest.raises(RuntimeError, match="'solvers' does not exist"):
+        distributions.run_hook("build_wheel", sources, tmp_path, second=1_700_000_000)
 
 
-def test_a_source_distribution_makes_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
-    again = wheel_of(next((tmp_path / "unpacked").iterdir()), tmp_path / "again")
-    assert names(again) == names(wheel)
-
-
-@pytest.fixture
-def site(wheel: Path, tmp_path: Path) -> Path:
-    """A folder of packages: ours as installed, and a user's own `api` and `solvers`."""
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
+def solve_beside_packages_of_a_user(site: Path) -> None:
+    """Solve with an installed wheel, beside a user's own `api` and `solvers`."""
     for name in ("api", "solvers"):
         (site / name).mkdir()
         (site / name / "__init__.py").write_text("OWNER = 'user'\n")
-    return site
-
-
-def test_ours_and_a_users_packages_stand_side_by_side(site: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import api, solvers, factorize.solvers, factorize.api.cli\n"
@@ -74,4 +79,5 @@ def test_ours_and_a_users_packages_stand_side_by_side(site: Path) -> None:
         "print(factorize.solvers.solve(spec).manifest['spec']['workload']['n'])\n"
         "try:\n    import solvers.register\nexcept ModuleNotFoundError: print('theirs')\n"
     )
-    assert python(code, str(site), cwd=site).split() == ["8", "theirs"]
+    done = subprocess.run([sys.executable, "-c", code, str(site)], cwd=site, capture_output=True, text=True)
+    assert done.stdout.split() == ["8", "theirs"], done.stderr

@@ -10,9 +10,8 @@ PACKAGES = ("factorize", "solvers", "api")
 
 
 def files(package: str) -> list[Path]:
-    """Files of one folder; `factorize/solvers` and `factorize/api` are links to the other two, and no part of it."""
-    links = [ROOT / "factorize" / name for name in ("solvers", "api")] if package == "factorize" else []
-    return sorted(p for p in (ROOT / package).rglob("*.py") if not any(link in p.parents for link in links))
+    """Files of one folder; what links lead to is no part of it."""
+    return sorted((ROOT / package).rglob("*.py"))
 
 
 def blocks(page: str) -> str:
