@@ -1,0 +1,66 @@
+"""The lock of a run: one process at a time goes on with a receipt or a checkpoint, since two would use one noise twice.
+
+It is the kernel's record lock on `FILE.lock` beside the file that is continued. It ends with its process, however that
+ends, and no fork inherits it. The lock's file names its holder, for the message of whoever comes second.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from factorize.errors import InvalidParameter
+
+_MAX_HOLDER_BYTES = 300  # a host's name has at most 253 characters
+_held: dict[Path, tuple[int, RunLock]] = {}  # descriptors stay open: to close one would end the process's lock
+os.register_at_fork(after_in_child=_held.clear)
+
+
+class RunLock:
+    """The right to continue a run, taken here and kept until `release` or the end of the process.
+
+    Within one process the lock goes to whoever takes it last, as where a notebook's cell runs again. So a holder also
+    compares the file with what it wrote last.
+
+    Args:
+        path: the file that is continued.
+        field: the parameter that named it, for the message.
+
+    Raises:
+        InvalidParameter: another process has it.
+        OSError: the lock's file cannot be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, field: str) -> None:
+        whole = Path(path).resolve()
+        self._path = whole.with_name(whole.name + ".lock")
+        known = _held.get(self._path)
+        _held[self._path] = (self._taken(field) if known is None else known[0], self)
+
+    def release(self) -> None:
+        """Let another process go on; nothing happens where another holder in this process has taken it since."""
+        descriptor, holder = _held.get(self._path, (-1, None))
+        if holder is self:
+            del _held[self._path]
+            os.close(descriptor)
+
+    def _taken(self, field: str) -> int:
+        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, _MAX_HOLDER_BYTES).decode(errors="replace").strip()
+            os.close(descriptor)
+            if not isinstance(error, BlockingIOError | PermissionError):  # the two that POSIX allows for a lock held
+                raise
+            raise InvalidParameter(
+                f"{self._path.with_suffix('')} is continued by {holder or 'another process'}, and a second process "
+                "would use the noise of the same steps twice; end that process first, or begin a run with a seed and a "
+                "path of its own",
+                field=field,
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        return descriptor

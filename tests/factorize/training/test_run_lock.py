@@ -1,0 +1,60 @@
+"""The lock of a run: one process at a time, named to whoever comes second, and free when its holder is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from factorize.errors import InvalidParameter
+from factorize.training.run_lock import RunLock
+
+HOLD = """
+import sys
+from factorize.training.run_lock import RunLock
+lock = RunLock(sys.argv[1], field="path")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def refused_in_a_fork(path: Path) -> bool:
+    """Whether another process, which has inherited what this one has, does not get the lock."""
+    child = os.fork()
+    if not child:
+        try:
+            RunLock(path, field="path")
+        except InvalidParameter:
+            os._exit(17)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        holder = re.escape(f"run.json is continued by process {other.pid} on {socket.gethostname()}")
+        for _ in range(2):
+            with pytest.raises(InvalidParameter, match=holder):
+                RunLock(path, field="path")
+        os.kill(other.pid, signal.SIGKILL)
+    RunLock(path, field="path").release()
+
+
+def test_in_one_process_the_last_holder_has_it_and_a_fork_has_not(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    first = RunLock(path, field="path")
+    second = RunLock(tmp_path / "." / "run.json", field="path")
+    first.release()  # which has no lock any more
+    assert refused_in_a_fork(path)
+    second.release()
+    assert not refused_in_a_fork(path)
