@@ -28,7 +28,6 @@ from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import Job, JobOrder, SolveEnding
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import Readiness, SolveCounts
-from factorize.api.pace import machine_pace
 from factorize.api.results import Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.telemetry import about, current_trace, record_job
@@ -218,13 +217,11 @@ class SolverService:
         """Return canonical spec, digest, whether an answer is stored, estimate and notes. Solves and stores nothing."""
         posted = source if isinstance(source, Spec) else parse_spec(source)
         spec = self.canonical(posted)
-        needed = solvers.estimate(spec)
-        until_done = round(machine_pace().service(spec, needed), 3)  # `needed` is bytes and seconds of the solver
         return {
             "spec": spec.document(),
             "spec_digest": spec.digest,
             "known": self.results.answer(spec) is not None,
-            "estimate": {**vars(needed), "until_done": until_done},
+            "estimate": vars(solvers.estimate(spec)),
             "notes": notes_of_choice(posted, spec, _WITH_MEMORY),
         }
 

@@ -50,7 +50,6 @@ def run(report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with service(str(Path(folder) / "store")) as host:
             _until_done(report, host)
-            _estimated(report, host)
             _posted_again(report, host)
         _proofs(report)
         _command_line(report, Path(folder))
@@ -174,35 +173,6 @@ def done(connection: http.client.HTTPConnection, spec: Document) -> float:
             return time.perf_counter() - began
         if document.get("state") not in ("queued", "running"):
             raise ValueError(f"{spec} ended as {document}")
-
-
-def _estimated(report: Report, host: str) -> None:
-    """Ask for an estimate, then solve, and see for how many specs it was right within a factor of 2."""
-    report.heading("Estimated, then posted until done")
-    n = 12 if report.quick else 200
-    epochs_of = {"participation": {"kind": "fixed_epochs", "epochs": 4}}
-    apart = {"participation": {"kind": "min_sep", "min_sep": 8}}
-    specs = {
-        "dense": prefix(n + 1, "dense"),
-        "dense, 4 epochs": prefix(4 * (n // 4 + 1), "dense") | epochs_of,
-        "dense, n=1500": prefix(n if report.quick else 1500, "dense"),
-        "square_root": prefix(n + 2, "square_root"),
-        "nu_toeplitz, tuned": prefix(n + 3, "nu_toeplitz", nu="tune"),
-        "banded of 8": prefix(n + 4, "banded", bands=8) | apart,
-        "toeplitz": prefix(n + 5, "toeplitz"),
-        "blt of 2": prefix(n + 6, "blt", buffers=2),
-        "buffered_linear of 2": prefix(n + 7, "buffered_linear", buffers=2),
-        "tree": prefix(n + 8, "tree", decoder="online"),
-    }
-    connection, within = http.client.HTTPConnection(host), 0
-    for label, spec in specs.items():
-        connection.request("POST", "/v1/canonicalize", json.dumps(spec))
-        expected = json.loads(connection.getresponse().read())["estimate"]["until_done"]
-        seconds = done(connection, spec)
-        within += 0.5 <= expected / seconds <= 2.0
-        report.row(label, seconds=seconds, ratio=expected / seconds, of="estimate / truth", note=duration(expected))
-    connection.close()
-    report.remark(f"{within} of {len(specs)} estimates were within a factor 2")
 
 
 def _posted_again(report: Report, host: str) -> None:

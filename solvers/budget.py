@@ -28,11 +28,6 @@ class Estimate:
     seconds: float
     bytes: int
 
-    @property
-    def multiplications(self) -> float:
-        """What the seconds stand for, beyond those of the smallest solve."""
-        return max(0.0, self.seconds - _BASE_SECONDS) * _RATE
-
 
 def estimate_of(*, entries: float, multiplications: float) -> Estimate:
     """Return the estimate for a number of stored doubles and of multiplications."""

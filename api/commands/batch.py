@@ -29,7 +29,6 @@ from factorize.errors import FactorizeError, ServiceUnreachable
 
 if TYPE_CHECKING:
     from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
-    from factorize.api.pace import Pace
     from factorize.api.terminal.progress import Display
     from factorize.client.service import Service
     from factorize.spec import Spec
@@ -60,7 +59,6 @@ def batch(
     failed solves are reported, the rest is done, and the command exits with 3.
     """
     from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
-    from factorize.api.pace import Pace, machine_pace
     from factorize.api.settings import load_settings
     from factorize.api.workers.pool import machine_processors
     from factorize.client.service import Service
@@ -70,14 +68,14 @@ def batch(
     lanes: Open | None = None
     if service is not None:
         remote = Service(service)
-        items, width, stored = _expand(specs, None, Pace()), 1, remote.status
+        items, width, stored = _expand(specs, None), 1, remote.status
         lanes = partial(RemoteLanes, service)
         if dry_run:
             _price(items, remote)
     else:
         results = existing_results(store) if dry_run else open_results(store, create=True)
         processors = load_settings().processors
-        items = _expand(specs, results, machine_pace())
+        items = _expand(specs, results)
         width = min(processors or machine_processors(), max(1, sum(item.state == "to solve" for item in items)))
         if results is not None:
             stored = results.manifest
@@ -105,7 +103,7 @@ def batch(
     return *shown, ExitCode.OK if all(item.state in GOOD for item in items) else ExitCode.SOLVE_FAILED
 
 
-def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:
+def _expand(path: Path, results: Store | None) -> list[Item]:
     """Name each spec's mechanism and look for its answer; a spec that was listed before is not done twice."""
     from factorize.api.commands.batch_lists import each_spec
 
@@ -113,7 +111,7 @@ def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:
     for item in each_spec(path):
         items.append(item)
         if item.spec is not None:
-            _look_up(item, item.spec, results, pace)
+            _look_up(item, item.spec, results)
         if item.spec_digest is not None:
             if item.spec_digest in seen:
                 item.state, item.spec = "duplicate", None
@@ -121,7 +119,7 @@ def _expand(path: Path, results: Store | None, pace: Pace) -> list[Item]:
     return items
 
 
-def _look_up(item: Item, listed: Spec, results: Store | None, pace: Pace) -> None:
+def _look_up(item: Item, listed: Spec, results: Store | None) -> None:
     """Note the mechanism and the stored answer of a spec, else what it takes."""
     from factorize.api.local import choose, estimate
 
@@ -139,7 +137,7 @@ def _look_up(item: Item, listed: Spec, results: Store | None, pace: Pace) -> Non
     item.spec = spec
     with suppress(FactorizeError):  # too large: the solve says so
         needed = estimate(spec)
-        item.seconds, item.bytes = pace.service(spec, needed), needed.bytes
+        item.seconds, item.bytes = needed.seconds, needed.bytes
 
 
 def _cost(items: list[Item], lanes: int) -> dict[str, float]:
@@ -209,7 +207,7 @@ def _price(items: list[Item], service: Service) -> None:
         if item.spec is not None:
             document = service.canonicalize(item.spec)
             item.state = "cached" if document["known"] else item.state
-            item.seconds, item.bytes = document["estimate"]["until_done"], document["estimate"]["bytes"]
+            item.seconds, item.bytes = document["estimate"]["seconds"], document["estimate"]["bytes"]
 
 
 def _summary(items: list[Item]) -> str:

@@ -119,27 +119,20 @@ def estimate(spec: SpecText, store: str | None = None) -> Shown:
     """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing."""
     from factorize.api.local import choose
     from factorize.api.local import estimate as estimate_of
-    from factorize.api.pace import machine_pace
 
     results = existing_results(store)
     chosen = choose(read_spec(spec))
-    needed, pace = estimate_of(chosen), machine_pace()
-    until, posted = pace.command(chosen, needed), pace.service(chosen, needed)
+    needed = estimate_of(chosen)
     known = results is not None and results.find(chosen) is not None
     document = {
         "spec": chosen.document(),
         "spec_digest": chosen.digest,
         "known": known,
-        "estimate": {
-            "seconds": needed.seconds,
-            "bytes": needed.bytes,
-            "until_done": round(until, 3),
-            "until_done_posted": round(posted, 3),
-        },
+        "estimate": {"seconds": needed.seconds, "bytes": needed.bytes},
     }
     lines = [
         f"mechanism     {chosen.mechanism.kind}",
-        f"until done    {describe_seconds(until)} by `factorize solve`, {describe_seconds(posted)} posted to a service",
+        f"time          {describe_seconds(needed.seconds)} on two idle cores; more until kernels are compiled",
         f"memory        {needed.bytes / 2**20:.0f} MiB",
         f"stored        {'yes: it is not solved again' if known else 'no'}",
     ]

@@ -68,7 +68,7 @@ _WHO = "name:text scopes:Scope[] quotas:KeyQuotas"
 
 TYPES["residual"] = _object("Of B C - A.", "max_abs:number")
 TYPES["place"] = _object("Where, and what is wrong there.", "pointer:text detail:text")
-TYPES["estimate"] = _object("To solve.", "seconds:number bytes:count until_done:number")
+TYPES["estimate"] = _object("To solve.", "seconds:number bytes:count")
 
 ANSWERS: Mapping[str, Schema] = {
     "Sensitivity": _object(

@@ -161,7 +161,7 @@ def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, Any]:
         parameters: of the model, or None.
     """
     from factorize.accounting.schemes import SCHEMES
-    from factorize.api.pace import step_pace
+    from factorize.api.questions.step_pace import step_pace
 
     steps = table["spec"]["workload"].get("n")
     pace = None if parameters is None else step_pace()

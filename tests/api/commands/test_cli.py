@@ -499,10 +499,10 @@ def test_batch_shows_the_expansion_first_and_solves_nothing_on_a_dry_run(factori
 def test_an_estimate_solves_nothing_and_knows_what_is_stored(factorize: CommandLine) -> None:
     first = factorize("estimate", spec_text(4, **SQUARE_ROOT), "--output", "json").json()
     assert not (factorize.home / ".local").exists()
-    assert not first["known"] and first["estimate"]["until_done"] > first["estimate"]["until_done_posted"] > 0
+    assert not first["known"] and first["estimate"]["seconds"] > 0
     factorize("solve", spec_text(4, **SQUARE_ROOT))
     again = factorize("estimate", spec_text(4, **SQUARE_ROOT))
-    assert "not solved again" in again.out and "until done" in again.out
+    assert "not solved again" in again.out and "idle cores" in again.out
 
 
 def test_batch_reports_bad_lines_and_failures_and_does_the_rest(factorize: CommandLine) -> None:

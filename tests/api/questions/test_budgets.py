@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import factorize
-from factorize.api.pace import StepPace, step_pace
 from factorize.api.questions.advice import advice_text, advise
 from factorize.api.questions.comparison import text
+from factorize.api.questions.step_pace import StepPace, step_pace
 from factorize.api.questions.training_job import RecommendRequest, read_job
 from factorize.errors import InvalidParameter, InvalidSpec
 

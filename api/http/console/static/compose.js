@@ -79,8 +79,7 @@ class Understood {
       terms([
         ["spec digest", el("code", { class: "digest" }, spec_digest)],
         ["known", known ? "yes, it is stored" : "no, it has to be solved"],
-        ["until it is done", known ? "at once" : `about ${seconds(estimate.until_done)}`],
-        ["of which the solver", known ? null : `about ${seconds(estimate.seconds)}`],
+        ["until it is done", known ? "at once" : `about ${seconds(estimate.seconds)}`],
         ["memory", known ? null : bytes(Math.round(estimate.bytes))],
       ]),
       details("Canonical spec", el("pre", { tabindex: "0" }, JSON.stringify(spec, null, 2))),
