@@ -21,18 +21,9 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
-    FactorizationNoise,
-    PrivateSums,
-    Run,
-    Sgd,
-    SoftmaxRegression,
-    dp_ftrl,
-    fixed_order,
-    method_spec,
-    ones,
-)
+from factorize.training import fixed_order
 from papers.algorithms import Ball, Machine, accelerated_dp_srgd, dp_srg, mu2_workload, srg_workload, untrusted_mu2
+from papers.training import FactorizationNoise, PrivateSums, Run, Sgd, SoftmaxRegression, dp_ftrl, method_spec, ones
 
 BATCH = 30
 EXAMPLES = 1440

@@ -47,7 +47,7 @@ def _program(spec: Mapping[str, Any], imports: Sequence[str], *lines: str) -> st
     standard = ["import json"] * long + ["import secrets"] * secret + ["from pathlib import Path"] * long
     shown = _SPEC_IN_FILE if long else f"spec = {spec!r}"
     if _rates(spec):
-        imports, lines = [*imports, "from factorize.training.optimizers import schedule_rates"], (_SCHEDULE, *lines)
+        imports, lines = [*imports, "from factorize.training import schedule_rates"], (_SCHEDULE, *lines)
     return "\n".join([*standard, *imports, "", shown, *lines])
 
 

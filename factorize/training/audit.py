@@ -18,8 +18,7 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, extras_named
 from factorize.numbers.gaussian import gaussian_epsilon
-from factorize.privacy import Adjacency, Calibration
-from factorize.training.clip import GradientFunction, Rows, contributions_at
+from factorize.privacy import Calibration
 
 Trial = Callable[[int, int], float]
 """From (world, seed) to a score, larger where the releases look like world 1: worlds 0 and 1 are the neighbours."""
@@ -154,36 +153,6 @@ def clopper_pearson_upper(count: int, trials: int, confidence: float) -> float:
     from scipy.special import betaincinv
 
     return 1.0 if count >= trials else float(betaincinv(count + 1, trials - count, confidence))
-
-
-def neighbours(
-    gradient: GradientFunction, example: int, contribution: np.ndarray, adjacency: Adjacency | str
-) -> tuple[GradientFunction, GradientFunction]:
-    """Return the gradient functions of two data sets that differ in one example, whose gradient is then a constant.
-
-    World 0 has the zero vector (zero-out) or the opposite contribution (replace-one), world 1 the contribution. Make it
-    so long that the clipping always acts: then it lets through as much as it ever does. What is clipped is the gradient
-    in most systems, so the contribution is longer than the clip norm. DP-SRG clips g_t - c_t g_{t-1}, (1 - c_t) times a
-    constant gradient: the contribution is at least clip / (1 - max c_t), and no constant will do for c_t = 1.
-    Shorter ones make a weak audit, which a broken run passes.
-
-    Args:
-        gradient: of all other examples.
-        example: index of the one that differs.
-        contribution: its gradient, of the weights' shape.
-        adjacency: `zero_out` or `replace_one`.
-    """
-    opposite = np.zeros_like(contribution) if Adjacency.parse(adjacency) is Adjacency.ZERO_OUT else -contribution
-
-    def planted(value: np.ndarray) -> GradientFunction:
-        def function(weights: np.ndarray, batch: np.ndarray) -> Rows:
-            rows = np.array(contributions_at(gradient, weights, batch).dense(), dtype=np.float64)
-            rows[np.asarray(batch) == example] = value
-            return Rows(rows)
-
-        return function
-
-    return planted(opposite), planted(contribution)
 
 
 def likelihood_ratio(strategy: np.ndarray, difference: np.ndarray) -> Callable[[np.ndarray], float]:

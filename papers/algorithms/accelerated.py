@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.training.clip import Contributions, GradientFunction, contributions_at
-from factorize.training.ftrl import Observer, Run, guarantee, unobserved
 from factorize.training.orders import Order
-from factorize.training.private_sums import Sums
 from papers.algorithms.differences import combined
 from papers.algorithms.machines import mean_divisor
 from papers.algorithms.projections import Projection
+from papers.training.clip import Contributions, GradientFunction, contributions_at
+from papers.training.ftrl import Observer, Run, guarantee, unobserved
+from papers.training.private_sums import Sums
 
 
 def accelerated_dp_srgd(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.training.clip import Contributions, Rows
-from factorize.training.models import OuterProducts
+from papers.training.clip import Contributions, Rows
+from papers.training.models import OuterProducts
 
 
 def combined(one: Contributions, factor: float, other: Contributions, other_factor: float) -> Contributions:

@@ -24,10 +24,10 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.training.ftrl import Observer, Run, guarantee, unobserved
-from factorize.training.private_sums import PrivateSums, Sums
 from papers.algorithms.machines import Machine, mean_divisor, summed_increments
 from papers.algorithms.projections import Projection
+from papers.training.ftrl import Observer, Run, guarantee, unobserved
+from papers.training.private_sums import PrivateSums, Sums
 
 
 def untrusted_mu2(

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.training.clip import GradientFunction, contributions_at
-from factorize.training.ftrl import Observer, Run, guarantee, unobserved
-from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
-from factorize.training.private_sums import Sums
 from papers.algorithms.differences import combined
 from papers.algorithms.machines import mean_divisor
 from papers.algorithms.projections import Projection, everywhere
+from papers.training.clip import GradientFunction, contributions_at
+from papers.training.ftrl import Observer, Run, guarantee, unobserved
+from papers.training.optimizers import Optimizer
+from papers.training.private_sums import Sums
 
 
 def dp_srg(

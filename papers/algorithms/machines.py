@@ -10,10 +10,10 @@ from functools import reduce
 import numpy as np
 
 from factorize.errors import InvalidParameter
-from factorize.training.clip import GradientFunction, clipped_sum, contributions_at
 from factorize.training.orders import Order
-from factorize.training.private_sums import Sums
 from papers.algorithms.differences import combined
+from papers.training.clip import GradientFunction, clipped_sum, contributions_at
+from papers.training.private_sums import Sums
 
 
 @dataclass(frozen=True)

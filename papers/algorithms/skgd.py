@@ -20,11 +20,11 @@ from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
-from factorize.training.clip import Rows, clipped_sum
-from factorize.training.ftrl import Observer, Run, unobserved
 from factorize.training.orders import full_batch
 from papers.algorithms.filtered_noise import standard_row
 from papers.algorithms.sketches import Draw, Sketch
+from papers.training.clip import Rows, clipped_sum
+from papers.training.ftrl import Observer, Run, unobserved
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization

@@ -13,7 +13,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
-from factorize.training.private_sums import FactorizationNoise
+from papers.training.private_sums import FactorizationNoise
 
 
 class StampedNoise:

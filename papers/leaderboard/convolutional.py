@@ -2,7 +2,7 @@
 
 Two convolutions of 3 x 3 with 8 and 16 channels, tanh, averages over 2 x 2, and a linear layer: 1898 numbers for the
 8 x 8 pixels of scikit-learn's digits. An example's gradient is its own, by torch.func. All models begin with the same
-public weights. papers/tests/test_convolutional.py holds it to `factorize.training.dp_ftrl`.
+public weights. papers/tests/test_convolutional.py holds it to `papers.training.dp_ftrl`.
 """
 
 from __future__ import annotations

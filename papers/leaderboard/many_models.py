@@ -3,7 +3,7 @@
 Clipped gradients and correlated noise, single precision. Each seed has batches and normal numbers of its own; the
 models of one seed share them and differ in scale and rate. What kind of model it is, a `Kind` says: logistic
 regression here, a network in convolutional.py. tests/house/test_leaderboard.py holds it to
-`factorize.training.dp_ftrl`.
+`papers.training.dp_ftrl`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import numpy as np
 
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.training import PlainSums, Sgd, dp_ftrl, method_spec, ones
 from factorize.training.orders import Order
 from papers.reproductions.accounting import multipliers
 from papers.reproductions.comparison import Comparison
@@ -24,6 +23,7 @@ from papers.reproductions.correlated_figure import SAMPLED, Accuracies, draw, ju
 from papers.reproductions.images import CLASSES, Images, load_images
 from papers.reproductions.kept_results import KeptResults, solved_once
 from papers.reproductions.together import correlated_rows, poisson_batches, train
+from papers.training import PlainSums, Sgd, dp_ftrl, method_spec, ones
 
 TITLE = "Koloskova et al. 2023, Figure 3 (a, b): test accuracy on MNIST over epsilon, 1 and 16 epochs, T = 2048"
 

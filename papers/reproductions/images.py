@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from factorize.training import OuterProducts, SoftmaxRegression
+from papers.training import OuterProducts, SoftmaxRegression
 
 CLASSES = 10
 DIGITS_FOR_TRAINING = 1440

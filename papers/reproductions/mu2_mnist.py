@@ -22,7 +22,7 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import FactorizationNoise, Order, PrivateSums, Run, SoftmaxRegression, fixed_order, ones
+from factorize.training import Order, fixed_order
 from papers.algorithms import (
     DIFFERENCED,
     Ball,
@@ -37,6 +37,7 @@ from papers.algorithms import (
 from papers.algorithms.dp_mu2 import Mu2Recipe
 from papers.reproductions.comparison import Comparison, mean_and_error
 from papers.reproductions.images import CLASSES, Images, load_images
+from papers.training import FactorizationNoise, PrivateSums, Run, SoftmaxRegression, ones
 
 TITLE = "Reshef, Levy 2024 (DP-mu^2-FL), Tables 1 and 2: test loss and accuracy on MNIST"
 

@@ -3,7 +3,7 @@
 The protocol is appendix G's: 20 passes of 100 batches, clip norm 1, momentum 0.95 (none for DP-SGD), rates that cool
 down linearly to 0.05 over the last quarter, a grid of rates chosen on training data, 12 seeds. The model is logistic
 regression on the raw features, not the paper's networks: accuracies are not comparable with the printed ones, and none
-is compared. A module of torch takes its place with `factorize.adapters.torch_gradients`. "x S" is a mechanism that is
+is compared. A module of torch takes its place with `papers.training.torch_gradients`. "x S" is a mechanism that is
 begun anew S times.
 """
 
@@ -19,13 +19,14 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import Order, PrivateSums, Sgd, cool_down_rates, dp_ftrl, fixed_order, method_spec, ones
-from factorize.training.specs import Method
+from factorize.training import Order, fixed_order
 from papers.algorithms import StampedNoise
 from papers.reproductions.comparison import Comparison, mean_and_error
 from papers.reproductions.images import Images, load_images
 from papers.reproductions.kept_results import KeptResults
 from papers.reproductions.user_data import load_npz
+from papers.training import PrivateSums, Sgd, cool_down_rates, dp_ftrl, method_spec, ones
+from papers.training.specs import Method
 
 TITLE = "Choquette-Choo et al. 2024, Figure 4 (CIFAR-10, StackOverflow): its protocol on the user's data"
 

@@ -18,21 +18,20 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
+from factorize.training import Order, fixed_order
+from papers.algorithms import dp_srg, srg_workload
+from papers.reproductions.comparison import Comparison, mean_and_error
+from papers.reproductions.images import load_images
+from papers.training import (
     FactorizationNoise,
-    Order,
     PlainSums,
     PrivateSums,
     Sgd,
     SoftmaxRegression,
     dp_ftrl,
-    fixed_order,
     method_spec,
     ones,
 )
-from papers.algorithms import dp_srg, srg_workload
-from papers.reproductions.comparison import Comparison, mean_and_error
-from papers.reproductions.images import load_images
 
 TITLE = "Choquette-Choo et al. 2024 (DP-SRG), Figure 1: test accuracy on MNIST at (0.1, 1e-6), one epoch"
 

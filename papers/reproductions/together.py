@@ -1,4 +1,4 @@
-"""DP-FTRL at many noise levels at once: the recursion of `factorize.training.dp_ftrl`, one matrix product for all.
+"""DP-FTRL at many noise levels at once: the recursion of `papers.training.dp_ftrl`, one matrix product for all.
 
 The runs share the batches and the standard normal numbers and differ in their scale, so that a grid of epsilons costs
 little more than one run. Single precision. tests/house/test_papers.py holds it to `dp_ftrl`.

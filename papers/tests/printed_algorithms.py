@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.privacy import Calibration
-from factorize.training.clip import GradientFunction, Rows, clipped_sum, contributions_at
 from factorize.training.orders import Order
 from papers.algorithms.differences import combined
+from papers.training.clip import GradientFunction, Rows, clipped_sum, contributions_at
 
 
 def printed_trusted_mu2(

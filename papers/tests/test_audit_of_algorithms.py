@@ -26,8 +26,7 @@ from training_cases import nothing
 from factorize.factorization import Factorization
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import FactorizationNoise, PrivateSums, Sgd, method_spec, ones
-from factorize.training.audit import audit, likelihood_ratio, neighbours
+from factorize.training.audit import audit, likelihood_ratio
 from papers.algorithms import (
     DIFFERENCED,
     Ball,
@@ -47,11 +46,39 @@ from papers.algorithms import (
     unaccelerated_dp_srgd,
     untrusted_mu2,
 )
+from papers.training import FactorizationNoise, PrivateSums, Sgd, dp_ftrl, method_spec, ones
+from papers.training.neighbours import neighbours
 
 
 @pytest.fixture(scope="module")
 def optimum() -> Factorization:
     return solve(parse_spec(method_spec("dp_mf", ones(6))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("adjacency", "factor"), [("zero_out", 1), ("replace_one", 2)])
+def test_dp_ftrl_with_the_optimal_factorization(adjacency: str, factor: int, optimum: Factorization) -> None:
+    worlds, optimizer = planted(2, adjacency), Sgd(learning_rate=0.1, momentum=0.5)
+    score = likelihood_ratio(optimum.rows("C", 0, 6), difference([2], 6, clip_norm=0.5, factor=factor))
+
+    def trial(world: int, seed: int) -> float:
+        door = door_of(optimum, seed, clip_norm=0.5, adjacency=adjacency)
+        return score(releases_of(dp_ftrl, worlds[world], np.zeros(D), one_by_one(6), door, optimizer=optimizer))
+
+    holds_and_is_tight(trial, door_of(optimum, 0, clip_norm=0.5, adjacency=adjacency).calibration, 1)
+
+
+@pytest.mark.slow
+def test_dp_memf_over_three_epochs() -> None:
+    factors = solve(parse_spec(method_spec("dp_memf", ones(6), epochs=3)))
+    worlds, order, optimizer = planted(1, "zero_out"), one_by_one(2, epochs=3), Sgd(learning_rate=0.1)
+    score = likelihood_ratio(factors.rows("C", 0, 6), difference([1, 3, 5], 6, clip_norm=2.0))
+
+    def trial(world: int, seed: int) -> float:
+        door = door_of(factors, seed, clip_norm=2.0)
+        return score(releases_of(dp_ftrl, worlds[world], np.zeros(D), order, door, optimizer=optimizer))
+
+    holds_and_is_tight(trial, door_of(factors, 0, clip_norm=2.0).calibration, 2)
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from factorize.training import PlainSums, Sgd, dp_ftrl, fixed_order
+from factorize.training import fixed_order
+from papers.training import PlainSums, Sgd, dp_ftrl
 
 
 class Replayed:
@@ -22,10 +23,10 @@ class Replayed:
 def test_all_networks_at_once_are_dp_ftrl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skipped where there is no torch; `make test-frameworks` runs it."""
     torch = pytest.importorskip("torch")
-    from factorize.adapters.torch_gradients import ModuleGradients
     from papers.leaderboard import convolutional as network
     from papers.leaderboard import many_models as many
     from papers.reproductions.images import Images
+    from papers.training.torch_gradients import ModuleGradients
 
     monkeypatch.setattr(many, "PIECE", 10)  # so that batches come in pieces
     monkeypatch.setattr(network, "AT_ONCE", 4)

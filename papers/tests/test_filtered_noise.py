@@ -9,10 +9,10 @@ import pytest
 
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.privacy import PrivacyTarget
-from factorize.training import Rows
 from papers.algorithms import DIFFERENCED, INDEPENDENT, FilteredNoise
 from papers.algorithms.differences import combined
 from papers.algorithms.filtered_noise import filtered_sensitivity
+from papers.training import Rows
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 SINGLE = {"kind": "single"}

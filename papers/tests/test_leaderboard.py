@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made import Replayed, made_images
 
-from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order
+from factorize.training import fixed_order
 from papers.leaderboard import accuracy_predictors as predictors
 from papers.leaderboard import leaderboard, many_models
 from papers.leaderboard import leaderboard_page as page
@@ -17,6 +17,7 @@ from papers.leaderboard.__main__ import GRIDS, grid_for
 from papers.leaderboard.made_table import made_table
 from papers.leaderboard.systems import SYSTEMS
 from papers.reproductions.kept_results import KeptResults
+from papers.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl
 
 
 @pytest.mark.parametrize("scheduled", [False, True])

@@ -16,7 +16,7 @@ from made import Replayed, made_images
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, fixed_order, method_spec, ones
+from factorize.training import fixed_order
 from papers import compare_algorithms
 from papers.reproductions import accounting, adam_mnist, correlated_epsilons, correlated_figure, srg_mnist, together
 from papers.reproductions.__main__ import NAMES, main
@@ -25,6 +25,7 @@ from papers.reproductions.correlated_quadratic import factorized, norms
 from papers.reproductions.images import load_images
 from papers.reproductions.kept_results import KeptResults
 from papers.reproductions.user_data import load_npz
+from papers.training import PlainSums, Sgd, SoftmaxRegression, dp_ftrl, method_spec, ones
 
 
 def test_agreement_is_within_tolerance_and_three_errors() -> None:

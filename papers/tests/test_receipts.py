@@ -16,7 +16,7 @@ from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import FactorizationNoise, PrivateSums, Sgd, dp_ftrl, fixed_order, method_spec, ones
+from factorize.training import fixed_order
 from factorize.training.receipt import Receipt
 from papers.algorithms import (
     DIFFERENCED,
@@ -36,6 +36,7 @@ from papers.algorithms import (
     trusted_mu2,
     untrusted_mu2,
 )
+from papers.training import FactorizationNoise, PrivateSums, Sgd, dp_ftrl, method_spec, ones
 
 N, BATCH, EPOCHS = 6, 4, 2
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)

@@ -10,9 +10,10 @@ from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import PrivateSums, Sgd, cool_down_rates, dp_ftrl, fixed_order, method_spec, ones
+from factorize.training import fixed_order
 from papers.algorithms import Quadratic, StampedNoise
 from papers.algorithms.stamped import stamped_sensitivity
+from papers.training import PrivateSums, Sgd, cool_down_rates, dp_ftrl, method_spec, ones
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 

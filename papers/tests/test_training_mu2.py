@@ -13,7 +13,7 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.series import series_quotient
 from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.training import PlainSums, PrivateSums, fixed_order
+from factorize.training import fixed_order
 from papers.algorithms import (
     DIFFERENCED,
     Ball,
@@ -29,6 +29,7 @@ from papers.algorithms import (
     trusted_mu2,
     untrusted_mu2,
 )
+from papers.training import PlainSums, PrivateSums
 
 LINE = Quadratic(np.array([1.0]), np.array([1.0]))  # f = (x - 1)^2 / 2
 PLAIN = PlainSums(divisor=1)

@@ -12,7 +12,6 @@ from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import method_spec, ones
 from papers.algorithms import (
     BlockSketch,
     Lengths,
@@ -24,6 +23,7 @@ from papers.algorithms import (
     sketch_calibration,
     strongly_convex_lengths,
 )
+from papers.training import method_spec, ones
 
 EXACT = PrivacyTarget(epsilon=1.0, delta=1e-5)
 CURVATURE = np.array([4.0, 1.0, 1.0, 0.5])

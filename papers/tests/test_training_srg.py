@@ -14,19 +14,7 @@ from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
-    FactorizationNoise,
-    PlainSums,
-    PrivateSums,
-    Rows,
-    Sgd,
-    SoftmaxRegression,
-    dp_ftrl,
-    fixed_order,
-    full_batch,
-    method_spec,
-    ones,
-)
+from factorize.training import fixed_order, full_batch
 from papers.algorithms import (
     Ball,
     Quadratic,
@@ -37,6 +25,17 @@ from papers.algorithms import (
     everywhere,
     srg_workload,
     unaccelerated_dp_srgd,
+)
+from papers.training import (
+    FactorizationNoise,
+    PlainSums,
+    PrivateSums,
+    Rows,
+    Sgd,
+    SoftmaxRegression,
+    dp_ftrl,
+    method_spec,
+    ones,
 )
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.privacy import PrivacyTarget
-from factorize.training import PrivateSums
 from papers.algorithms import INDEPENDENT, FilteredNoise
+from papers.training import PrivateSums
 
 
 def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ from factorize.training.bin_draws import (
 from factorize.training.bins import TAU, BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
-from factorize.training.private_sums import PrivateSums
+from papers.training.private_sums import PrivateSums
 
 OTHER = hashlib.sha256(b"another").digest()
 

@@ -3,7 +3,7 @@
 With C = I this is DP-SGD; with the optimal C for one epoch DP-MF (Denisov et al. 2022; K23, section 3), under
 lambda_tau DP-MF+ (K23, section 5); for several epochs DP-MEMF (S24, algorithm 2); with a Toeplitz C of damping nu
 nu-DP-FTRL (C24, equation 13); with the tree of DP-FTRL or C = S (anti-PGD, K23, example 3.2) the older ones. They
-differ in C alone: `factorize.training.specs` writes the spec of each.
+differ in C alone: `papers.training.specs` writes the spec of each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from factorize.privacy import Calibration
 from factorize.training.bins import BallsInBins
-from factorize.training.clip import GradientFunction, contributions_at
-from factorize.training.optimizers import Optimizer
 from factorize.training.orders import Order
-from factorize.training.private_sums import Sums
+from papers.training.clip import GradientFunction, contributions_at
+from papers.training.optimizers import Optimizer
+from papers.training.private_sums import Sums
 
 Observer = Callable[[int, np.ndarray, np.ndarray], None]
 """Called after each step with its number (from 0), the new weights and what the step released. It may read the weights

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from factorize.adapters.torch_gradients import ModuleGradients
 from factorize.errors import InvalidParameter
 from papers.algorithms import LinearRegression
+from papers.training.torch_gradients import ModuleGradients
+
+torch = pytest.importorskip("torch")  # `make test-frameworks` runs it
 
 EXAMPLES = 64
 

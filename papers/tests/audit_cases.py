@@ -10,9 +10,11 @@ from training_cases import nothing
 
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
-from factorize.training import FactorizationNoise, Order, PrivateSums
-from factorize.training.audit import audit, neighbours
-from factorize.training.clip import GradientFunction
+from factorize.training import Order
+from factorize.training.audit import audit
+from papers.training import FactorizationNoise, PrivateSums
+from papers.training.clip import GradientFunction
+from papers.training.neighbours import neighbours
 
 TARGET = PrivacyTarget(epsilon=6.0, delta=1e-5)  # mu = 1.24: told apart often enough for few trials
 TRIALS = 600

@@ -21,18 +21,6 @@ class Optimizer(Protocol):
         """Return the step function of a new run, with a state of its own."""
 
 
-def schedule_rates(schedule: dict[str, Any], n: int) -> list[float]:
-    """Return a named schedule (`{"kind": "cosine", "final": 0.1}`, see docs/spec.md) as its n relative rates.
-
-    Raises:
-        InvalidSpec: no schedule of that name, or parameters that do not fit n.
-    """
-    from factorize.spec import parse_spec
-
-    spec = parse_spec({"workload": {"kind": "schedule", "n": n, "learning_rates": schedule}})
-    return [float(rate) for rate in spec.document()["workload"]["learning_rates"]]
-
-
 def cool_down_rates(n: int, *, last: int, final: float = 0.05) -> list[float]:
     """Return rates of 1 that fall linearly to `final` over the last steps (C24, appendix G).
 

@@ -15,9 +15,11 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training import (
+from factorize.training import Order, fixed_order, full_batch
+from papers.algorithms import INDEPENDENT, Ball, FilteredNoise, LinearRegression, Quadratic
+from papers.algorithms.differences import combined
+from papers.training import (
     FactorizationNoise,
-    Order,
     OuterProducts,
     PlainSums,
     PrivateSums,
@@ -27,13 +29,9 @@ from factorize.training import (
     SoftmaxRegression,
     clipped_sum,
     dp_ftrl,
-    fixed_order,
-    full_batch,
     method_spec,
     ones,
 )
-from papers.algorithms import INDEPENDENT, Ball, FilteredNoise, LinearRegression, Quadratic
-from papers.algorithms.differences import combined
 
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
 SINGLE = {"kind": "single"}
@@ -86,12 +84,6 @@ def test_outer_products_are_the_rows_that_they_stand_for() -> None:
     np.testing.assert_allclose(combined(one, 1.0, other, 1.0).dense(), one.dense() - other.dense(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False], [2**64 - 1, 3]])
-def test_an_order_holds_positions(batch: list[Any]) -> None:
-    with pytest.raises(InvalidParameter, match="integers >= 0"):
-        Order([np.array(batch)])
-
-
 @pytest.mark.parametrize("model", ["softmax", "linear"])
 def test_gradients_are_the_derivatives_of_the_losses(model: str) -> None:
     generator = np.random.default_rng(2)
@@ -112,48 +104,9 @@ def test_gradients_are_the_derivatives_of_the_losses(model: str) -> None:
 # Orders
 
 
-def test_a_fixed_order_repeats_its_batches_and_drops_the_rest() -> None:
-    order = fixed_order(10, 3, epochs=2, seed=0)
-    assert len(order) == 6
-    np.testing.assert_array_equal(order[1], order[4])
-    assert len(np.unique(np.concatenate(list(order)))) == 9
-    assert order.participation == {"kind": "fixed_epochs", "epochs": 2}
-    assert len(fixed_order(10, 3, batches=2)) == 2
-    for size, batches in ((0, None), (11, None), (3, 4), (3, 0)):
-        with pytest.raises(InvalidParameter, match="full batches"):
-            fixed_order(10, size, batches=batches)
-    with pytest.raises(InvalidParameter, match="drop or pad"):
-        fixed_order(11, 4, remainder="keep")
-    with pytest.raises(IndexError):
-        order[6]
-
-
-@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3))
-def test_the_check_of_one_epoch_is_that_of_all_steps(seed: int, batches: int, epochs: int) -> None:
-    """Against the steps of every example written out."""
-    generator = np.random.default_rng(seed)
-    order = Order([generator.permutation(5)[: generator.integers(1, 4)] for _ in range(batches)], epochs=epochs)
-    steps = [[t for t, batch in enumerate(order) if example in batch] for example in range(5)]
-    gaps = [b - a for found in steps for a, b in zip(found, found[1:], strict=False)]
-    for min_sep in range(1, len(order) + 1):
-        participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": 3}
-        allowed = min(gaps, default=min_sep) >= min_sep and max(map(len, steps)) <= 3
-        if allowed:
-            order.check(participation)
-        else:
-            with pytest.raises(InvalidParticipation):
-                order.check(participation)
-
-
 def test_an_order_longer_than_the_factorization_is_refused() -> None:
     with pytest.raises(InvalidParticipation, match="larger n"):
         descended(fixed_order(4, 1), independent(3, 1))
-
-
-@pytest.mark.parametrize(("batches", "epochs"), [([], 1), ([np.array([0])], 0), ([np.array([1, 1])], 1)])
-def test_an_order_that_is_none_is_refused(batches: list[np.ndarray], epochs: int) -> None:
-    with pytest.raises(InvalidParameter):
-        Order(batches, epochs=epochs)
 
 
 # The door

@@ -17,9 +17,9 @@ from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bins import BallsInBins
-from factorize.training.clip import Contributions, clipped_sum
 from factorize.training.orders import Order
 from factorize.training.receipt import OrderRecord, Receipt
+from papers.training.clip import Contributions, clipped_sum
 
 
 class NoiseSource(Protocol):

@@ -1,0 +1,58 @@
+"""Orders: which examples are in which step, and whether a participation allows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training import Order, fixed_order
+
+
+@pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False], [2**64 - 1, 3]])
+def test_an_order_holds_positions(batch: list[Any]) -> None:
+    with pytest.raises(InvalidParameter, match="integers >= 0"):
+        Order([np.array(batch)])
+
+
+def test_a_fixed_order_repeats_its_batches_and_drops_the_rest() -> None:
+    order = fixed_order(10, 3, epochs=2, seed=0)
+    assert len(order) == 6
+    np.testing.assert_array_equal(order[1], order[4])
+    assert len(np.unique(np.concatenate(list(order)))) == 9
+    assert order.participation == {"kind": "fixed_epochs", "epochs": 2}
+    assert len(fixed_order(10, 3, batches=2)) == 2
+    for size, batches in ((0, None), (11, None), (3, 4), (3, 0)):
+        with pytest.raises(InvalidParameter, match="full batches"):
+            fixed_order(10, size, batches=batches)
+    with pytest.raises(InvalidParameter, match="drop or pad"):
+        fixed_order(11, 4, remainder="keep")
+    with pytest.raises(IndexError):
+        order[6]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3))
+def test_the_check_of_one_epoch_is_that_of_all_steps(seed: int, batches: int, epochs: int) -> None:
+    """Against the steps of every example written out."""
+    generator = np.random.default_rng(seed)
+    order = Order([generator.permutation(5)[: generator.integers(1, 4)] for _ in range(batches)], epochs=epochs)
+    steps = [[t for t, batch in enumerate(order) if example in batch] for example in range(5)]
+    gaps = [b - a for found in steps for a, b in zip(found, found[1:], strict=False)]
+    for min_sep in range(1, len(order) + 1):
+        participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": 3}
+        allowed = min(gaps, default=min_sep) >= min_sep and max(map(len, steps)) <= 3
+        if allowed:
+            order.check(participation)
+        else:
+            with pytest.raises(InvalidParticipation):
+                order.check(participation)
+
+
+@pytest.mark.parametrize(("batches", "epochs"), [([], 1), ([np.array([0])], 0), ([np.array([1, 1])], 1)])
+def test_an_order_that_is_none_is_refused(batches: list[np.ndarray], epochs: int) -> None:
+    with pytest.raises(InvalidParameter):
+        Order(batches, epochs=epochs)
