@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -22,6 +23,9 @@ from factorize.storage.medium.location import LEDGER_FILE, directory_of, in_buck
 
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"
 CONFIG_FILE = "factorize.toml"
+PREFIX = "FACTORIZE_"
+OTHER_VARIABLES = frozenset(f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "KEY", "KEY_FILE", "METRICS_KEY", "SERVICE"))
+"""Variables that are no settings: those of clients, of the file, and of the composed Prometheus."""
 DAY = 86_400.0
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -109,7 +113,7 @@ class Settings(BaseSettings):
         log_format: `json` writes the log to stderr, one JSON object a line, with the requests; `text` writes warnings.
     """
 
-    model_config = SettingsConfigDict(env_prefix="FACTORIZE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
     store: str = Field(default_factory=default_store)
     database: str | None = None
@@ -226,6 +230,15 @@ def config_file() -> Path | None:
     return path if path.is_file() else None
 
 
+def _refuse_unknown_variables() -> None:
+    """Refuse a variable that nothing reads, which may be a misspelt one that asks for keys."""
+    known = OTHER_VARIABLES | {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    for name in sorted(name for name in map(str.upper, os.environ) if name.startswith(PREFIX) and name not in known):
+        near = get_close_matches(name, known, 1)
+        remedy = f"did you mean {near[0]}?" if near else "docs/http.md lists the settings"
+        raise InvalidParameter(f"no setting is called {name}, and nothing reads it; unset it ({remedy})", field=name)
+
+
 def load_settings(**fields: Any) -> Settings:
     """Return the settings in force.
 
@@ -233,8 +246,9 @@ def load_settings(**fields: Any) -> Settings:
         **fields: those that win over file and environment; None stands for not given.
 
     Raises:
-        InvalidParameter: a field is unknown or out of range, or the file is not TOML.
+        InvalidParameter: a field or a variable is unknown or out of range, or the file is not TOML.
     """
+    _refuse_unknown_variables()
     try:
         return Settings(**{name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:

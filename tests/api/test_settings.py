@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from factorize.api.settings import default_store, load_settings
+from factorize.api.settings import OTHER_VARIABLES, default_store, load_settings
 from factorize.errors import InvalidParameter
 from factorize.loopback import is_loopback
 
@@ -55,6 +55,19 @@ def test_a_variable_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     other.unlink()
     with pytest.raises(InvalidParameter, match="not a file"):
         load_settings()
+
+
+@pytest.mark.parametrize("name", ["FACTORIZE_REQUIRE_KEY", "FACTORIZE_SERVICE_HOST", "factorize_require_key"])
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "true")
+    with pytest.raises(InvalidParameter, match=f"no setting is called {name.upper()}, .*did you mean FACTORIZE_"):
+        load_settings()
+
+
+def test_variables_of_clients_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OTHER_VARIABLES - {"FACTORIZE_CONFIG"}:
+        monkeypatch.setenv(name, "any")
+    assert load_settings().require_keys is None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
