@@ -16,8 +16,11 @@ import sqlalchemy as sa
 
 from factorize.errors import StoreUnavailable
 
-SCHEMA_VERSION = 5
-"""Of the tables below; a database with another number is refused."""
+FIRST_VERSION = 5
+"""The oldest version of the tables that is brought up to date."""
+SCHEMA_VERSION = 6
+"""Of the tables below, which only grow: a release adds tables, indexes, and columns that may be empty or have a default
+in the database (`server_default`). It opens the databases of earlier releases, from the first version on."""
 _POSTGRES = {
     "connect_timeout": 5,
     "application_name": "factorize",
@@ -114,6 +117,15 @@ results = sa.Table(
     sa.Index("results_by_form", "form"),
 )
 """The catalog of the store's results (`factorize.api.catalog`); lost rows are made anew from the store."""
+forms = sa.Table(
+    "forms",
+    metadata,
+    *_columns(sa.String(64), "digest", primary_key=True),
+    *_columns(sa.String(128), "owner", primary_key=True),
+    *_columns(sa.Float, "since"),
+    sa.Index("forms_by_owner", "owner"),
+)
+"""Callers that have had a further form of a result made."""
 audit = sa.Table(
     "audit",
     metadata,
@@ -218,18 +230,20 @@ def take_turns(connection: sa.Connection) -> None:
 
 
 def open_database(url: str) -> sa.Engine:
-    """Open a database and create the tables where there are none.
+    """Open a database, create the tables where there are none, and bring those of an earlier release up to date.
 
     Args:
         url: SQLAlchemy URL, `sqlite:////path/jobs.sqlite` or `postgresql+psycopg://...`.
 
     Raises:
-        StoreUnavailable: the database cannot be opened, or has tables of another version.
+        StoreUnavailable: the database cannot be opened, or a later release wrote it.
     """
     engine = _connect(url)
     try:
         with _reported(engine.url):
-            version = read_version(engine) or _create(engine)
+            version = read_version(engine)
+            if version < SCHEMA_VERSION:
+                version = _bring_up_to_date(engine)
         if version != SCHEMA_VERSION:
             raise StoreUnavailable(other_version(version))
     except BaseException:
@@ -238,16 +252,27 @@ def open_database(url: str) -> sa.Engine:
     return engine
 
 
-def _create(engine: sa.Engine) -> int:
-    """Create the tables, unless somebody else was faster, and return their version."""
+def _bring_up_to_date(engine: sa.Engine) -> int:
+    """Create the tables, columns and indexes that are missing, unless somebody was faster, and return the version."""
     with engine.connect().execution_options(write=True) as connection, connection.begin():
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
         version = _version_in(connection)
-        if not version:
-            metadata.create_all(connection)
+        if version and not FIRST_VERSION <= version < SCHEMA_VERSION:
+            return version
+        metadata.create_all(connection)
+        for table in metadata.sorted_tables:
+            present = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+            for column in (column for column in table.columns if column.name not in present):
+                ddl = sa.schema.CreateColumn(column).compile(dialect=engine.dialect)
+                connection.execute(sa.DDL(f"ALTER TABLE {table.name} ADD COLUMN {ddl}"))
+            for index in table.indexes:
+                index.create(connection, checkfirst=True)
+        if version:
+            connection.execute(schema.update().values(version=SCHEMA_VERSION))
+        else:
             connection.execute(schema.insert().values(version=SCHEMA_VERSION, renewals=0))
-        return version or SCHEMA_VERSION
+        return SCHEMA_VERSION
 
 
 def read_version(engine: sa.Engine) -> int:
@@ -259,8 +284,8 @@ def read_version(engine: sa.Engine) -> int:
 def other_version(version: int) -> str:
     """Say that tables are not this release's, and what to do."""
     return (
-        f"the job database has schema version {version} and this release reads {SCHEMA_VERSION}; use the release that "
-        "wrote it, or take another database: no factorization is lost with it"
+        f"the job database has schema version {version} and this release reads {FIRST_VERSION} to {SCHEMA_VERSION}; "
+        "use the release that wrote it, or take another database: no factorization is lost with it"
     )
 
 
