@@ -1,13 +1,15 @@
 """Forms: stored results with further matrices beside C, or in another type.
 
-A form is computed, certified from its own numbers and stored by workers when it is first asked for; nothing is cast on
-the way out.
+A form is computed, certified from its own numbers and stored by workers when somebody who may submit first posts for
+it. A read finds what is stored and makes nothing; nothing is cast on the way out.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from factorize.api.access.caller import Caller
@@ -19,14 +21,19 @@ from factorize.api.settings import Settings
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.pool import Pool
 from factorize.api.workers.publishing import Form, Stages, matrices_key, published, type_key
-from factorize.errors import FactorizeError, InvalidParameter, StoreUnavailable, TooLarge
+from factorize.errors import FactorizeError, InvalidParameter, NotFound, StoreUnavailable, TooLarge
 from factorize.factorization import Factorization
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.storage.index import Result
 
 FORM_SECONDS = 600.0
 """That a further form of a result may take."""
-_FORM_LEAST_MB = 512
+FORM_LEAST_MB = 512
+"""Memory of a worker that makes a form, before any matrix of it."""
+SECONDS_PER_MIB = 0.1
+"""Of a processor, to make, write and prove dense matrices: 9.8 s for 96 MiB at n = 2048, 2.3 s for 24 MiB at 1024."""
+SIDE_OF_CUBIC_WORK = 2048
+"""Above this side the products of matrices take most of the time, and the time per byte grows with the side."""
 _EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
 
 
@@ -47,11 +54,34 @@ class Forms:
     ) -> None:
         self._results, self._catalog, self._holdings = results, catalog, holdings
         self._engine, self._pool, self._settings = engine, pool, settings
-        self._making = threading.Lock()
+        self._making = tuple(threading.Lock() for _ in range(64))  # two forms of one lock wait for each other
         self._known: dict[str, str] = {}
 
-    def of(self, result: Result, form: Form, caller: Caller) -> Result:
-        """Return the result whose file has this form.
+    def find(self, result: Result, form: Form) -> Result:
+        """Return the stored result whose file has this form; makes nothing.
+
+        Args:
+            result: any result of the factorization.
+            form: what the file is to hold.
+
+        Raises:
+            NotFound: there is none.
+        """
+
+        def stored(_base: Result, key: str, names: Sequence[MatrixName], dtype: str | None) -> Result:
+            found = self._stored(key)
+            if found is None:
+                asked = f"matrices={','.join(names)}" + (f"&dtype={dtype}" if dtype else "")
+                raise NotFound(
+                    f"nobody has had the file of {result.digest} made with {asked}; have it made by "
+                    f"POST /v1/factorizations/{result.digest}?{asked} and a key that may submit, or stream the rows"
+                )
+            return found
+
+        return _in_form(result, form, stored)
+
+    def make(self, result: Result, form: Form, caller: Caller) -> Result:
+        """Return the result whose file has this form, made and stored the first time that it is asked for.
 
         Args:
             result: any result of the factorization.
@@ -59,37 +89,38 @@ class Forms:
             caller: for whom it is made.
 
         Raises:
-            TooLarge: a matrix without structure does not fit, or the form took more memory or time than it may.
+            TooLarge: it is estimated to take more memory or time than it may, or it took more.
             InvalidParameter: the type is unknown, or the result is rounded already.
-            QuotaExhausted: it has to be made, and no core-seconds are left to the caller.
+            QuotaExhausted: it has to be made, and the caller has not as much left.
             StoreUnavailable: a worker ended otherwise; try again.
         """
-        if not form:
-            return result
-        held = result.manifest()["matrices"]
-        names = form.matrices or held
-        if form.dtype not in (None, held["C"]["dtype"]):
-            result = self._made(result, type_key(result.digest, str(form.dtype)), ("C",), form.dtype, caller)
-            held = ("C",)
-        wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
-        if wanted == tuple(name for name in MATRIX_NAMES if name in held):
-            return result
-        return self._made(result, matrices_key(result.manifest(), wanted), wanted, None, caller)
+        return _in_form(result, form, partial(self._made, caller=caller))
 
-    def _made(self, result: Result, key: str, names: Sequence[MatrixName], dtype: str | None, caller: Caller) -> Result:
-        """Return the result in another form, made and stored the first time that it is asked for."""
-        with self._making:
-            known = self._known.get(key) or self._catalog.form(key)
-            stored = None if known is None else self._results.whole(known)
+    def _stored(self, key: str) -> Result | None:
+        known = self._known.get(key) or self._catalog.form(key)
+        return None if known is None else self._results.whole(known)
+
+    def _made(
+        self, result: Result, key: str, names: Sequence[MatrixName], dtype: str | None, *, caller: Caller
+    ) -> Result:
+        with self._making[hash(key) % len(self._making)]:
+            stored = self._stored(key)
             if stored is not None:
                 return stored
-            memory_mb = _memory(self._results.opened(result), names, self._engine.capacity_mb)
+            needed = _estimate(self._results.opened(result), names, self._engine.capacity_mb, self._seconds)
+            threads = self._pool.processors
+            self._holdings.check_left(caller, needed.core_seconds)
+            self._holdings.check_kept(caller, needed.file_bytes)
             more = [name for name in names if name != "C"]
-            self._holdings.check_left(caller)
-            with self._holdings.working(caller, self._pool.processors):
-                digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, memory_mb)
+            with self._holdings.working(caller, threads):
+                digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, needed.memory_mb)
+            self._holdings.keep_form(caller, digest)
             self._known[key] = digest
             return self._results.store.result(digest)
+
+    @property
+    def _seconds(self) -> float:
+        return min(FORM_SECONDS, self._settings.max_solve_seconds)
 
     def _written(self, request: dict[str, Any], memory_mb: int) -> str:
         """Have workers write, prove and store a form, and return its digest."""
@@ -101,7 +132,7 @@ class Forms:
                     place=place,
                     store=self._results.store,
                     stages=Stages(lambda _step: None),
-                    seconds=min(FORM_SECONDS, self._settings.max_solve_seconds),
+                    seconds=self._seconds,
                     memory_mb=memory_mb,
                     threads=self._pool.processors,
                 )
@@ -114,18 +145,56 @@ class Forms:
         return str(manifest["digest"])
 
 
-def _memory(base: Factorization, names: Sequence[MatrixName], limit_mb: int | None) -> int:
-    """Return the memory that a form with these matrices takes, in units of 2^20 bytes.
+def _in_form(
+    result: Result, form: Form, get: Callable[[Result, str, Sequence[MatrixName], str | None], Result]
+) -> Result:
+    """Return a result whose file has a form, got step by step: first in its type, then with its matrices.
+
+    Args:
+        result: any result of the factorization.
+        form: what the file is to hold.
+        get: the step from a result to one with these matrices in this type, by its key.
+    """
+    if not form:
+        return result
+    held = result.manifest()["matrices"]
+    names = form.matrices or held
+    if form.dtype not in (None, held["C"]["dtype"]):
+        result = get(result, type_key(result.digest, str(form.dtype)), ("C",), form.dtype)
+        held = ("C",)
+    wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
+    if wanted == tuple(name for name in MATRIX_NAMES if name in held):
+        return result
+    return get(result, matrices_key(result.manifest(), wanted), wanted, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """What it takes to make and prove a form, from above where its matrices are dense."""
+
+    memory_mb: int
+    file_bytes: int
+    core_seconds: float
+
+
+def _estimate(
+    base: Factorization, names: Sequence[MatrixName], limit_mb: int | None, limit_seconds: float
+) -> _Estimate:
+    """Say what a form with these matrices takes.
 
     Raises:
-        TooLarge: it is above the limit.
+        TooLarge: it is above a limit.
     """
-    if not base.endless and base.matrix.coefficients() is not None:
-        return _FORM_LEAST_MB + (_EXPANDING * weight(base) >> 20)
-    size = sum(8 * rows * columns for rows, columns in (base.shape(name) for name in names))
-    if limit_mb is not None and _EXPANDING * size > limit_mb << 20:
-        raise TooLarge(
-            f"a file with {', '.join(names)} has {size / 2**30:.1f} GiB and takes {_EXPANDING} times that to make; the "
-            f"limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead"
-        )
-    return _FORM_LEAST_MB + (_EXPANDING * (size + weight(base)) >> 20)
+    structured = not base.endless and base.matrix.coefficients() is not None
+    shapes = [base.shape(name) for name in names]
+    size = len(names) * weight(base) if structured else sum(8 * rows * columns for rows, columns in shapes)
+    side = max(max(shape) for shape in shapes)
+    seconds = SECONDS_PER_MIB * size / 2**20 * max(1.0, side / SIDE_OF_CUBIC_WORK)
+    memory_mb = FORM_LEAST_MB + (_EXPANDING * (size + weight(base)) >> 20)
+    takes = f"{memory_mb / 1024:.2g} GiB and {seconds:.3g} s"
+    about = f"a file with {', '.join(names)} has {size / 2**30:.2g} GiB and takes {takes}"
+    if limit_mb is not None and memory_mb > limit_mb:
+        raise TooLarge(f"{about} to make; the limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead")
+    if seconds > limit_seconds:
+        raise TooLarge(f"{about} to make; the limit is {limit_seconds:g} s. Stream the rows instead")
+    return _Estimate(memory_mb, size, seconds)

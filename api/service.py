@@ -182,15 +182,17 @@ class SolverService:
                 return job
         else:
             self.known_total += 1
-        return self.forms.of(result, form, caller)
+        return self.forms.make(result, form, caller)
 
     def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job | None:
         """Return what is known by a digest or a spec digest: a result, else a job of the caller's, else None.
 
+        It makes and stores nothing.
+
         Raises:
             Revoked: the result was taken back, and no job is solving its spec anew.
             CorruptObject: it is damaged.
-            NotFound: a job has stored it, and something of it is missing.
+            NotFound: a job has stored it, and something of it is missing; or nobody has had this form of it made.
         """
         try:
             result = self.results.named(name)
@@ -207,7 +209,7 @@ class SolverService:
                     self.store.check_answer(name)
             except (NotFound, CorruptObject) as error:
                 raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
-        return job if result is None else self.forms.of(result, form, caller)
+        return job if result is None else self.forms.find(result, form)
 
     def _own_job(self, name: str, caller: Caller) -> Job | None:
         """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""

@@ -24,7 +24,9 @@ from factorize.storage.medium.location import LEDGER_FILE, directory_of, in_buck
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"
 CONFIG_FILE = "factorize.toml"
 PREFIX = "FACTORIZE_"
-OTHER_VARIABLES = frozenset(f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "KEY", "KEY_FILE", "METRICS_KEY", "SERVICE"))
+OTHER_VARIABLES = frozenset(
+    f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "KEY", "KEY_FILE", "METRICS_KEY", "SERVICE")
+)
 """Variables that are no settings: those of clients, of the file, and of the composed Prometheus."""
 DAY = 86_400.0
 

@@ -40,7 +40,8 @@ class KeyQuotas(Frozen):
     Attributes:
         open_jobs: jobs queued or running that the holder has asked for.
         core_seconds_per_day: estimated processor seconds of what was begun for the holder in one day (UTC).
-        kept_bytes: of the results that the holder's jobs have made, and of matrices sent within the last seven days.
+        kept_bytes: of the results that the holder's jobs have made, of the further forms that were made for the holder,
+            and of matrices sent within the last seven days.
     """
 
     open_jobs: _Limit = None

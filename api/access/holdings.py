@@ -21,6 +21,7 @@ from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import (
     REVOKED,
     charges,
+    forms,
     holds,
     insert_into,
     jobs,
@@ -53,15 +54,19 @@ class Holdings:
         self._engine, self._clock = engine, clock
         self._insert = partial(insert_into, engine)
 
-    def check_left(self, caller: Caller) -> None:
-        """Refuse work whose price is not known before it ends, where no core-seconds are left of the day's.
+    def check_left(self, caller: Caller, core_seconds: float = 0.0) -> None:
+        """Refuse work that takes more than is left of the day's core-seconds, or any where none are left.
+
+        Args:
+            caller: who asks for it.
+            core_seconds: what it is estimated to take; 0 where that is not known before it ends.
 
         Raises:
-            QuotaExhausted: there are none.
+            QuotaExhausted: there are not as many.
         """
         if caller.quotas.core_seconds_per_day is not None:
             with reading(self._engine) as connection:
-                self._check_day(connection, caller, 0)
+                self._check_day(connection, caller, core_seconds)
 
     def check_kept(self, caller: Caller, size: int) -> None:
         """Refuse to keep so many bytes more for a caller.
@@ -125,8 +130,10 @@ class Holdings:
         if limit is None:
             return
         made = sa.select(jobs.c.spec_digest).where(jobs.c.caller == caller.owner)
+        asked = sa.select(forms.c.digest).where(forms.c.owner == caller.owner)
+        solved = sa.and_(results.c.spec_digest.in_(made), results.c.form.is_(None))
         stored = sa.select(sa.func.sum(results.c.bytes)).where(
-            results.c.spec_digest.in_(made), results.c.standing != REVOKED
+            sa.or_(solved, results.c.digest.in_(asked)), results.c.standing != REVOKED
         )
         fresh = uploads.c.owner == caller.owner, uploads.c.since > self._clock() - GRACE_SECONDS
         sent = sa.select(sa.func.sum(uploads.c.bytes)).where(*fresh)
@@ -202,6 +209,12 @@ class Holdings:
             if not within_spec:
                 detail = dict(zip(("rows", "columns"), shape, strict=True))
                 add_row(connection, "upload", actor=caller.actor, subject=sha256, detail=detail)
+
+    def keep_form(self, caller: Caller, digest: str) -> None:
+        """Note who has had a further form of a result made."""
+        if caller.owner:
+            with writing(self._engine) as connection:
+                self._put(connection, forms, digest=digest, owner=caller.owner)
 
     def upload_for(self, caller: Caller, sha256: str) -> str:
         """Return the name by which to look for a matrix or a file; one that nothing has, if it is an upload of others.

@@ -23,6 +23,7 @@ from factorize.api.http.answers import (
     json_response,
     known_response,
     not_known,
+    result_of,
     wanted_wait,
 )
 from factorize.api.http.problems import ProblemAnswer, problem_of
@@ -64,7 +65,9 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
     if isinstance(known, Job) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(known.spec_digest, seconds)
-        known = await _lookup(call, known.spec_digest, form)
+        known = await _lookup(call, known.spec_digest)
+        if isinstance(known, Result):
+            known = await _make_form(call, known, form)
     return known_response(call.request, known, headers, notes)
 
 
@@ -102,8 +105,21 @@ async def list_factorizations(
     "/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job")
 )
 async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
-    """Give the manifest that a digest or spec digest names, or the job's document."""
+    """Give the manifest that a digest or spec digest names, or the job's document.
+
+    A form of the file that nobody has had made is not found; a `POST` to the same address makes it.
+    """
     return known_response(call.request, await _lookup(call, digest_in(name), read_form(matrices, dtype)))
+
+
+@router.post("/v1/factorizations/{name}", responses=answers(200, 404, 410, 413, 422, 429, 503, document="Manifest"))
+async def post_form(call: SubmitCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
+    """Have the file of a result made with further matrices, or in another type, and give its manifest.
+
+    It is made, certified and stored the first time, and counts for the caller who asked first.
+    """
+    form, result = read_form(matrices, dtype), await run_sync(result_of, call, name)
+    return known_response(call.request, await _make_form(call, result, form))
 
 
 @router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410, document="Job"))
@@ -139,11 +155,16 @@ async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form 
 
 async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | Job:
     """Return what has a digest; nothing is a problem."""
-    async with working(call, "file") if form else nullcontext():
-        known = await run_sync(call.service.lookup, name, form, call.caller)
+    known = await run_sync(call.service.lookup, name, form, call.caller)
     if known is None:
         raise not_known(name)
     return known
+
+
+async def _make_form(call: Call, result: Result, form: Form) -> Result:
+    """Return a result whose file has a form, made for the caller where nobody has had it made."""
+    async with working(call, "file") if form else nullcontext():
+        return await run_sync(call.service.forms.make, result, form, call.caller)
 
 
 PING_SECONDS = 15.0

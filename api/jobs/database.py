@@ -265,7 +265,7 @@ def _bring_up_to_date(engine: sa.Engine) -> int:
             present = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
             for column in (column for column in table.columns if column.name not in present):
                 ddl = sa.schema.CreateColumn(column).compile(dialect=engine.dialect)
-                connection.execute(sa.DDL(f"ALTER TABLE {table.name} ADD COLUMN {ddl}"))
+                connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {ddl}"))
             for index in table.indexes:
                 index.create(connection, checkfirst=True)
         if version:

@@ -274,7 +274,13 @@ class Service:
         """The manifest of the same result in another type, which has a claim and a digest of its own."""
         if manifest["matrices"]["C"]["dtype"] == dtype:
             return manifest
-        rounded = self._call("GET", f"{PATH}/{manifest['digest']}?dtype={quote(dtype, safe='')}")
+        place = f"{PATH}/{manifest['digest']}?dtype={quote(dtype, safe='')}"
+        try:
+            rounded = self._call("GET", place)
+        except ServiceError as error:
+            if error.status != 404:
+                raise
+            rounded = self._call("POST", place)  # nobody has had it made, and the key may have it made
         check_manifest(rounded)
         same = rounded["spec"] == manifest["spec"] and rounded["solver"].get("cast_from") == manifest["digest"]
         if not same or {entry["dtype"] for entry in rounded["matrices"].values()} != {dtype}:

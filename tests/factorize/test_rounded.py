@@ -156,7 +156,7 @@ def test_a_service_rounds_once_and_the_first_answer_stays(live_service: LiveServ
         assert live_service.get(path).json() == base
     assert live_service.get(f"/v1/factorizations/{both['digest']}?dtype=float32").json() == both
     live_service.get(f"{place}?dtype=bfloat16").problem(422, "invalid-parameter")
-    live_service.get(f"/v1/factorizations/{narrow['digest']}?dtype=float64").problem(422, "invalid-parameter")
+    live_service.send("POST", f"/v1/factorizations/{narrow['digest']}?dtype=float64").problem(422, "invalid-parameter")
     fetched = fetch(spec, url=live_service.url, to=tmp_path / "f.safetensors", dtype="float32")
     assert load(fetched).digest == narrow["digest"]
     factors = load_factors(fetched)

@@ -100,11 +100,25 @@ def test_work_of_unknown_price_is_counted_as_it_ends(desk: Desk, monkeypatch: py
         desk.holdings.check_left(one)
 
 
-def keep(engine: sa.Engine, number: int, size: int, standing: str = LISTED) -> None:
-    row = dict.fromkeys(("workload", "created", "submitted", "summary"), "") | {"form": None}
+def keep(
+    engine: sa.Engine, number: int, size: int, standing: str = LISTED, *, form: str | None = None, digest: str = ""
+) -> None:
+    row = dict.fromkeys(("workload", "created", "submitted", "summary"), "") | {"form": form, "standing": standing}
     with writing(engine) as connection:
         name = f"{number:064x}"
-        connection.execute(results.insert().values(**row, digest=name, spec_digest=name, bytes=size, standing=standing))
+        connection.execute(results.insert().values(**row, digest=digest or name, spec_digest=name, bytes=size))
+
+
+def test_a_form_counts_for_who_had_it_made_and_not_for_who_had_its_spec_solved(desk: Desk) -> None:
+    solver, asker = caller("a", kept_bytes=1000), caller("b", kept_bytes=1000)
+    desk.submit(solver, 0)
+    keep(desk.ledger.engine, 0, 100)
+    keep(desk.ledger.engine, 0, 900, form="key", digest="f" * 64)
+    desk.holdings.keep_form(asker, "f" * 64)
+    desk.holdings.check_kept(solver, 900)
+    desk.holdings.check_kept(asker, 100)
+    with pytest.raises(QuotaExhausted, match="900 bytes are kept for b"):
+        desk.holdings.check_kept(asker, 101)
 
 
 def test_kept_bytes_are_those_of_results_that_are_there_and_of_new_uploads(desk: Desk) -> None:

@@ -172,10 +172,18 @@ def test_manifests_are_revalidated_by_digest(live_service: LiveService) -> None:
     assert (head.status, head.body, int(head.headers["content-length"]) > 0) == (200, b"", True)
 
 
+def _files(live: LiveService) -> set[str]:
+    return set(live.service.store.objects.names("blobs"))
+
+
 def test_a_file_with_further_matrices_is_made_once(live_service: LiveService) -> None:
     spec = {"workload": {"kind": "prefix", "n": 12}, "mechanism": {"kind": "dense"}}
     base = live_service.solve(spec)
-    full = live_service.post(spec, query="?matrices=C,C_inv,B").json()
+    by_digest, stored = f"/v1/factorizations/{base['digest']}", _files(live_service)
+    unmade = live_service.get(f"{by_digest}?matrices=C,C_inv,B").problem(404, "not-found")
+    assert f"POST {by_digest}?matrices=C,C_inv,B" in unmade["detail"] and _files(live_service) == stored
+    full = live_service.send("POST", f"{by_digest}?matrices=C,C_inv,B").json()
+    assert live_service.post(spec, query="?matrices=C,C_inv,B").json() == full
     assert set(full["matrices"]) == {"C", "C_inv", "B"}
     assert full["digest"] != base["digest"]
     place = f"/v1/factorizations/{base['spec_digest']}"

@@ -30,7 +30,7 @@ function filesCard(manifest) {
   const [file] = manifest.files;
   const form = (query, text) =>
     button(text, async () => {
-      const found = await askJson(`/v1/factorizations/${manifest.digest}?${query}`);
+      const found = await askJson(`/v1/factorizations/${manifest.digest}?${query}`, { method: "POST" });
       await save(`/v1/blobs/${found.files[0].sha256}`, `${found.digest.slice(0, 12)}.safetensors`);
     });
   return el(
