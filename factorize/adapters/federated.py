@@ -325,7 +325,14 @@ class FederatedRounds:
         count_step = None
         if receipt is not None:
             receipt.refused = self.refused
-            receipt.begin(self.statement, [held], self._auditor, generator="sfc64", dtype="float32")
+            receipt.begin(
+                self.statement,
+                [held],
+                self._auditor,
+                generator="sfc64",
+                dtype="float32",
+                commitments=[self._noise.commitment],
+            )
             count_step = self._auditor.on_step
             behind = self.step - receipt.taken
             if behind == 1 and count_step is not None:  # the server was killed between the two writes

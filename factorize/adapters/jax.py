@@ -20,7 +20,7 @@ from factorize.adapters.coefficients import PlanTable, plan_table
 from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, zeros_beside
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
-from factorize.client.normals import keyed
+from factorize.client.normals import committed, keyed
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.factors import certified
@@ -270,6 +270,15 @@ def _refuse_past(step: Any, steps: int) -> None:
 
 def _inverse(source: ComputedRows) -> np.ndarray:
     return np.stack([source.make()(step) for step in range(source.steps)])
+
+
+def noise_commitment(factors: Any, seed: int) -> str:
+    """Return what tells the noise of a seed and a factorization from any other, in hex, and reveals nothing of it.
+
+    Raises:
+        InvalidParameter: the seed is no integer >= 0.
+    """
+    return committed(keyed("jax", seed, certified(factors).digest), b"")
 
 
 def _key(seed: int, digest: str) -> jax.Array:

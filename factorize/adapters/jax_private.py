@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
-from factorize.adapters.jax import Precision, correlated_noise, refuse_narrow
-from factorize.adapters.jobs import FactorSource, TrainingJob, adam_workload
+from factorize.adapters.jax import Precision, correlated_noise, noise_commitment, refuse_narrow
+from factorize.adapters.jobs import FactorSource, TrainingJob, adam_workload, second_seed
 from factorize.adapters.statement import PrivacyStatement
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.audited import AuditedBatches
@@ -123,7 +123,16 @@ def make_private(
     batches = AuditedBatches(planned.order, planned.auditor(), physical=physical_batch_size)
     statement = planned.statement()
     if receipt is not None:
-        receipt.begin(statement, planned.strategies, batches.auditor, generator="threefry2x32", dtype=dtype)
+        seeds = [secret, second_seed(secret)]
+        commitments = [noise_commitment(*pair) for pair in zip(planned.strategies, seeds, strict=False)]
+        receipt.begin(
+            statement,
+            planned.strategies,
+            batches.auditor,
+            generator="threefry2x32",
+            dtype=dtype,
+            commitments=commitments,
+        )
     return PrivateJax(noise, batches, statement)
 
 

@@ -162,7 +162,15 @@ def make_private(
     )
     statement = planned.statement()
     if receipt is not None and (ranks == 1 or own_rank() == 0):
-        receipt.begin(statement, planned.strategies, auditor, generator=private.noise.generator, dtype="float32")
+        noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
+        receipt.begin(
+            statement,
+            planned.strategies,
+            auditor,
+            generator=private.noise.generator,
+            dtype="float32",
+            commitments=[noise.commitment for noise in noises],
+        )
     return Private(wrapped, private, loader, statement)
 
 

@@ -169,6 +169,11 @@ class TorchNoiseGenerator:
         """The step whose noise `next` returns, from 0."""
         return self._made.step
 
+    @property
+    def commitment(self) -> str:
+        """What tells this noise from that of another seed, in hex, and reveals nothing of either."""
+        return self._made.commitment
+
     def _next(self) -> torch.Tensor:
         """Return this rank's noise of a step, float32, in memory that the next call may write again."""
         if isinstance(self._made, DeviceSource):

@@ -1,7 +1,8 @@
 """`factorize-check RECEIPT FACTORS...`: the receipt of a run, proved from its factor files; or a page on it.
 
-It needs numpy, safetensors and python-flint, and the extra `signing` for signatures. Exit codes: 0 everything is
-proved, 2 usage, 4 something is false, 6 something was not looked at.
+Further receipts beside the first are proved alike, and compared with it. It needs numpy, safetensors and python-flint,
+and the extra `signing` for signatures. Exit codes: 0 everything is proved, 2 usage, 4 something is false, 6 something
+was not looked at, 7 a run has not ended.
 """
 
 from __future__ import annotations
@@ -9,40 +10,43 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from factorize.checker.file import read_factor_file
 from factorize.checker.receipt_text import page, text
+from factorize.checker.report import Report
+from factorize.checker.runs import compare_receipts
+from factorize.encoding import read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
 from factorize.signatures import check_signature
 
-FALSE, USAGE, NOT_LOOKED_AT = 4, 2, 6
+FALSE, USAGE, NOT_LOOKED_AT, OPEN = 4, 2, 6, 7
 SIGNATURE = "receipt.signature"
 PAGES = {"card": "card.md", "nist": "nist.md", "registry": "registry.json"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check a receipt, print what was found, and return the exit code."""
+    """Check receipts, print what was found, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="factorize-check",
         description="Prove the receipt of a private training run from its factor files: sensitivity, noise, epsilon.",
     )
     parser.add_argument("receipt", type=Path, metavar="RECEIPT.json")
-    parser.add_argument("factors", type=Path, nargs="+", metavar="FACTORS.safetensors")
+    help_of_files = "the factor files that the receipt names; further receipts, which are compared with it"
+    parser.add_argument("files", type=Path, nargs="+", metavar="FACTORS.safetensors", help=help_of_files)
     help_of_output = (
         "card: for a model card; nist: the questions of SP 800-226 (both Markdown); registry: a draft of an entry"
     )
     parser.add_argument("--output", choices=("text", "json", *PAGES), default="text", help=help_of_output)
+    parser.add_argument("--model", type=Path, metavar="FILE", help="the released weights, a file or a directory")
     parser.add_argument(
         "--signature", type=Path, metavar="RECEIPT.sig", help="of the receipt, by OpenSSF Model Signing"
     )
     parser.add_argument("--public-key", type=Path, metavar="KEY.pem", help="with --signature: whose it is")
     options = parser.parse_args(arguments)
     try:
-        from factorize.checker.receipt import check_receipt  # the main package brings python-flint with an extra alone
-
-        signed = check_signature(options.receipt, options.signature, options.public_key)
-        receipt = options.receipt.read_bytes()
-        report = check_receipt(receipt, [path.read_bytes() for path in options.factors])
+        reports = _check(options)
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
@@ -58,19 +62,61 @@ def main(arguments: list[str] | None = None) -> int:
     except FactorizeError as error:
         print(f"NOT SUPPORTED  {error}", file=sys.stderr)
         return FALSE
-    if signed is not None:
-        report.stated = (*report.stated, SIGNATURE)
-        report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
+    found = list(reports.values())
     if options.output == "json":
-        document = {"verified": report.supported, "complete": not report.unseen, **report.document()}
-        print(json.dumps(document, indent=2))
-    elif options.output == "text" or not report.supported:
-        print(text(report))
+        documents = [{"file": name, **_document(report)} for name, report in reports.items()]
+        several = {"verified": all(entry["verified"] for entry in documents), "receipts": documents}
+        print(json.dumps(several if len(documents) > 1 else _document(found[0]), indent=2))
+    elif options.output == "text" or not found[0].supported:
+        heads = [f"{name}: " if len(reports) > 1 else "" for name in reports]
+        print("\n\n".join(head + text(report) for head, report in zip(heads, found, strict=True)))
     else:
-        print(page(PAGES[options.output], report, json.loads(receipt)), end="")
+        print(page(PAGES[options.output], found[0], json.loads(options.receipt.read_bytes())), end="")
+    return max((_code(report) for report in found), key=[0, OPEN, NOT_LOOKED_AT, FALSE].index)
+
+
+def _check(options: argparse.Namespace) -> dict[str, Report]:
+    """Return the reports on all receipts, and on what they are beside each other, by name."""
+    from factorize.checker.receipt import check_receipt  # the main package brings python-flint with an extra alone
+
+    held = [(str(path), path.read_bytes()) for path in options.files]
+    factors = [data for _, data in held if b"\0" in data[:8]]  # the length of a header, which no JSON begins with
+    receipts = [(str(options.receipt), options.receipt.read_bytes())]
+    receipts += [(name, data) for name, data in held if b"\0" not in data[:8]]
+    if len(receipts) == 1:
+        signed = check_signature(options.receipt, options.signature, options.public_key)
+        report = check_receipt(receipts[0][1], factors, model=options.model)
+        if signed is not None:
+            report.stated = (*report.stated, SIGNATURE)
+            report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
+        return {str(options.receipt): report}
+    if options.signature or options.model or options.output in PAGES:
+        raise InvalidParameter("--signature, --model and pages are of one receipt; leave the others out")
+    by_digest = {read_factor_file(data).manifest["digest"]: data for data in factors}
+    reports = {}
+    for name, data in receipts:
+        reports[name] = check_receipt(data, [by_digest[digest] for digest in _named(data) if digest in by_digest])
+    if all(report.supported for report in reports.values()):
+        reports["together"] = compare_receipts([read_json(data) for _, data in receipts])
+    return reports
+
+
+def _named(receipt: bytes) -> list[str]:
+    """Return the digests of the factor files that a receipt names; none of what is no receipt, which a check says."""
+    with suppress(FactorizeError, KeyError, TypeError):
+        return [str(entry["digest"]) for entry in read_json(receipt)["factors"]]
+    return []
+
+
+def _document(report: Report) -> dict[str, object]:
+    verdict = {"verified": report.supported and not report.open, "open": report.open, "complete": not report.unseen}
+    return {**verdict, **report.document()}
+
+
+def _code(report: Report) -> int:
     if not report.supported:
         return FALSE
-    return NOT_LOOKED_AT if report.unseen else 0
+    return NOT_LOOKED_AT if report.unseen else OPEN if report.open else 0
 
 
 def run() -> None:

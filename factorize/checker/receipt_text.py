@@ -23,7 +23,7 @@ _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT
 
 def text(report: Report) -> str:
     """Return the report for a terminal."""
-    head = "verified" if report.supported and not report.unseen else "NOT ALL SEEN"
+    head = "NOT ALL SEEN" if report.unseen else "OPEN" if report.open else "verified"
     lines = [head if report.supported else "NOT SUPPORTED"]
     lines += [f"{_STATUS[entry['status']]:15}{entry['claim']}: {entry['why']}" for entry in report.claims]
     lines += [f"{'failed':15}{sentence}" for sentence in report.failed]

@@ -38,6 +38,7 @@ class Report:
         warnings: what is legal and often a mistake.
         sensitivity: bracket, rule and witness; empty before it is known.
         stated: names of the claims that the file makes.
+        open: whether it is of a run that has not ended.
         findings: of each claim, what was found of it.
     """
 
@@ -47,6 +48,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     sensitivity: dict[str, Any] = field(default_factory=dict)
     stated: tuple[str, ...] = ()
+    open: bool = False
     findings: dict[str, list[tuple[Status, str]]] = field(default_factory=dict)
 
     @property

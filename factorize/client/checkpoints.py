@@ -89,6 +89,11 @@ class Checkpointed(ABC):
         check_stated(state, self.header(step) | own, remedy)
         return step
 
+    @property
+    def commitment(self) -> str:
+        """What tells this noise from that of another seed, in hex, and reveals nothing of either."""
+        return str(self._stated["commitment"])
+
     def header(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint of a step says of the noise, as plain data."""
         return {**self._stated, "step": step}

@@ -1,13 +1,14 @@
 """The receipt of a run: what it released, under which guarantee, and what that rests on; for an auditor.
 
 One JSON file (docs/receipt.md). It is replaced as a whole before each step is released, so that whatever ends the
-process leaves the receipt of all that was released. `factorize receipt check` proves it from the factor files.
+process leaves the receipt of all that was released. `factorize-check` proves it from the factor files.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,11 @@ import numpy as np
 
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
-from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA
+from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of
+from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import finite_real
+from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
@@ -34,6 +37,9 @@ _STATED = CALIBRATION.union(*SAMPLED.values(), MOMENTS)
 
 class Receipt:
     """A receipt in a file: `make_private` begins it, and the job closes it after its last step.
+
+    While it is open, a lock beside the file keeps other processes out. Before each write the file is compared with what
+    was written last, so that two of one process cannot go on either.
 
     Args:
         path: of the file. Where it holds an open receipt of the same run, that one is continued.
@@ -56,6 +62,9 @@ class Receipt:
         self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
         self.refused: Mapping[str, int] | None = None
         self._document: dict[str, Any] | None = None
+        self._process = secrets.token_hex(16)
+        self._lock: RunLock | None = None
+        self._on_disk: bytes | None = None  # what the file holds, None before it is there
         self._next = -1  # the step that continues what this process has taken
         self._auditor: ParticipationAuditor | BinsAuditor | None = None
 
@@ -73,6 +82,7 @@ class Receipt:
         *,
         generator: str,
         dtype: str,
+        commitments: Sequence[str] = (),
     ) -> None:
         """Write the receipt of a run that begins or continues; it is written again before each step.
 
@@ -82,40 +92,56 @@ class Receipt:
             auditor: of the run's batches, which counts its steps.
             generator: of the normals.
             dtype: `float32` or `float64`: whose digits the noise has, whatever the type that it is kept in.
+            commitments: to the noise of each of the factors, by which two receipts of one noise are told.
 
         Raises:
-            InvalidParameter: the file holds the receipt of another run, a closed one, or none.
+            InvalidParameter: the file holds the receipt of another run, a closed one, or none; or another process
+                writes it.
             OSError: it cannot be read or written.
         """
-        about = _described(statement, factors, {"generator": generator, "dtype": dtype}, self.others)
+        noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments)}
+        about = _described(statement, factors, noise, self.others)
         kept = self._kept()
         different = next((name for name in about if kept is not None and kept.get(name) != about[name]), None)
         if different:
             message = f"{self.path} is the receipt of another run ({different} differs); give each run its own file"
             raise InvalidParameter(message, field="receipt")
-        processes = [] if kept is None else kept["steps"]["processes"]
-        self._document = {**about, "steps": {"processes": processes, "ended": False, "unpublished": self.unpublished}}
+        run = secrets.token_hex(16) if kept is None else kept["run"]
+        written = {"processes": [], "chain": []} if kept is None else kept["steps"]
+        steps = {name: written[name] for name in ("processes", "chain")}
+        steps |= {"ended": False, "unpublished": self.unpublished}
+        self._document = {**about, "run": run, "model": None, "steps": steps}
+        self._lock = RunLock(self.path, field="receipt")
         self._auditor, auditor.on_step = auditor, self._count
         self._write()
 
-    def close(self) -> None:
-        """Say that the run has ended, with all of its steps or fewer.
+    def close(self, model: Any = None) -> None:
+        """Say that the run has ended, with all of its steps or fewer, and which weights it releases.
+
+        Args:
+            model: the released weights, whose digest the receipt then states (`factorize.format.weights`): the path of
+                a file or a directory, or a module or mapping of arrays in memory.
 
         Raises:
-            InvalidParameter: it has not begun.
+            InvalidParameter: it has not begun, or the model is none.
+            OSError: the model cannot be read, or the receipt not written.
         """
-        if self._document is None or self._auditor is None:
+        if self._document is None or self._auditor is None or self._lock is None:
             raise InvalidParameter("the receipt has no run yet; give it to make_private", field="receipt")
+        if model is not None:
+            self._document["model"] = model_digest(model)
         self._document["steps"]["ended"] = True
         self._auditor.on_step = None
         self._write()
+        self._lock.release()
 
     def _kept(self) -> dict[str, Any] | None:
         """Return the receipt that is in the file, open and whole; None where there is no file."""
-        if not self.path.exists():
+        self._on_disk = self._read()
+        if self._on_disk is None:
             return None
         try:
-            kept = read_json(self.path.read_bytes())
+            kept = read_json(self._on_disk)
             whole = kept.pop("digest") == json_digest(kept) and kept["schema"] == SCHEMA
         except (MalformedJson, KeyError, TypeError, AttributeError):
             whole = False
@@ -132,10 +158,12 @@ class Receipt:
     def _count(self, step: int) -> None:
         """Add a step that is about to be released, counted from 0, to those of this process."""
         assert self._document is not None
-        processes = self._document["steps"]["processes"]
+        processes, chain = (self._document["steps"][name] for name in ("processes", "chain"))
         if step == self._next:
             processes[-1][1] = step + 1
         else:
+            previous = link_of(self._document["run"], chain[-1], processes[-1]) if chain else None
+            chain.append({"process": self._process, "previous": previous})
             processes.append([step, step + 1])
         self._next = step + 1
         self._write()
@@ -147,9 +175,21 @@ class Receipt:
         self._document["steps"] |= counts | {"separation": getattr(self._auditor, "closest", None)}
         if self.refused is not None:
             self._document["steps"]["refused"] = dict(self.refused)
+        if self._read() != self._on_disk:
+            raise InvalidParameter(
+                f"{self.path} was changed by somebody else since this run wrote it, so another process may have used "
+                "this noise; release no further step, and keep both files for who checks the run",
+                field="receipt",
+            )
+        text = canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n"
         part = self.path.with_name(self.path.name + ".part")
-        part.write_bytes(canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n")
+        part.write_bytes(text)
         os.replace(part, self.path)
+        self._on_disk = text
+
+    def _read(self) -> bytes | None:
+        """Return what the file holds, None where there is none."""
+        return self.path.read_bytes() if self.path.exists() else None
 
 
 class OrderRecord:
@@ -162,6 +202,7 @@ class OrderRecord:
         orders: of the run; several where machines with examples of their own are summed.
         unit: whose data one contribution is: `example` or `user`.
         dtype: of the noise.
+        commitments: see `Receipt.begin`.
 
     Raises:
         InvalidParameter: no orders; or as of `Receipt.begin`.
@@ -176,6 +217,7 @@ class OrderRecord:
         *,
         unit: str = "example",
         dtype: str = "float32",
+        commitments: Sequence[str] = (),
     ) -> None:
         from factorize.adapters.statement import PrivacyStatement
         from factorize.auditor import ParticipationAuditor
@@ -188,7 +230,7 @@ class OrderRecord:
         self._auditor = ParticipationAuditor.of(calibration, factors.steps)
         used = sum(len(np.unique(indices)) for indices in seen)
         statement = PrivacyStatement(calibration, factors.digest, factors.steps, sum(sizes), used, "fixed", unit)
-        receipt.begin(statement, [factors], self._auditor, generator="sfc64", dtype=dtype)
+        receipt.begin(statement, [factors], self._auditor, generator="sfc64", dtype=dtype, commitments=commitments)
 
     def record(self, step: int) -> None:
         """Write that a step is about to be released.

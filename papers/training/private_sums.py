@@ -178,8 +178,14 @@ class PrivateSums:
     def _record(self, receipt: Receipt) -> None:
         if self._recorded is None:
             assert isinstance(self._noise, FactorizationNoise)
-            factors = self._noise.factors
-            self._recorded = OrderRecord(receipt, self.calibration, factors, self._orders, unit=self._unit)
+            self._recorded = OrderRecord(
+                receipt,
+                self.calibration,
+                self._noise.factors,
+                self._orders,
+                unit=self._unit,
+                commitments=[self._noise.commitment],
+            )
         self._recorded.record(self.step)
 
 

@@ -45,7 +45,9 @@ def home(tmp_path: Path) -> Path:
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
     statement = PrivacyStatement(calibration, factors.digest, 8, 8, 8, "fixed", "example")
     auditor = ParticipationAuditor.of(calibration, 8)
-    Receipt(tmp_path / "r.json").begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+    receipt = Receipt(tmp_path / "r.json")
+    receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+    receipt.close()
     for name in ("f.safetensors", "r.json"):
         assert sign(tmp_path / name, private_key=tmp_path / "own.pem") == tmp_path / f"{name}.sig"
     return tmp_path

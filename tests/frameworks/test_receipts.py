@@ -13,13 +13,16 @@ import pytest
 import torch
 from jax_privacy import clipped_grad
 from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N
+from safetensors.torch import save_file
 
 from factorize.adapters.jax_private import make_private as make_private_jax
 from factorize.adapters.jax_private import summed_over_parts
 from factorize.adapters.private import make_private
-from factorize.checker.receipt import check_receipt
+from factorize.checker.receipt import MODEL, check_receipt
+from factorize.checker.report import Status
 from factorize.encoding import read_json
 from factorize.errors import InvalidParameter
+from factorize.format.weights import TENSORS, digest_of_path, model_digest
 from factorize.solvers import solve
 from factorize.training.receipt import Receipt
 
@@ -72,8 +75,15 @@ def test_a_torch_job(tmp_path: Path, options: dict[str, Any]) -> None:
     torch_steps(job, epochs=1)
     assert_open(tmp_path, solving, steps=N // EPOCHS)
     torch_steps(job, epochs=EPOCHS - 1)
-    receipt.close()
+    receipt.close(model=job.model)
     document = assert_proved(tmp_path, solving)
+    save_file(job.model._module.state_dict(), tmp_path / "released.safetensors")
+    text = (tmp_path / "receipt.json").read_bytes()
+    files = [path.read_bytes() for path in solving.files]
+    assert check_receipt(text, files, model=tmp_path / "released.safetensors").status(MODEL) is Status.PROVED
+    released = job.model._module.state_dict() | {"narrow": torch.ones(2, dtype=torch.bfloat16)[0]}
+    save_file(released, tmp_path / "narrow.safetensors")
+    assert model_digest(released)["sha256"] == digest_of_path(tmp_path / "narrow.safetensors", TENSORS)
     assert document["unit"] == job.statement.unit and document["delta"] >= job.statement.delta
 
 
@@ -123,8 +133,10 @@ def test_a_jax_job(tmp_path: Path, sampling: str) -> None:
         total = summed_over_parts(gradient, weights, (jax.numpy.asarray(x),), indices, mask)
         updates, state = optimizer.update(total, state)
         weights = optax.apply_updates(weights, updates)
-    receipt.close()
-    assert assert_proved(tmp_path, solving)["noise"]["generator"] == "threefry2x32"
+    receipt.close(model={"weights": weights})
+    document = assert_proved(tmp_path, solving)
+    assert document["noise"]["generator"] == "threefry2x32"
+    assert document["model"] == model_digest({"weights": np.asarray(weights)})
 
 
 def assert_open(folder: Path, solving: Solving, steps: int) -> None:
@@ -138,4 +150,6 @@ def assert_proved(folder: Path, solving: Solving) -> dict[str, Any]:
     text = (folder / "receipt.json").read_bytes()
     report = check_receipt(text, [path.read_bytes() for path in solving.files])
     assert report.supported and not report.unseen, (report.failed, report.unseen)
-    return dict(read_json(text))
+    document = dict(read_json(text))
+    assert len(document["noise"]["commitments"]) == len(document["factors"])
+    return document

@@ -17,7 +17,7 @@ from cases import FAST, PARTICIPATIONS, case_of
 import factorize
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
-from factorize.checker.__main__ import main
+from factorize.checker.__main__ import OPEN, main
 from factorize.checker.receipt import check_receipt
 from factorize.checker.structures import LIMITS, READINGS
 from factorize.errors import UnsupportedProblem
@@ -102,9 +102,9 @@ def test_a_bet_without_scipy_or_a_signature_without_its_extra_is_not_looked_at(s
     receipt, file = tmp_path / "receipt.json", tmp_path / "factors.safetensors"
     Receipt(receipt).begin(statement, [factors], BinsAuditor.of(order), generator="sfc64", dtype="float32")
     factors.save(file)
+    assert main([str(receipt), str(file)]) == OPEN
     done = run(site, COMMAND, str(receipt), str(file))
     assert done.returncode == 6 and "factorize-check[sampling]" in done.stderr, done.stderr
     signed = ("--signature", str(receipt), "--public-key", str(receipt))
     done = run(site, COMMAND, str(receipt), str(file), *signed)
     assert done.returncode == 6 and "factorize-check[signing]" in done.stderr, done.stderr
-    assert main([str(receipt), str(file)]) == 0

@@ -1,0 +1,136 @@
+"""Digests of released weights: of a file, of a directory as OpenSSF Model Signing has it, or of tensors by name.
+
+Reference:
+    The root digest of a directory is that of the payload of model-signing 1.1: the sha256 of the sha256 digests of all
+    files, in the order of their paths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from factorize.encoding import json_digest, raw_bytes, sha256
+from factorize.errors import InvalidParameter
+
+FILE, DIRECTORY, TENSORS = KINDS = "file", "directory", "tensors"
+_UNSIGNED = (".git", ".gitattributes", ".github", ".gitignore")  # which model-signing leaves out of a directory
+_CHUNK_BYTES = 1 << 20
+_TYPES = {
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    **{"bfloat16": "BF16", "bool": "BOOL"},
+}
+"""Names that safetensors has for types of numpy, torch and JAX."""
+
+
+def model_digest(model: Any) -> dict[str, str]:
+    """Return the digest of released weights, and what it is of.
+
+    Args:
+        model: the path of a file or of a directory; or tensors in memory: a module with `state_dict`, or nested
+            mappings and lists of arrays.
+
+    Raises:
+        InvalidParameter: tensors without names, or what is neither.
+        OSError: a file cannot be read.
+    """
+    if isinstance(model, str | os.PathLike):
+        kind = DIRECTORY if Path(model).is_dir() else FILE
+        return {"of": kind, "sha256": digest_of_path(Path(model), kind)}
+    model = getattr(model, "_module", getattr(model, "_orig_mod", model))  # of Opacus's wrapper, of torch.compile's
+    held = model.state_dict() if hasattr(model, "state_dict") else model
+    if not isinstance(held, Mapping | list | tuple) or not held:
+        raise InvalidParameter(
+            f"weights in a {type(model).__name__} have no names; give a module, a mapping from names to arrays, or the "
+            "path of the file that is released",
+            field="model",
+        )
+    return {"of": TENSORS, "sha256": json_digest({name: _described(name, one) for name, one in _leaves(held)})}
+
+
+def digest_of_path(path: Path, kind: str) -> str:
+    """Return the digest of a path as weights of one of `KINDS`, for `tensors` of a safetensors file.
+
+    Raises:
+        InvalidParameter: the path holds no such weights.
+        OSError: a file cannot be read.
+    """
+    if kind == DIRECTORY and path.is_dir():
+        return _directory_digest(path)
+    if kind == DIRECTORY or path.is_dir():
+        raise InvalidParameter(f"{path} cannot be compared with the digest of a {kind}; give that", field="model")
+    if kind == FILE:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    return json_digest(dict(_stored_tensors(path)))
+
+
+def _directory_digest(folder: Path) -> str:
+    files = []
+    for path in (folder, *folder.rglob("*")):
+        place = PurePosixPath(path.relative_to(folder))
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            raise InvalidParameter(f"{path} is no file of its own, and its digest says nothing; copy it", field="model")
+        if path.is_file() and place.parts[0] not in _UNSIGNED:
+            files.append(place)
+    return sha256(b"".join(bytes.fromhex(digest_of_path(folder / place, FILE)) for place in sorted(files)))
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield tensors in nested mappings and lists by names with points between."""
+    if isinstance(value, Mapping | list | tuple):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, entry in items:
+            yield from _leaves(entry, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _described(name: str, tensor: Any) -> list[Any]:
+    """Return type, shape and sha256 of the little-endian bytes of a tensor."""
+    kind = _TYPES.get(str(getattr(tensor, "dtype", None)).removeprefix("torch."))
+    if kind is None or hasattr(tensor, "full_tensor"):
+        raise InvalidParameter(
+            f"{name[:80]!r} is a {type(tensor).__name__}, and no whole tensor of numbers; save the model, and give the "
+            "path of its file",
+            field="model",
+        )
+    shape = [int(side) for side in tensor.shape]
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
+    return [kind, shape, sha256(raw_bytes(np.asarray(tensor)))]
+
+
+def _stored_tensors(path: Path) -> Iterator[tuple[str, list[Any]]]:
+    """Yield what `_described` says of each tensor of a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as checked:
+            count = len(list(checked.keys()))
+    except SafetensorError:
+        message = f"{path} is no safetensors file, whose tensors could be compared; save the weights as one"
+        raise InvalidParameter(message, field="model") from None
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        if len(header) != count:
+            raise InvalidParameter(f"{path} names a tensor twice; save the weights again", field="model")
+        for name, entry in header.items():
+            first, last = entry["data_offsets"]
+            file.seek(8 + length + first)
+            state, left = hashlib.sha256(), last - first
+            while left and (part := file.read(min(left, _CHUNK_BYTES))):
+                state.update(part)
+                left -= len(part)
+            yield name, [entry["dtype"], entry["shape"], state.hexdigest()]

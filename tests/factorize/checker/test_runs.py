@@ -1,0 +1,246 @@
+"""The run of a receipt: who writes it, which processes and noise it is of, and which weights it releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import factorize
+from factorize.checker.__main__ import main
+from factorize.checker.receipt import check_receipt
+from factorize.encoding import canonical_json, json_digest
+from factorize.errors import InvalidParameter
+from factorize.training import fixed_order
+from factorize.training.receipt import OrderRecord, Receipt
+
+EXAMPLES, BATCH, EPOCHS, N = 24, 6, 3, 12
+SECRET = 0x9E3779B97F4A7C15F39CC0605CEDC834
+ORDER = fixed_order(EXAMPLES, BATCH, epochs=EPOCHS)
+WEIGHTS = {"layer.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "layer.bias": np.ones(2)}
+Step = Callable[[int], Any]
+
+
+@pytest.fixture(scope="module")
+def factors() -> Any:
+    return factorize.solve("prefix", n=N, epochs=EPOCHS, mechanism="banded_toeplitz", bands=2)
+
+
+def begun(receipt: Receipt, factors: Any, seed: int = SECRET) -> Step:
+    """Return what takes the steps up to one."""
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, divisor=BATCH)
+    noise = factors.noise(calibration, 2, seed=seed)
+    record = OrderRecord(receipt, calibration, factors, [ORDER], commitments=[noise.commitment])
+
+    def take(last: int) -> None:
+        while noise.step < last:
+            record.record(noise.step)
+            noise.next()
+
+    take(1)
+    return take
+
+
+def checked(folder: Path, factors: Any, *names: str, arguments: tuple[str, ...] = ()) -> int:
+    factors.save(folder / "factors.safetensors")
+    return main([*(str(folder / name) for name in (*names, "factors.safetensors")), *arguments])
+
+
+def taken_by(path: Path, factors: Any, seed: int = SECRET) -> Receipt:
+    receipt = Receipt(path)
+    begun(receipt, factors, seed)(N)
+    return receipt
+
+
+def in_another_process(work: Callable[[], Any]) -> int:
+    """Return the process that does it, and ends with 17 where a parameter is refused."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            work()
+            code = 0
+        except InvalidParameter as error:
+            code = 17 if re.search(f"is continued by process {os.getppid()} on ", str(error)) else 1
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_one_process_at_a_time_writes_a_receipt(tmp_path: Path, factors: Any) -> None:
+    path = tmp_path / "receipt.json"
+    first = Receipt(path)
+    take = begun(first, factors)
+    assert ended(in_another_process(lambda: begun(Receipt(path), factors))) == 17
+    take(3)
+    child = in_another_process(lambda: (begun(Receipt(tmp_path / "o.json"), factors), time.sleep(60)))
+    while not (tmp_path / "o.json").exists():
+        time.sleep(0.01)
+    with pytest.raises(InvalidParameter, match=f"o.json is continued by process {child} on "):
+        begun(Receipt(tmp_path / "o.json"), factors)
+    os.kill(child, signal.SIGKILL)
+    ended(child)
+    begun(Receipt(tmp_path / "o.json"), factors)
+
+    again = Receipt(path)  # a cell of a notebook that runs again: the noise goes on from step 0
+    take_again = begun(again, factors)
+    with pytest.raises(InvalidParameter, match="was changed by somebody else"):
+        take(4)
+    with pytest.raises(InvalidParameter, match="was changed by somebody else"):
+        first.close()
+    take_again(N)
+    again.close()
+    assert json.loads(path.read_text())["steps"]["processes"] == [[0, 3], [0, N]]
+    assert checked(tmp_path, factors, "receipt.json") == 4  # which it says: three steps were taken twice
+
+
+@pytest.mark.parametrize("change", ["text", "gone"])
+def test_a_receipt_that_was_changed_on_the_disk_is_written_no_more(tmp_path: Path, factors: Any, change: str) -> None:
+    receipt = Receipt(tmp_path / "receipt.json")
+    take = begun(receipt, factors)
+    kept = receipt.path.read_bytes()
+    take(2)
+    receipt.path.unlink() if change == "gone" else receipt.path.write_bytes(kept)
+    with pytest.raises(InvalidParameter, match="was changed by somebody else"):
+        take(3)
+
+
+def test_a_process_that_is_killed_leaves_a_whole_receipt_and_a_free_lock(tmp_path: Path, factors: Any) -> None:
+    path = tmp_path / "receipt.json"
+    for turn in range(4):
+        child = in_another_process(lambda: [begun(Receipt(path), factors)(N) for _ in range(10_000)])
+        while not path.exists():
+            time.sleep(0.01)
+        time.sleep(0.05 * (turn + 1))
+        os.kill(child, signal.SIGKILL)
+        assert ended(child) == -signal.SIGKILL
+        document = json.loads(path.read_bytes())
+        assert document.pop("digest") == json_digest(document)
+    begun(Receipt(path), factors)
+
+
+def test_an_open_receipt_is_never_verified(tmp_path: Path, factors: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    receipt = taken_by(tmp_path / "receipt.json", factors)
+    assert checked(tmp_path, factors, "receipt.json") == 7
+    assert capsys.readouterr().out.startswith("OPEN\n")
+    assert checked(tmp_path, factors, "receipt.json", arguments=("--output", "json")) == 7
+    said = json.loads(capsys.readouterr().out)
+    assert (said["verified"], said["open"], said["complete"]) == (False, True, True)
+    receipt.close()
+    assert checked(tmp_path, factors, "receipt.json") == 0
+    assert capsys.readouterr().out.startswith("verified\n")
+
+
+def test_two_runs_of_one_noise_are_told_by_their_receipts(
+    tmp_path: Path, factors: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seed in (("a", SECRET), ("b", SECRET), ("c", SECRET + 1)):
+        taken_by(tmp_path / f"{name}.json", factors, seed).close()
+    shutil.copy(tmp_path / "a.json", tmp_path / "copy.json")
+    for names, code, words in (
+        ("ab", 4, "two runs with one noise, of which both took the steps 0 to 12"),
+        ("ac", 0, "two runs, each with noise of its own"),
+        (("a", "copy"), 0, "of one run: the same receipt"),
+        (("c", "copy", "b"), 4, "2 and 3 are of two runs with one noise"),
+    ):
+        assert checked(tmp_path, factors, *(f"{name}.json" for name in names)) == code, names
+        assert words in capsys.readouterr().out
+    secret = SECRET.to_bytes(16, "little")
+    for text in (secret.hex(), secret[::-1].hex(), str(SECRET)):
+        assert text not in (tmp_path / "a.json").read_text()
+
+
+def test_a_run_that_went_on_twice_is_told_by_its_receipts(
+    tmp_path: Path, factors: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A backup of the receipt, brought back elsewhere, is out of reach of the lock; the chain shows it."""
+    path = tmp_path / "receipt.json"
+    take = begun(Receipt(path), factors)
+    take(7)
+    for name in ("early", "left"):
+        shutil.copy(path, tmp_path / f"{name}.json")
+    take(9)
+    shutil.copy(path, tmp_path / "longer.json")
+    left = Receipt(tmp_path / "left.json", unpublished=True)
+    begun(left, factors)(N)
+    left.close()
+    assert checked(tmp_path, factors, "left.json") == 0
+    assert checked(tmp_path, factors, "early.json", "longer.json") == 7
+    assert checked(tmp_path, factors, "early.json", "left.json") == 7
+    capsys.readouterr()
+    assert checked(tmp_path, factors, "left.json", "longer.json") == 4
+    assert "of one run, which went on twice from one state" in capsys.readouterr().out
+
+    right = Receipt(tmp_path / "early.json", unpublished=True)
+    begun(right, factors)(N)
+    right.close()
+    assert checked(tmp_path, factors, "early.json") == 0
+    assert checked(tmp_path, factors, "left.json", "early.json") == 4
+
+
+def test_a_broken_chain_is_refused(tmp_path: Path, factors: Any) -> None:
+    path = tmp_path / "receipt.json"
+    begun(Receipt(path), factors)(5)
+    receipt = Receipt(path, unpublished=True)
+    begun(receipt, factors)(N)
+    receipt.close()
+    factors.save(tmp_path / "factors.safetensors")
+    files, text = [(tmp_path / "factors.safetensors").read_bytes()], path.read_text()
+    assert check_receipt(text.encode(), files).supported
+    for change, words in (
+        (lambda d: d["steps"]["processes"][0].__setitem__(1, 4), "does not continue"),
+        (lambda d: d["steps"]["chain"][0].update(process="0" * 32), "does not continue"),
+        (lambda d: d["steps"]["chain"].pop(0), "which process took which steps"),
+        (lambda d: d.update(run="1" * 32), "does not continue"),
+        (lambda d: d["noise"].update(commitments=["0" * 63]), "by a sha256"),
+        (lambda d: d["noise"].update(commitments=["0" * 64, "1" * 64]), "one noise for each"),
+    ):
+        document = json.loads(text)
+        del document["digest"]
+        change(document)
+        report = check_receipt(canonical_json({**document, "digest": json_digest(document)}), files)
+        assert not report.supported and any(words in sentence for sentence in report.failed), report.failed
+
+
+def test_a_receipt_names_the_weights(tmp_path: Path, factors: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file(WEIGHTS, tmp_path / "model.safetensors")
+    save_file(WEIGHTS, tmp_path / "same.safetensors", metadata={"format": "np"})
+    save_file({**WEIGHTS, "layer.bias": np.zeros(2)}, tmp_path / "other.safetensors")
+    for name in ("folder", "moved", "more"):
+        (tmp_path / name / "part").mkdir(parents=True)
+        for part in ("part/a.bin", "b.bin"):
+            (tmp_path / name / part).write_bytes(part.encode())
+    (tmp_path / "more" / "c.bin").touch()
+    nested = {"layer": {"weight": WEIGHTS["layer.weight"], "bias": WEIGHTS["layer.bias"]}}
+    for model, right, wrong in (
+        (tmp_path / "model.safetensors", "model.safetensors", ("same.safetensors", "other.safetensors", "folder")),
+        (str(tmp_path / "folder"), "moved", ("more", "model.safetensors")),
+        (nested, "same.safetensors", ("other.safetensors", "folder", "folder/b.bin")),
+    ):
+        receipt = taken_by(tmp_path / "receipt.json", factors)
+        receipt.close(model=model)
+        assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / right))) == 0
+        assert "which the receipt names as the released weights" in capsys.readouterr().out
+        for name in wrong:
+            assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / name))) != 0, name
+        receipt.path.unlink()
+    receipt = taken_by(tmp_path / "receipt.json", factors)
+    for bad in (np.ones(3), {}, {"step": 3}, {"names": np.array(["a"])}):
+        with pytest.raises(InvalidParameter):
+            receipt.close(model=bad)
+    receipt.close()
+    assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / "other.safetensors"))) == 4
