@@ -33,7 +33,7 @@ from sklearn.datasets import load_digits
 
 from factorize import Factorization, Spec, solvers
 from factorize.adapters.federated import FederatedRounds
-from factorize.adapters.flower import CorrelatedNoise
+from factorize.adapters.flower import CorrelatedNoise, authenticated_node
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget
 
@@ -141,9 +141,8 @@ def ours(setting: Setting, factors: Factorization) -> Callable[[float, int, Path
 
     def strategy(clip: float, seed: int, folder: Path) -> Strategy:
         settings: dict[str, Any] = {"clients": CLIENTS, "clients_a_round": planned, "clip_norm": clip, "seed": seed}
-        return CorrelatedNoise(
-            FedAvg(), FederatedRounds(folder / "state", factors, setting.target, initial(), **settings)
-        )
+        rounds = FederatedRounds(folder / "state", factors, setting.target, initial(), **settings)
+        return CorrelatedNoise(FedAvg(), rounds, client_id=authenticated_node)  # a simulated node is a client for ever
 
     return strategy
 

@@ -14,11 +14,12 @@ import logging
 import math
 import os
 import random
+import unicodedata
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -26,11 +27,13 @@ from safetensors.numpy import load, save
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.client.cache import replace_file
+from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_epsilon
+from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
 
@@ -40,9 +43,41 @@ if TYPE_CHECKING:
 SHRUNK = 1 - 2.0**-40
 """What clipped updates are multiplied by, for the roundings of norms, factors and products in float64."""
 
+MAX_ID_CHARACTERS = 256
+"""Of a client's id: the state keeps the ids of all clients, and some are sent by the clients themselves."""
+
 Arrays = Sequence[np.ndarray]
-_VERSION = 1
+ClientId = str | int
+_VERSION = 2
+_EARLY = "too early"
+_FULL = (
+    "clients={clients}, and as many ids were admitted: a client that comes back under another id would take part more "
+    "often than it may; give each an id that it keeps (client_id=), or begin a run with all clients that may come"
+)
 _log = logging.getLogger(__name__)
+
+
+def client_id(value: object) -> ClientId:
+    """Return the id of a client in the one form in which clients are told apart.
+
+    Texts that are canonically equivalent in Unicode are one id, their normal form C (NFC). The number 7 is not the text
+    "7".
+
+    Raises:
+        InvalidParameter: no whole number and no text; or a text that is empty, too long, with spaces around it, or with
+            characters that are not printed.
+    """
+    if isinstance(value, str):
+        text = unicodedata.normalize("NFC", value)
+        if 0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable() and text == text.strip():
+            return text
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    raise InvalidParameter(
+        f"{str(value)[:40]!r} ({type(value).__name__}) is no id of a client; give a whole number, or printable text of "
+        f"at most {MAX_ID_CHARACTERS} characters without spaces around it",
+        field="client_id",
+    )
 
 
 def clipped(update: Arrays, clip_norm: float) -> np.ndarray | None:
@@ -51,7 +86,14 @@ def clipped(update: Arrays, clip_norm: float) -> np.ndarray | None:
     Args:
         update: arrays, whose norm is that of all together.
         clip_norm: the bound.
+
+    Raises:
+        InvalidParameter: an array of anything but floating-point numbers: what is complex would lose a part.
     """
+    kinds = {np.asarray(part).dtype for part in update}
+    if any(kind.kind != "f" for kind in kinds):
+        message = f"the update has arrays of {', '.join(sorted(map(str, kinds)))}; give floating-point numbers"
+        raise InvalidParameter(message, field="update")
     flat = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in update])
     largest = float(np.abs(flat).max(initial=0.0))
     if not math.isfinite(largest):
@@ -74,12 +116,15 @@ class FederatedRounds:
         factors: of C; its participation says how often and how far apart a client may take part.
         target: the privacy asked for.
         model: arrays of the shapes and types of an update.
-        clients: clients of the fleet, for the statement.
+        clients: of the fleet, for the statement; no more ids than these are admitted.
         clients_a_round: the planned number, and the fixed divisor.
         clip_norm: bound on a client's update over all arrays together.
         adjacency: `zero_out` (a client's updates against zeros in every round) or `replace_one`.
         seed: secret; a restarted server must give the same. It is not in the state.
         receipt: written before each release.
+
+    A client is known by an id that it keeps over restarts, a text or a whole number (`client_id`): its timer is that of
+    its id. All ids of a run are of one type.
 
     Attributes:
         calibration: scale and guarantee.
@@ -109,9 +154,8 @@ class FederatedRounds:
         held = certified(factors)
         if held.steps is None:
             raise InvalidParameter("a run without end has no budget of rounds; give factors with n", field="factors")
-        if not 1 <= clients_a_round <= clients:
-            message = f"clients_a_round={clients_a_round} is not between 1 and the {clients} clients"
-            raise InvalidParameter(message, field="clients_a_round")
+        self.clients = whole_number("clients", clients)
+        whole_number("clients_a_round", clients_a_round, high=clients, remedy="give as many as the fleet has, or fewer")
         self._parts = [(part.shape, np.dtype(part.dtype).str) for part in model]
         if not self._parts or any(np.dtype(kind).kind != "f" for _, kind in self._parts):
             raise InvalidParameter("a model is one floating-point array or more; give those trained", field="model")
@@ -124,9 +168,11 @@ class FederatedRounds:
         self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
         self.statement = PrivacyStatement(self.calibration, held.digest, self.steps, clients, clients, "fixed", "user")
         self.refused: Counter[str] = Counter()
-        self._numbers: dict[str, int] = {}  # of clients, in the order of their first round
-        self._open: set[str] = set()  # clients admitted to the open round
-        self._answered: set[str] = set()
+        self.named_by: str | None = None
+        self._numbers: dict[ClientId, int] = {}  # of clients, in the order in which they were first admitted
+        self._open: set[ClientId] = set()  # clients admitted to the open round
+        self._lost: set[ClientId] = set()  # those of them that a process which ended has asked
+        self._answered: set[ClientId] = set()
         self._sum = np.zeros(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken = False
@@ -141,33 +187,47 @@ class FederatedRounds:
         return self._auditor.step
 
     @property
-    def known(self) -> list[str]:
+    def known(self) -> list[ClientId]:
         """Clients that were admitted so far."""
-        return sorted({*self._numbers, *self._open})
+        return list(self._numbers)
+
+    def name_clients(self, by: str) -> None:
+        """Say what clients are known by: the name of an id, which the run keeps.
+
+        Raises:
+            InvalidParameter: the run knows its clients by another id, so that its timers would not hold for these.
+        """
+        if self._numbers and self.named_by != by:
+            message = f"the run knows its clients by {self.named_by!r}, not by {by!r}; name clients as when it began"
+            raise InvalidParameter(message, field="client_id")
+        self.named_by = by
 
     @property
     def last(self) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """The model that the last closed round was given and the mean that it released, for a restarted server."""
         return None if self._kept is None else (self._shaped(self._kept[0]), self._shaped(self._kept[1]))
 
-    def eligible(self, clients: Iterable[str]) -> list[str]:
+    def eligible(self, clients: Iterable[object]) -> list[ClientId]:
         """Return the clients that may take part in this round, in an order of their own."""
-        if self.step >= self.steps:
-            return []
-        return [client for client in sorted(set(clients)) if client in self._open or not self._early(client)]
+        return [] if self.step >= self.steps else self._sorted_out(clients)[0]
 
-    def choose(self, clients: Iterable[str]) -> list[str]:
+    def choose(self, clients: Iterable[object]) -> list[ClientId]:
         """Admit as many of these clients as are planned, at random, and return them; see `admit`.
 
-        After a crash within the round its admitted clients are asked again, and as many more as are missing.
+        Clients that wait for their timers are passed over. After a crash within the round its admitted clients are
+        asked again, and as many more as are missing; those that are gone keep their timers and get no place.
         """
-        able = self.eligible(clients)
+        able, refused = self._sorted_out(clients) if self.step < self.steps else ([], [])
         again = [client for client in able if client in self._open]
         others = [client for client in able if client not in self._open]
-        missing = min(len(others), max(0, self.clients_a_round - len(self._open)))
+        gone = self._lost.difference(again)
+        missing = min(len(others), max(0, self.clients_a_round - len(self._open - gone)))
+        for client, reason, why in refused:
+            if reason != _EARLY:
+                self.refuse(client, reason, why)
         return self.admit([*again, *random.sample(others, missing)])
 
-    def admit(self, clients: Iterable[str]) -> list[str]:
+    def admit(self, clients: Iterable[object]) -> list[ClientId]:
         """Let clients take part in this round, and return those that may; the others are refused by name.
 
         The timer of a client starts here, whether or not it answers: whether somebody else has the place must not
@@ -177,41 +237,52 @@ class FederatedRounds:
             InvalidParticipation: all rounds were taken.
         """
         self._refuse_past()
-        before, admitted = len(self._open), []
+        before, admitted = len(self._open), list[ClientId]()
         for client in clients:
-            early = None if client in self._open else self._early(client)
-            if early:
-                self.refuse(client, "too early", early)
-            else:
-                self._open.add(client)
-                admitted.append(client)
+            able, refused = self._sorted_out([client])
+            for one in refused:
+                self.refuse(*one)
+            for known in able:
+                self._numbers.setdefault(known, len(self._numbers))
+                self._open.add(known)
+                admitted.append(known)
         if len(self._open) > before:
             self._save()
         return admitted
 
-    def add(self, client: str, update: Arrays) -> bool:
+    def add(self, client: object, update: Any) -> bool:
         """Add a client's clipped update to the sum of this round, and say whether it counts.
 
         What is refused counts as zeros, and the round goes on: an update of a client that was not admitted, a second
-        one, one of other shapes or with entries that are not finite.
+        one, one of other shapes, of numbers that are complex or whole, or with entries that are not finite.
+
+        Args:
+            client: the id under which it was admitted.
+            update: its arrays, in the order of the model's.
         """
-        if client not in self._open:
+        known = next(iter(self._sorted_out([client])[0]), None)
+        if known is None or known not in self._open:
             return self.refuse(client, "not admitted", "it was not admitted to this round")
-        if client in self._answered:
-            return self.refuse(client, "twice", "it has answered in this round")
-        self._answered.add(client)
-        shapes = [np.shape(part) for part in update]
+        if known in self._answered:
+            return self.refuse(known, "twice", "it has answered in this round")
+        self._answered.add(known)
+        try:
+            arrays = [np.asarray(part) for part in update]
+        except (TypeError, ValueError) as reason:
+            return self.refuse(known, "shape", f"its update is no list of arrays: {str(reason)[:80]}")
+        shapes = [part.shape for part in arrays]
         if shapes != [shape for shape, _ in self._parts]:
-            return self.refuse(client, "shape", f"its arrays have shapes {str(shapes)[:80]}, not the model's")
-        if any(np.asarray(part).dtype.kind != "f" for part in update):
-            return self.refuse(client, "type", "its arrays are no floating-point numbers")
-        vector = clipped(update, self.calibration.clip_norm)
+            return self.refuse(known, "shape", f"its arrays have shapes {str(shapes)[:80]}, not the model's")
+        try:
+            vector = clipped(arrays, self.calibration.clip_norm)
+        except InvalidParameter as reason:
+            return self.refuse(known, "type", str(reason))
         if vector is None:
-            return self.refuse(client, "not finite", "it has entries that are NaN or infinite")
+            return self.refuse(known, "not finite", "it has entries that are NaN or infinite")
         self._sum += vector
         return True
 
-    def refuse(self, client: str, reason: str, why: str) -> bool:
+    def refuse(self, client: object, reason: str, why: str) -> bool:
         """Count and log a refusal of what did not reach `admit` or `add`, and return False.
 
         Args:
@@ -246,10 +317,8 @@ class FederatedRounds:
         noisy = (self._sum + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
         mean = noisy.astype(np.float64) / self.clients_a_round
         self._kept = before, mean
-        for client in sorted(self._open):
-            self._numbers.setdefault(client, len(self._numbers))
-        taken = [self._numbers[client] for client in sorted(self._open)]
-        self._open, self._answered, self._sum = set(), set(), np.zeros(len(mean))
+        taken = [self._numbers[client] for client in self._open]
+        self._open, self._lost, self._answered, self._sum = set(), set(), set(), np.zeros(len(mean))
         self._auditor.record(np.array(taken, dtype=np.int64))  # writes the state and then the receipt, in `commit`
         self._broken = False
         return self._shaped(mean)
@@ -297,10 +366,31 @@ class FederatedRounds:
             raise InvalidParameter(f"another server has {self.path}; one run has one server", field="path") from None
         return weakref.finalize(self, os.close, lock)
 
-    def _early(self, client: str) -> str | None:
-        """Return why a client may not take part in this round."""
-        number = self._numbers.get(client)
-        return None if number is None else self._auditor.refusal(number)
+    def _sorted_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
+        """Return the ids that may take part in this round, and (client, reason, why) of the others, each once."""
+        able, refused = set[ClientId](), list[tuple[object, str, str]]()
+        kind = next((type(known) for known in self._numbers), None)
+        for client in clients:
+            try:
+                known = client_id(client)
+            except InvalidParameter as reason:
+                refused.append((client, "no client id", str(reason)))
+                continue
+            early = self._auditor.refusal(self._numbers[known]) if known in self._numbers else None
+            if known in self._open or known in able:
+                able.add(known)
+            elif early:
+                refused.append((known, _EARLY, early))
+            elif known in self._numbers:
+                able.add(known)
+            elif kind not in (None, type(known)):
+                why = f"ids of this run are {kind.__name__}, not {type(known).__name__}: 7 and '7' are not one client"
+                refused.append((known, "another type of id", why))
+            elif len(self._numbers) >= self.clients:
+                refused.append((known, "fleet is full", _FULL.format(clients=self.clients)))
+            else:
+                able.add(known)
+        return sorted(able, key=lambda one: (isinstance(one, str), one)), refused
 
     def _refuse_past(self) -> None:
         if self._broken:
@@ -362,8 +452,10 @@ class FederatedRounds:
             "parts": [[list(shape), kind] for shape, kind in self._parts],
             "auditor": counted,
             "noise": self._noise.state_dict(arrays=False),
-            "clients": list(self._numbers),
-            "open": sorted(self._open),
+            **self._fleet(),
+            "named_by": self.named_by,
+            "ids": list(self._numbers),
+            "open": list(self._open),
             "refused": dict(self.refused),
         }
         body = save(arrays, metadata={"state": json.dumps(plain)})
@@ -381,7 +473,8 @@ class FederatedRounds:
         size = int.from_bytes(data[32:40], "little")
         kept = json.loads(json.loads(data[40 : 40 + size])["__metadata__"]["state"])
         parts = [(tuple(shape), kind) for shape, kind in kept["parts"]]
-        if kept["version"] != _VERSION or parts != self._parts:
+        check_stated(kept, {"version": _VERSION, **self._fleet()})
+        if parts != self._parts:
             message = (
                 f"{self.path} is the state of a model with arrays {str(parts)[:120]}, not {str(self._parts)[:120]}"
             )
@@ -389,7 +482,12 @@ class FederatedRounds:
         arrays = load(data[32:])
         self._auditor.load_state_dict({**kept["auditor"], "last": arrays["last"], "count": arrays["count"]})
         self._noise.load_state_dict(kept["noise"])
-        self._numbers = {client: number for number, client in enumerate(kept["clients"])}
-        self._open, self.refused = set(kept["open"]), Counter(kept["refused"])
+        self._numbers = {client: number for number, client in enumerate(kept["ids"])}
+        self.named_by, self.refused = kept["named_by"], Counter(kept["refused"])
+        self._open, self._lost = set(kept["open"]), set(kept["open"])
         if "mean" in arrays:
             self._kept = arrays["model"], arrays["mean"]
+
+    def _fleet(self) -> dict[str, int]:
+        """Return what a run keeps of its fleet: another divisor would scale one round's noise against the others'."""
+        return {"clients": self.clients, "clients_a_round": self.clients_a_round}

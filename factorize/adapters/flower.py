@@ -7,7 +7,8 @@ reply in each round, the model with the noisy mean update, so that whatever it c
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,48 +17,71 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
-from factorize.adapters.federated import FederatedRounds
-from factorize.errors import InvalidParameter
+from factorize.adapters.federated import ClientId, FederatedRounds, client_id
+from factorize.errors import InvalidParameter, InvalidParticipation
 
 _QUESTION = f"{MessageType.QUERY}.client_id"
 _log = logging.getLogger(__name__)
+
+
+def authenticated_node(node: int) -> int:
+    """Return a node's id as that of its client, for a SuperLink that knows its SuperNodes by their registered keys.
+
+    Without `--enable-supernode-auth` a SuperNode that restarts has another id.
+    """
+    return node
 
 
 class CorrelatedNoise(Strategy):
     """Client-level differential privacy with correlated noise around a strategy that averages models.
 
     Clients are chosen by the timers of `rounds`, among all connected nodes, as soon as there are the wrapped strategy's
-    `min_available_nodes`; its sampling is switched off. What clients measure is not covered, so their metrics are
-    dropped and no client evaluates: give `start` an `evaluate_fn`.
+    `min_available_nodes` and `min_train_nodes`; its sampling is switched off. What clients measure is not covered, so
+    their metrics are dropped and no client evaluates: give `start` an `evaluate_fn`.
 
     Args:
         strategy: `FedAvg`, or one derived from it whose replies are arrays: `FedProx`, `FedAvgM`, `FedAdam`.
         rounds: of the run; made for the arrays of the model, in their order.
-        client_id: the name under which clients answer `query.client_id` with an id that they keep. Each node is asked
-            before each round, and takes no part without one. By default a client is known by the id of its node.
-        seconds: that a round waits for these answers.
+        client_id: what a client is known by, and keeps when its SuperNode restarts under another node id. The name
+            under which clients answer `query.client_id` with it: each node is asked before each round, and takes no
+            part without an answer. Or a function of the node's id, such as `authenticated_node`.
+        seconds: that a round waits until enough clients have answered.
 
     Raises:
-        InvalidParameter: a strategy that is not derived from `FedAvg`; or a run whose clients are known by another id.
+        InvalidParameter: a strategy that is not derived from `FedAvg`, or one that samples clients; or a run whose
+            clients are known by another id.
     """
 
     def __init__(
-        self, strategy: Strategy, rounds: FederatedRounds, *, client_id: str | None = None, seconds: float = 60.0
+        self,
+        strategy: Strategy,
+        rounds: FederatedRounds,
+        *,
+        client_id: str | Callable[[int], ClientId] = "client-id",
+        seconds: float = 60.0,
     ) -> None:
         if not isinstance(strategy, FedAvg):
             message = (
                 f"{type(strategy).__name__} is not derived from FedAvg, whose replies are models; wrap one that is"
             )
             raise InvalidParameter(message, field="strategy")
-        self._prefix = "node " if client_id is None else f"{client_id}="
-        other = next((client for client in rounds.known if not client.startswith(self._prefix)), None)
-        if other is not None:
-            message = f"the run knows a client as {other!r}, not as {self._prefix}...; name clients as when it began"
+        if strategy.fraction_train != 1.0 or strategy.fraction_evaluate not in (0.0, 1.0):
+            message = (
+                f"fraction_train={strategy.fraction_train} and fraction_evaluate={strategy.fraction_evaluate} are not "
+                f"used: {rounds.clients_a_round} clients train in each round and none evaluates; leave both out"
+            )
+            raise InvalidParameter(message, field="strategy")
+        if not callable(client_id) and not (isinstance(client_id, str) and client_id):
+            message = (
+                f"client_id={client_id!r} names no id: a restarted SuperNode has another node id, and its client would "
+                "take part too often; name the key of the clients' answers, or give a function of the node's id"
+            )
             raise InvalidParameter(message, field="client_id")
+        rounds.name_clients(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
         self.strategy, self.rounds, self._client_id, self._seconds = strategy, rounds, client_id, seconds
-        self._names: dict[int, str] = {}  # of the nodes that are asked
-        self._available = strategy.min_available_nodes
-        strategy.fraction_train, strategy.min_train_nodes, strategy.min_available_nodes = 1.0, 0, 0
+        self._names: dict[int, ClientId] = {}  # of the nodes that are asked
+        self._available = max(1, strategy.min_available_nodes, strategy.min_train_nodes)
+        strategy.min_train_nodes, strategy.min_available_nodes = 0, 0
         self._arrays = ArrayRecord()
 
     def resumed(self, arrays: ArrayRecord) -> ArrayRecord:
@@ -81,10 +105,10 @@ class CorrelatedNoise(Strategy):
         """Ask the clients whose timers allow it.
 
         Raises:
-            InvalidParticipation: the round would exceed the budget.
+            InvalidParticipation: the round would exceed the budget; or too few clients answer, and nothing was spent.
         """
         self._arrays = arrays
-        nodes = self._named(grid)
+        nodes = self._connected(grid)
         self._names = {nodes[name]: name for name in self.rounds.choose(nodes)}
         return self.strategy.configure_train(server_round, arrays, config, _Chosen(grid, list(self._names)))
 
@@ -95,7 +119,7 @@ class CorrelatedNoise(Strategy):
         current = self._arrays.to_numpy_ndarrays()
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             if not reply.has_error():
-                name = self._names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}, not asked")
+                name = self._names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
                 self.rounds.add(name, self._update(reply, current))
         moved = _moved(self._arrays, current, self.rounds.close(current))
         metrics = MetricRecord({self.strategy.weighted_by_key: 1.0})
@@ -113,34 +137,51 @@ class CorrelatedNoise(Strategy):
         """Return nothing; see `configure_evaluate`."""
         return None
 
-    def _named(self, grid: Grid) -> dict[str, int]:
-        """Return the connected nodes by the names of their clients; without a name of its own a node is left out."""
-        _, nodes = sample_nodes(grid, self._available, 0)
-        if self._client_id is None:
-            return {f"{self._prefix}{node}": node for node in nodes}
-        questions = [Message(RecordDict(), message_type=_QUESTION, dst_node_id=node) for node in nodes]
-        replies = {
-            reply.metadata.src_node_id: reply for reply in grid.send_and_receive(questions, timeout=self._seconds)
-        }
-        named = dict[str, int]()
-        for node in sorted(nodes):
-            value = self._answered(replies.get(node))
-            if value is None:
-                self.rounds.refuse(f"node {node}", "no client id", f"it answered {_QUESTION} with no {self._client_id}")
-            elif value in named:
-                self.rounds.refuse(value, "same client id", f"node {node} has the id of node {named[value]}")
-            else:
-                named[value] = node
+    def _connected(self, grid: Grid) -> dict[ClientId, int]:
+        """Wait for enough clients, and return their nodes by their ids; a node without an id is refused by name.
+
+        Raises:
+            InvalidParticipation: too few. Nobody was asked to train, and nothing of the budget was spent.
+        """
+        end = time.monotonic() + self._seconds
+        while True:
+            _, nodes = sample_nodes(grid, self._available, 0)
+            named, refused = self._named(sorted(nodes), grid)
+            enough, late = len(named) >= self._available, time.monotonic() >= end
+            if enough or late:
+                break
+            time.sleep(min(1.0, self._seconds))
+        for node, reason, why in refused:
+            self.rounds.refuse(f"node {node}", reason, why)
+        if not enough:
+            raise InvalidParticipation(
+                f"of {len(nodes)} connected nodes {len(named)} have told a client id within {self._seconds:g} s, and a "
+                f"round needs {self._available} (min_available_nodes, min_train_nodes): nobody was asked to train and "
+                "no round is spent; have clients answer query.client_id (docs/federated.md), and start again"
+            )
         return named
 
-    def _answered(self, reply: Message | None) -> str | None:
-        """Return the name of a client from its answer; None where there is none."""
-        if reply is None or reply.has_error():
-            return None
-        records = reply.content.config_records.values()
-        values = [record[self._client_id] for record in records if self._client_id in record]
-        valid = len(values) == 1 and isinstance(values[0], str | int) and str(values[0])
-        return f"{self._prefix}{values[0]}" if valid else None
+    def _named(self, nodes: list[int], grid: Grid) -> tuple[dict[ClientId, int], list[tuple[int, str, str]]]:
+        """Return nodes by the ids of their clients, and (node, reason, why) of those that are refused."""
+        told: dict[int, Any]
+        if isinstance(self._client_id, str):
+            questions = [Message(RecordDict(), message_type=_QUESTION, dst_node_id=node) for node in nodes]
+            replies = grid.send_and_receive(questions, timeout=self._seconds)
+            told = {reply.metadata.src_node_id: _value(reply, self._client_id) for reply in replies}
+        else:
+            told = {node: self._client_id(node) for node in nodes}
+        named, refused = dict[ClientId, int](), list[tuple[int, str, str]]()
+        for node in nodes:
+            try:
+                known = client_id(told.get(node))
+            except InvalidParameter as reason:
+                refused.append((node, "no client id", f"it told no {self._client_id}: {reason}"))
+                continue
+            if known in named:
+                refused.append((node, "same client id", f"it has the id {known!r} of node {named[known]}"))
+            else:
+                named[known] = node
+        return named, refused
 
     def _update(self, reply: Message, current: list[np.ndarray]) -> list[np.ndarray]:
         """Return a client's model less the one that it was given; nothing where its arrays cannot be read as such."""
@@ -170,6 +211,14 @@ class _Chosen:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
+
+
+def _value(reply: Message, key: str) -> Any:
+    """Return what a client answers under a key; None where it answers nothing, or twice."""
+    if reply.has_error():
+        return None
+    values = [record[key] for record in reply.content.config_records.values() if key in record]
+    return values[0] if len(values) == 1 else None
 
 
 def _moved(like: ArrayRecord, model: list[np.ndarray], mean: list[np.ndarray]) -> ArrayRecord:

@@ -46,7 +46,7 @@ class CorrelatedAggregator(ModelAggregator):
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Add the answer of the client that NVFlare has authenticated, whatever name is in its meta data."""
         self.fl_ctx = fl_ctx
-        client = str(shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, ""))
+        client = shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, "")
         if not client or shareable.get_return_code() != ReturnCode.OK:
             _log.warning("an answer of client %r has no name, or says that it failed", client)
             return False
@@ -66,20 +66,16 @@ class CorrelatedAggregator(ModelAggregator):
     def _add(self, model: FLModel) -> bool:
         """Add a difference, and say whether it counts."""
         meta = model.meta or {}
-        client, current = str(meta.get("client_name", "")), model.current_round
+        client, current = meta.get("client_name", ""), model.current_round
         if current is not None and current != self.rounds.step:
             _log.warning("round %d drops an answer of client %r to round %d", self.rounds.step, client, current)
             return False
         self.rounds.admit([client])
-        params, update = model.params or {}, list[np.ndarray]()
-        if model.params_type == ParamsType.DIFF and set(params) == set(self.names):
-            try:
-                update = [np.asarray(params[name]) for name in self.names]
-            except (ValueError, TypeError) as reason:
-                _log.warning("parameters of client %r are no arrays: %s", client, str(reason)[:200])
-        else:
+        params = model.params or {}
+        if model.params_type != ParamsType.DIFF or set(params) != set(self.names):
             _log.warning("client %r sent no weight difference (params_type DIFF) of the model's parameters", client)
-        return self.rounds.add(client, update)
+            return self.rounds.add(client, [])
+        return self.rounds.add(client, [params[name] for name in self.names])
 
     def aggregate_model(self) -> FLModel:
         """Close the round.
@@ -136,8 +132,19 @@ class CorrelatedFedAvg(FedAvg):
         self._rounds, self._seconds = rounds, seconds
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
-        """Return the names of clients whose timers allow this round."""
-        return self._rounds.choose(client.name for client in self.engine.get_clients())
+        """Return the names of clients whose timers allow this round.
+
+        Raises:
+            InvalidParticipation: all clients are gone. Nobody was asked, and nothing of the budget was spent.
+        """
+        names = [client.name for client in self.engine.get_clients()]
+        there = [name for name in names if self.get_client_disconnect_time(name) is None]
+        if not there:
+            raise InvalidParticipation(
+                f"of {len(names)} clients of the job none is connected: nobody was asked to train and no round is "
+                "spent; start the job again when they are back"
+            )
+        return [str(name) for name in self._rounds.choose(there)]
 
     def send_model(self, *, data: FLModel, targets: list[str], **options: Any) -> None:
         """Send the model to the chosen clients; to nobody where no timer allows it, which NVFlare takes for all.
@@ -171,7 +178,7 @@ class ClippedUpdates(DXOFilter):
         """Return the difference, scaled down where it is too long.
 
         Raises:
-            InvalidParameter: it has entries that are NaN or infinite.
+            InvalidParameter: it has entries that are NaN, infinite or no floating-point numbers.
         """
         arrays = [np.asarray(array) for array in dxo.data.values()]
         vector = clipped(arrays, self.clip_norm)

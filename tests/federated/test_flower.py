@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, strategy_
 from flwr.supercore.task_identity import TaskIdentity
 
 from factorize.adapters.federated import clipped
-from factorize.adapters.flower import CorrelatedNoise
+from factorize.adapters.flower import CorrelatedNoise, authenticated_node
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as of a server app's process
@@ -55,7 +55,7 @@ class Nodes(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         given = list(messages)
         if given and given[0].metadata.message_type == "query.client_id":
-            return [self.named(message) for message in given]
+            return [found for message in given if (found := self.named(message)) is not None]
         if given:
             self.asked.append(sorted(message.metadata.dst_node_id for message in given))
         replies = []
@@ -72,7 +72,7 @@ class Nodes(Grid):
         random.shuffle(replies)
         return replies
 
-    def named(self, message: Message) -> Message:
+    def named(self, message: Message) -> Message | None:
         """Return what the app of a client answers, with phones that come back under other nodes."""
         node = message.metadata.dst_node_id
         context = Context(1, node, {"client-id": f"phone-{node % 100}"}, RecordDict(), {})
@@ -185,19 +185,65 @@ class Phones(Nodes):
         return [100 * self.step + phone for phone in super().get_node_ids()]
 
 
-@pytest.mark.parametrize("key", ["client-id", None])
-def test_a_phone_that_comes_back_under_another_node_keeps_its_timer(tmp_path: Path, key: str | None) -> None:
-    random.seed(3)
+@pytest.mark.parametrize("known", ["client-id", lambda node: f"phone-{node % 100}"])
+def test_a_phone_that_comes_back_under_another_node_keeps_its_timer(tmp_path: Path, known: Any) -> None:
     rounds, _ = rounds_in(tmp_path)
     phones = Phones(lambda node, step, model: honest(node % 100, step, model))
-    trained(CorrelatedNoise(FedAvg(), rounds, client_id=key), phones, N)
+    trained(CorrelatedNoise(FedAvg(), rounds, client_id=known), phones, N)
     turns = [
         [step for step, asked in enumerate(phones.asked) if phone in [node % 100 for node in asked]]
         for phone in range(1, CLIENTS + 1)
     ]
-    kept = all(len(steps) <= 2 and all(np.diff(steps) >= SEPARATION) for steps in turns)
-    assert kept == (key is not None), "by its node alone nobody knows a phone again"
-    assert len(phones.asked) == N and not rounds.refused
+    assert all(len(steps) <= 2 and all(np.diff(steps) >= SEPARATION) for steps in turns)
+    assert len(phones.asked) == N and not rounds.refused and len(rounds.known) <= CLIENTS
+
+
+def test_phones_that_nobody_knows_again_are_refused_past_the_fleet(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their nodes are new in every round, and are taken for clients: no more of them than the statement has."""
+    rounds, receipt = rounds_in(tmp_path)
+    phones = Phones(lambda node, step, model: honest(node % 100, step, model))
+    trained(CorrelatedNoise(FedAvg(), rounds, client_id=authenticated_node), phones, N)
+    assert len(rounds.known) == CLIENTS == len({node for asked in phones.asked for node in asked})
+    assert rounds.refused["fleet is full"] > 0 and "client_id=" in caplog.text
+    assert_proved(tmp_path, receipt)
+
+
+def test_what_names_no_client_is_refused_before_the_run(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    for nothing in (None, "", 7):
+        with pytest.raises(InvalidParameter, match="a restarted SuperNode has another node id"):
+            CorrelatedNoise(FedAvg(), rounds, client_id=nothing)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match=r"fraction_train=0\.5 .* are not used: 4 clients train in each round"):
+        CorrelatedNoise(FedAvg(fraction_train=0.5), rounds)
+
+
+class Gone(Nodes):
+    """Nodes that are connected and have stopped answering, all but the first few."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def named(self, message: Message) -> Message | None:
+        return super().named(message) if message.metadata.dst_node_id <= self.left else None
+
+
+def test_a_round_is_not_spent_on_clients_that_are_gone(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    nodes = Gone(CLIENTS)
+    trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)
+    before, nodes.left = (tmp_path / "state").read_bytes(), 1
+    told = r"of 16 connected nodes 1 have told a client id within 0 s, and a round needs 2 .* no round is spent"
+    with pytest.raises(InvalidParticipation, match=told):
+        trained(CorrelatedNoise(FedAvg(), rounds, seconds=0.0), nodes, 1)
+    with pytest.raises(InvalidParticipation, match=r"1 have told .* a round needs 3"):
+        trained(CorrelatedNoise(FedAvg(min_train_nodes=3), rounds, seconds=0.0), nodes, 1)
+    assert rounds.step == 1 and (tmp_path / "state").read_bytes() == before and len(nodes.asked) == 1
+    nodes.left = 5
+    trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)
+    assert rounds.step == 2 and set(nodes.asked[1]) <= {1, 2, 3, 4, 5}
 
 
 def test_who_has_no_id_of_its_own_is_refused_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -205,6 +251,7 @@ def test_who_has_no_id_of_its_own_is_refused_by_name(tmp_path: Path, caplog: pyt
         def named(self, message: Message) -> Message:
             node = message.metadata.dst_node_id
             ids: dict[int, Any] = {1: {}, 2: {"client-id": ""}, 3: {"client-id": 1.5}, 5: {"client-id": "phone-4"}}
+            ids |= {7: {"client-id": True}, 8: {"client-id": b"phone-8"}, 9: {"client-id": "phone-4\n"}}
             if node == 6:
                 return Message(Error(0, "no such query"), reply_to=message)
             if node in ids:
@@ -214,9 +261,11 @@ def test_who_has_no_id_of_its_own_is_refused_by_name(tmp_path: Path, caplog: pyt
     rounds, receipt = rounds_in(tmp_path, clients_a_round=CLIENTS)
     nodes = Odd()
     trained(CorrelatedNoise(FedAvg(), rounds, client_id="client-id"), nodes, 1)
-    assert nodes.asked == [[4, *range(7, CLIENTS + 1)]]
-    assert rounds.refused == {"no client id": 4, "same client id": 1}
-    assert all(f"'node {node}'" in caplog.text for node in (1, 2, 3, 6)) and "'client-id=phone-4'" in caplog.text
+    assert nodes.asked == [[4, *range(10, CLIENTS + 1)]]
+    assert rounds.refused == {"no client id": 7, "same client id": 1}
+    assert (
+        all(f"'node {node}'" in caplog.text for node in (1, 2, 3, 6, 7, 8, 9)) and "'phone-4' of node 4" in caplog.text
+    )
     receipt.close()
     assert json.loads((tmp_path / "receipt.json").read_bytes())["steps"]["refused"] == rounds.refused
 
@@ -225,8 +274,10 @@ def test_a_run_keeps_the_kind_of_its_ids(tmp_path: Path) -> None:
     """Timers of `node 7` do not hold for `phone-7`."""
     rounds, _ = rounds_in(tmp_path)
     trained(CorrelatedNoise(FedAvg(), rounds), Nodes(), 1)
-    with pytest.raises(InvalidParameter, match=r"knows a client as 'node \d+', not as client-id="):
-        CorrelatedNoise(FedAvg(), rounds, client_id="client-id")
+    rounds.stop()
+    rounds, _ = rounds_in(tmp_path)
+    with pytest.raises(InvalidParameter, match="knows its clients by 'client-id', not by 'authenticated_node'"):
+        CorrelatedNoise(FedAvg(), rounds, client_id=authenticated_node)
 
 
 def test_no_round_is_spent_before_clients_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,20 @@ def test_the_workflow_asks_whom_the_timers_allow(tmp_path: Path) -> None:
     assert rounds.last is not None and np.allclose(last, rounds.last[1][0], atol=1e-6)
 
 
+def test_a_round_is_not_spent_on_clients_that_are_gone(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path, clients_a_round=2)
+    workflow = workflow_of(rounds, num_rounds=1)
+    gone = {str(i) for i in range(3, CLIENTS)}
+    workflow.communicator = SimpleNamespace(get_client_disconnect_time=lambda name: 1.0 if name in gone else None)
+    workflow.run()
+    assert set(workflow.asked[0]) <= {"0", "1", "2"} and rounds.step == 1
+    gone |= {"0", "1", "2"}
+    workflow.start_round = 1
+    with pytest.raises(InvalidParticipation, match="of 16 clients of the job none is connected: .* no round is spent"):
+        workflow.run()
+    assert rounds.step == 1 == len(workflow.asked)
+
+
 def test_a_model_without_the_parameters_that_are_named_is_refused(tmp_path: Path) -> None:
     rounds, _ = rounds_in(tmp_path)
     with pytest.raises(InvalidParameter, match=r"no parameters \['bias'\]"):

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,103 @@ def test_clipping_bounds_the_norm_of_all_arrays_together(scale: float) -> None:
         assert np.array_equal(vector, np.concatenate([part.ravel() for part in update]))
     elif scale < 1e200:
         assert float(np.linalg.norm(vector)) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("update", "reason"),
+    [
+        ([MODEL[0] + 1j, MODEL[1]], "type"),
+        ([MODEL[0].astype(object), MODEL[1]], "type"),
+        ([MODEL[0].astype(bool), MODEL[1]], "type"),
+        ([MODEL[0].astype(str), MODEL[1]], "type"),
+        ([[[1.0], [1.0, 2.0]], MODEL[1]], "shape"),
+        (None, "shape"),
+        ([*MODEL, MODEL[1]], "shape"),
+        ([MODEL[0], np.full(4, 1e400, np.longdouble)], "not finite"),
+    ],
+)
+def test_an_update_that_is_none_counts_as_zeros(
+    tmp_path: Path, factors: Factorization, update: Any, reason: str
+) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    rounds.admit(["phone-1"])
+    assert not rounds.add("phone-1", update) and rounds.refused == {reason: 1}
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert bits(rounds.close()) == bits(rounds_in(empty, factors).close())
+
+
+def test_a_narrow_update_is_clipped_in_float64(tmp_path: Path, factors: Factorization) -> None:
+    """60,000 entries of 1 in float16: torch and numpy would find an infinite norm of their squares in it."""
+    rounds = rounds_in(tmp_path, factors, model=[np.zeros(90_000, np.float16)])
+    rounds.admit(["phone-1"])
+    assert rounds.add("phone-1", [np.ones(90_000, np.float16)])
+    assert np.linalg.norm(rounds._sum) == pytest.approx(0.5)
+    with pytest.raises(InvalidParameter, match="complex64; give floating-point numbers"):
+        clipped([np.ones(2, np.complex64)], 1.0)
+
+
+def test_the_first_name_past_the_fleet_is_refused(
+    tmp_path: Path, factors: Factorization, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten phones under new names in every round: twelve names are admitted, those known go on under their timers."""
+    rounds = rounds_in(tmp_path, factors, clients=12)
+    names = iter(f"node-{i}" for i in range(100))
+    for _ in range(4):
+        rounds.choose([next(names) for _ in range(10)])
+        rounds.close()
+    assert len(rounds.known) == 12 and rounds.step == 4
+    assert rounds.refused == {"fleet is full": 3 + 10}, "in round 2 two of the five chosen had room"
+    told = r"refuses client 'node-\d+': clients=12, and as many ids were admitted: .* \(client_id=\)"
+    assert re.search(told, caplog.text)
+    rounds.stop()
+    rounds = rounds_in(tmp_path, factors, clients=12)
+    assert rounds.admit(["somebody else"]) == [] and rounds.choose(rounds.known), "the names survive the server"
+    with pytest.raises(InvalidParameter, match="clients"):
+        rounds.stop()
+        rounds_in(tmp_path, factors, clients=13)
+    with pytest.raises(InvalidParameter, match="clients_a_round"):
+        rounds_in(tmp_path, factors, clients=12, clients_a_round=6)
+
+
+def test_an_id_has_one_form(tmp_path: Path, factors: Factorization) -> None:
+    """The same name, composed and decomposed, is one client; 7 and "7" are not."""
+    composed, decomposed = "t\u00e9l\u00e9phone", "te\u0301le\u0301phone"
+    rounds = rounds_in(tmp_path, factors)
+    assert rounds.admit([decomposed, composed]) == [composed, composed] == 2 * rounds.known
+    assert rounds.add(decomposed, MODEL) and not rounds.add(composed, MODEL)
+    assert rounds.refused == {"twice": 1}
+    rounds.close()
+    rounds.stop()
+    rounds = rounds_in(tmp_path, factors)
+    assert rounds.admit([decomposed]) == [] and rounds.refused == {"twice": 1, "too early": 1}
+    odd = [None, "", " phone", "phone\n", "pho\u200bne", "\ud800", "x" * 257, True, 7.0, b"7", ("7",), np.bool_(True)]
+    assert rounds.admit(odd) == rounds.choose(odd) == rounds.eligible(odd) == []
+    assert rounds.refused["no client id"] == 2 * len(odd)
+    assert rounds.admit([7]) == rounds.choose([7]) == [] and rounds.refused["another type of id"] == 2
+    numbers = tmp_path / "numbers"
+    numbers.mkdir()
+    rounds = rounds_in(numbers, factors)
+    assert rounds.admit([7, np.int32(7), "7", 8]) == [7, 7, 8] and rounds.refused == {"another type of id": 1}
+    rounds.stop()
+    rounds = rounds_in(numbers, factors)
+    assert rounds.known == [7, 8] and not rounds.add("7", MODEL) and rounds.add(7, MODEL)
+
+
+def test_a_round_is_not_spent_on_clients_that_a_killed_server_asked_and_that_are_gone(
+    tmp_path: Path, factors: Factorization
+) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    first = rounds.choose(FLEET[:8])
+    assert rounds.choose(FLEET) == sorted(first), "one that answers late or not at all keeps its place"
+    rounds.stop()
+    rounds = rounds_in(tmp_path, factors)
+    there = [first[0], *FLEET[8:]]
+    again = rounds.choose(there)
+    assert len(again) == PLANNED and first[0] in again and set(again) <= set(there)
+    assert sorted(rounds.choose(there)) == sorted(again)
+    rounds.close()
+    assert rounds.admit(first) == [], "who was asked waits"
 
 
 def test_a_model_of_other_shapes_releases_nothing(tmp_path: Path, factors: Factorization) -> None:
