@@ -152,6 +152,7 @@ ANSWERS: Mapping[str, Schema] = {
         f"{_USE} job:any code:text{{}} notes:text[] row:ComparedMechanism compared:any[] budgets:any[] "
         "table:Comparison",
     ),
+    "PendingAnswer": _object("An answer that takes long, and how far it is.", "digest:digest state:text progress:any?"),
     "Prediction": _object(
         "A quantity, how the value stands to it, and what it rests on.",
         "quantity:text relation:text value:number? basis:text terms:number?{} assumptions:text[] source:text "

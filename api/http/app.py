@@ -21,6 +21,7 @@ from factorize.api.access.gate import Gate, IssuerTokens
 from factorize.api.http import matrices, operator_routes, questions, routes
 from factorize.api.http.access import OpenCall, rows_of
 from factorize.api.http.answers import kept_response
+from factorize.api.http.pending import PendingAnswers
 from factorize.api.http.problems import ProblemAnswer, install
 from factorize.api.http.questions import KEPT_BYTES
 from factorize.api.http.request_guard import RequestGuard
@@ -119,6 +120,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         try:
             yield
         finally:
+            await app.state.pending_answers.close()
             await asyncio.to_thread(owned.close)
 
     app = Application(
@@ -135,7 +137,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     )
     app.state.service = owned
     app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)
-    app.state.kept_answers = Cache(KEPT_BYTES, len)
+    app.state.kept_answers, app.state.pending_answers = Cache(KEPT_BYTES, len), PendingAnswers()
     counts = HttpCounts(owned.counts)
     owned.counts.register(operator_routes.Gauges(owned, app.state.work_gate))
     install(app)

@@ -1,24 +1,25 @@
 """The routes of questions that a worker answers for one request; `api/questions/registry.py` lists them.
 
-Each waits for a place of its kind, is bounded, ends with its connection and is stored nowhere. The newest answers are
-kept in memory by the digest of their question.
+Each waits for a place of its kind, is bounded, ends when nobody waits for it and is stored nowhere. The newest answers
+are kept in memory by the digest of their question.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from inspect import getdoc
 from threading import Event
 from typing import Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from factorize.api.access.caller import Caller
-from factorize.api.http.access import Access, Call
-from factorize.api.http.answers import result_of
+from factorize.api.http.access import Access, Call, ReadCall, SubmitCall
+from factorize.api.http.answers import RETRY_SECONDS, digest_in, json_response, result_of, wanted_wait
+from factorize.api.http.pending import WAIT_SECONDS, PendingAnswer, PendingAnswers, Work
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import PING, PING_SECONDS, event
@@ -36,11 +37,11 @@ KEPT_BYTES = 1 << 26
 """Of the newest answers, which are kept by the digest of their question."""
 MOST_UNREAD = 64
 """Progress events that wait for a client."""
-_LOOK_SECONDS = 0.2
 _LEAST_MB, _UNKNOWN_MB = 1024, 2048
 
 Document = dict[str, Any]
 Report = Callable[[Document], object]
+_ANSWERED = {200: " | ".join(dict.fromkeys(question.reply for question in POSTED.values())), 202: "PendingAnswer"}
 router = APIRouter(default_response_class=Response)
 
 
@@ -57,7 +58,9 @@ def _route(kind: str, question: Question) -> None:
         name=kind,
         description=getdoc(question),
         openapi_extra=json_body(question.body.__name__),
-        responses=answers(200, 400, 404, 410, 413, 422, 429, 503, document=question.reply),
+        responses=answers(
+            200, 202, 400, 404, 410, 413, 422, 429, 503, document={200: question.reply, 202: "PendingAnswer"}
+        ),
         dependencies=named,
     )(ask)
 
@@ -71,7 +74,7 @@ for _kind, _question in POSTED.items():
 
 
 async def _answered(kind: str, call: Call) -> Response:
-    """Have a question answered, and return the answer or a stream of its events.
+    """Have a question answered, and return the answer, a stream of its events, or 202 where it takes long.
 
     Raises:
         ProblemAnswer: there is no answer, or no place to look for it.
@@ -88,27 +91,69 @@ async def _answered(kind: str, call: Call) -> Response:
     try:
         document = read_json(body)
         request, memory_mb = await run_sync(question.read, document, service, caller, find)
+        seconds = await run_sync(question.estimate_seconds, request)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-    key, stop = json_digest({"question": kind, **request}), Event()
+    key = json_digest({"question": kind, **request})
     known = kept.get(key)
     if known is None:
         service.holdings.check_left(caller)
         gate_of(call).check(question.work, caller.owner)
 
-    async def run(report: Report) -> bytes:
+    async def work(stop: Event, report: Report) -> bytes:
         if known is not None:
             return known
-        async with working(call, question.work):
+        async with working(call, question.work, seconds):
             answer = kept.get(key)  # it may have been answered while this waited
             if answer is None:
+                await run_sync(service.holdings.check_left, caller)  # and the caller have used up what was left
                 answer = await run_sync(_ask, kind, request, memory_mb, service, caller, stop, report)
                 kept.put(key, answer)
             return answer
 
     if "text/event-stream" in http.headers.get("accept", ""):
-        return EventStream(_frames(run, stop, request_id(http)), call)
-    return Response(await _while_connected(http, run(lambda _event: None), stop), media_type="application/json")
+        return EventStream(_frames(work, request_id(http)), call)
+    if known is not None:
+        return Response(known, media_type="application/json")
+    return await _reply(call, key, _pending(call).start(caller.owner, key, work))
+
+
+async def _reply(call: Call, key: str, pending: PendingAnswer) -> Response:
+    """Return an answer, or where it will be if it takes longer than the client waits."""
+    wanted = wanted_wait(call.request)
+    answer = await pending.wait(call.request, WAIT_SECONDS if wanted is None else wanted)
+    headers = {} if wanted is None else {"Preference-Applied": f"wait={wanted}"}
+    if answer is not None:
+        return Response(answer, 200, headers, "application/json")
+    headers |= {"Location": f"/v1/answers/{key}", "Retry-After": str(RETRY_SECONDS)}
+    return json_response({"digest": key, "state": "running", "progress": pending.progress}, 202, headers)
+
+
+def _pending(call: Call) -> PendingAnswers:
+    pending: PendingAnswers = call.request.app.state.pending_answers
+    return pending
+
+
+@router.get("/v1/answers/{digest}", responses=answers(200, 202, 404, 422, 429, 503, document=_ANSWERED))
+async def get_answer(call: ReadCall, digest: str) -> Response:
+    """Give the answer to a question that took long, or say how far it is. `Prefer: wait=N` waits for it."""
+    known = call.request.app.state.kept_answers.get(digest_in(digest))
+    if known is not None:
+        return Response(known, media_type="application/json")
+    pending = _pending(call).find(call.caller.owner, digest)
+    if pending is None:
+        raise ProblemAnswer("not-found", "nobody is working on this answer for you here; post the question again")
+    return await _reply(call, digest, pending)
+
+
+@router.delete("/v1/answers/{digest}", status_code=202, responses=answers(202, 404, document="PendingAnswer"))
+async def cancel_answer(call: SubmitCall, digest: str) -> Response:
+    """End the work on an answer that its caller does not want any more."""
+    pending = _pending(call).find(call.caller.owner, digest_in(digest))
+    if pending is None or pending.task.done():
+        raise ProblemAnswer("not-found", "nobody is working on this answer for you here; there is nothing to end")
+    pending.stop.set()
+    return json_response({"digest": digest, "state": "cancelled", "progress": pending.progress}, 202)
 
 
 def _ask(
@@ -149,18 +194,6 @@ def _problem(error: FactorizeError, remedy: str) -> ProblemAnswer:
     return ProblemAnswer("unsupported-problem", without_places(str(error)))
 
 
-async def _while_connected(http: Request, work: Awaitable[bytes], stop: Event) -> bytes:
-    """Wait for an answer, and stop the work when the client has gone."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait({task}, timeout=_LOOK_SECONDS))[0]:
-            if await http.is_disconnected():
-                stop.set()
-        return task.result()
-    finally:
-        stop.set()
-
-
 async def _next(news: asyncio.Queue[bytes | None]) -> bytes | None:
     """Return the next frame, or a comment after `PING_SECONDS` without one."""
     try:
@@ -170,16 +203,16 @@ async def _next(news: asyncio.Queue[bytes | None]) -> bytes | None:
         return PING
 
 
-async def _frames(run: Callable[[Report], Awaitable[bytes]], stop: Event, about: str) -> AsyncGenerator[bytes, None]:
+async def _frames(work: Work, about: str) -> AsyncGenerator[bytes, None]:
     """Yield the events of a question; the worker ends with the stream."""
-    loop, news = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+    loop, news, stop = asyncio.get_running_loop(), asyncio.Queue[bytes | None](), Event()
 
     def tell(progress: Document) -> None:
         if news.qsize() < MOST_UNREAD:  # a client that does not read misses news, and no memory fills
             data = {name: value for name, value in progress.items() if name != "event"}
             news.put_nowait(event("progress", canonical_json(data)))
 
-    task = asyncio.ensure_future(run(lambda progress: loop.call_soon_threadsafe(tell, progress)))
+    task = asyncio.ensure_future(work(stop, lambda progress: loop.call_soon_threadsafe(tell, progress)))
     task.add_done_callback(lambda _ended: news.put_nowait(None))
     try:
         while (frame := await _next(news)) is not None:

@@ -1,12 +1,14 @@
 """The work gate: at most so much work at once for all callers and for each, and an honest 429 for more.
 
 Requests that cost more than a look into memory take a place of their kind before they begin. Who finds no place waits
-in line; who would wait too long, or holds more than a share of all that is at work, is told at once when to come back.
-So many streams of events may each key, or each address without keys, follow at once.
+in line, where callers take turns; who would wait too long, or holds more than a share of all that is at work, is told
+at once when to come back. So many streams of events may each key, or each address without keys, follow at once.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import math
 import time
 from collections import Counter
@@ -14,7 +16,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from anyio import CapacityLimiter
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -23,6 +24,8 @@ from factorize.api.http.problems import ProblemAnswer
 
 _LONGEST_RETRY = 600
 RETRY_SECONDS = 5
+SMALL_SECONDS = 5.0
+"""Requests of a kind that are estimated to take no longer go before the others, and may have kept places."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,15 @@ class WorkKind:
         places: requests that are worked on at once.
         line: requests that may wait for a place.
         seconds: what one is taken to last, until some have been measured.
+        kept: of the places, for requests that are estimated to take `SMALL_SECONDS` or less.
+        each: places that one key may have.
     """
 
     places: int
     line: int
     seconds: float
+    kept: int = 0
+    each: int = 1 << 30
 
 
 WORK_KINDS: Mapping[str, WorkKind] = {
@@ -45,11 +52,72 @@ WORK_KINDS: Mapping[str, WorkKind] = {
     "rows": WorkKind(4, 1024, 0.05),
     "list": WorkKind(2, 128, 0.1),
     "question": WorkKind(2, 64, 0.2),
-    "comparison": WorkKind(1, 8, 30.0),
+    "comparison": WorkKind(3, 32, 30.0, kept=1, each=1),
     "calibration": WorkKind(1, 32, 5.0),
     "file": WorkKind(2, 32, 5.0),
 }
 """Long specs, rows of matrices, pages of the list, predictions, comparisons, calibrations, further forms of a file."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A request in line.
+
+    Args:
+        order: the least is next: small ones first, then by how many of the caller's came before, then by arrival.
+        owner: who asks.
+        small: whether it may have a kept place.
+        turn: done when it has its place.
+    """
+
+    order: tuple[bool, int, int]
+    owner: str
+    small: bool
+    turn: asyncio.Future[None]
+
+
+class _Places:
+    """The places of one kind, and its line."""
+
+    def __init__(self, kind: WorkKind) -> None:
+        self.kind = kind
+        self.mean_seconds = kind.seconds
+        self.at_work: list[_Waiting] = []
+        self.line: list[_Waiting] = []
+        self._numbers = itertools.count()
+
+    @asynccontextmanager
+    async def place(self, owner: str, seconds: float) -> AsyncIterator[None]:
+        """Wait for a place, and hold it."""
+        small = seconds <= SMALL_SECONDS
+        before = sum(one.owner == owner for one in (*self.at_work, *self.line)) if owner else 0
+        mine = _Waiting(
+            (not small, before, next(self._numbers)), owner, small, asyncio.get_running_loop().create_future()
+        )
+        self.line.append(mine)
+        self._admit()
+        try:
+            await mine.turn
+            began = time.monotonic()
+            yield
+            self.mean_seconds += (time.monotonic() - began - self.mean_seconds) / 8
+        finally:
+            for holders in (self.line, self.at_work):
+                if mine in holders:
+                    holders.remove(mine)
+            self._admit()
+
+    def _admit(self) -> None:
+        """Give free places to those in line that may have them."""
+        for one in sorted(self.line, key=lambda waiting: waiting.order):
+            large = sum(not other.small for other in self.at_work)
+            own = sum(other.owner == one.owner for other in self.at_work) if one.owner else 0
+            fits = one.small or large < self.kind.places - self.kind.kept
+            if len(self.at_work) < self.kind.places and fits and own < self.kind.each:
+                self.line.remove(one)
+                self.at_work.append(one)
+                if not one.turn.done():
+                    one.turn.set_result(None)
 
 
 class WorkGate:
@@ -62,16 +130,14 @@ class WorkGate:
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self._most_each = most, most_each
-        self._places = {name: CapacityLimiter(kind.places) for name, kind in WORK_KINDS.items()}
-        self._means = {name: kind.seconds for name, kind in WORK_KINDS.items()}
+        self._places = {name: _Places(kind) for name, kind in WORK_KINDS.items()}
         self._held: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
     def at_work(self) -> dict[str, tuple[int, int]]:
         """Return for each kind how many are worked on and how many wait."""
-        counts = {name: places.statistics() for name, places in self._places.items()}
-        return {name: (count.borrowed_tokens, count.tasks_waiting) for name, count in counts.items()}
+        return {name: (len(places.at_work), len(places.line)) for name, places in self._places.items()}
 
     def check(self, name: str, owner: str) -> None:
         """Refuse one more request, if there is no room for it.
@@ -93,20 +159,23 @@ class WorkGate:
         else:
             return
         self.refused[name] += 1
-        seconds = min(max(1, math.ceil(self._means[name] * (waiting + 1) / kind.places)), _LONGEST_RETRY)
+        mean = self._places[name].mean_seconds
+        seconds = min(max(1, math.ceil(mean * (waiting + 1) / kind.places)), _LONGEST_RETRY)
         raise ProblemAnswer("busy", f"{reason}; try again after {seconds} s", headers={"Retry-After": str(seconds)})
 
     @asynccontextmanager
-    async def place(self, name: str, owner: str) -> AsyncIterator[None]:
-        """Wait for a place, and hold it; arguments and errors as for `check`."""
+    async def place(self, name: str, owner: str, seconds: float = math.inf) -> AsyncIterator[None]:
+        """Wait for a place, and hold it; errors as for `check`.
+
+        Args:
+            name: a key of `WORK_KINDS`.
+            owner: who asks.
+            seconds: what it is estimated to take.
+        """
         self.check(name, owner)
         with _counted(self._held, owner):
-            async with self._places[name]:
-                began = time.monotonic()
-                try:
-                    yield
-                finally:
-                    self._means[name] += (time.monotonic() - began - self._means[name]) / 8
+            async with self._places[name].place(owner, seconds):
+                yield
 
     @contextmanager
     def stream(self, owner: str) -> Iterator[None]:
@@ -145,9 +214,9 @@ def gate_of(call: Call) -> WorkGate:
     return gate
 
 
-def working(call: Call, name: str) -> AbstractAsyncContextManager[None]:
+def working(call: Call, name: str, seconds: float = math.inf) -> AbstractAsyncContextManager[None]:
     """Return the place that a call takes; see `WorkGate.place`."""
-    return gate_of(call).place(name, call.caller.owner)
+    return gate_of(call).place(name, call.caller.owner, seconds)
 
 
 class EventStream(StreamingResponse):

@@ -9,6 +9,7 @@ draft of a solve, and checks every factor file before it gets its name.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 PREDICTION_SECONDS = 60.0
+MECHANISMS_COMPARED = 20
+"""That a comparison is taken to solve, each like the optimum, when it is placed in line."""
 _PREDICTION_MB = 512
 _OPENING = 8  # times the file's bytes, while a question about it is answered
 
@@ -79,6 +82,10 @@ class Question(ABC):
             What the worker is asked, and the memory that it takes, in units of 2^20 bytes; 0 for half of what all
             solves may take.
         """
+
+    def estimate_seconds(self, request: Document) -> float:
+        """Return about how many seconds the answer to what `read` returned takes; infinite where nobody knows."""
+        return math.inf
 
     @abstractmethod
     def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
@@ -157,6 +164,13 @@ class _Compare(Question):
         service.keep_matrices(request.spec, caller, within="/spec")
         return {"request": request.document()}, 0
 
+    def estimate_seconds(self, request: Document) -> float:
+        from factorize import solvers
+
+        asked = read_request(request["request"])
+        own = MECHANISMS_COMPARED * solvers.estimate(solvers.choose(asked.spec)).seconds
+        return own if asked.seconds is None else min(own, asked.seconds)
+
     def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
         return comparison(read_request(request["request"]), store(), _report(tell))
 
@@ -179,6 +193,10 @@ class _Recommend(Question):
     def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
         training_job.read_job(document, self.body)
         return {"request": document}, 0
+
+    def estimate_seconds(self, request: Document) -> float:
+        seconds: float = training_job.read_job(request["request"], self.body).seconds
+        return seconds
 
     def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
         from factorize.api.questions.advice import advice_of, request_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 from command_line import CommandLine
 from servers import LiveService, serving
 
+from factorize.api.http import pending
 from factorize.solvers import compare
 from factorize.spec import parse_spec
 
 SPEC: dict[str, Any] = {"workload": {"kind": "prefix", "n": 12}}
 OWN = {"workload": {"kind": "matrix", "rows": [[1, 0, 0], [1, 2, 0], [1, 2, 3]]}}
+EPOCHS = {"kind": "fixed_epochs", "epochs": 8}
 ROW = "mechanism parameters normalization loss relative_gap sensitivity noise_vectors flops redraws seconds"
 
 
@@ -83,6 +86,44 @@ def test_http_tells_how_far_it_is(live_service: LiveService) -> None:
     assert news and table["rows"]
     assert all(0 <= one["done"] <= one["total"] > 0 for one in news)
     assert all(isinstance(one["mechanism"], str) and one["mechanism"] for one in news)
+
+
+def _at_work(live: LiveService) -> float:
+    lines = live.get("/metrics").body.decode().splitlines()
+    counts = [float(line.split()[-1]) for line in lines if line.startswith('factorize_work{kind="comparison"')]
+    assert counts
+    return sum(counts)
+
+
+def test_an_answer_that_takes_long_has_an_address(live_service: LiveService) -> None:
+    asked = {"spec": {"workload": {"kind": "prefix", "n": 33}}, "buffers": 2}
+    first = live_service.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"})
+    assert first.status == 202 and first.json()["state"] == "running" and int(first.headers["retry-after"]) > 0
+    place = first.headers["location"]
+    assert live_service.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"] == place  # joined
+    answer = live_service.get(place, {"Prefer": "wait=30"})
+    while answer.status == 202:
+        answer = live_service.get(place, {"Prefer": "wait=30"})
+    assert answer.status == 200 and answer.json()["rows"]
+    assert live_service.send("POST", "/v1/compare", asked).json() == answer.json()
+    live_service.get(f"/v1/answers/{'0' * 64}").problem(404, "not-found")
+    live_service.send("DELETE", place).problem(404, "not-found")  # it is there
+
+
+def test_a_long_answer_ends_when_its_caller_says_so_or_nobody_looks(
+    live_service: LiveService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"spec": {"workload": {"kind": "prefix", "n": 3000}, "participation": EPOCHS}}
+    place = live_service.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"]
+    assert live_service.send("DELETE", place).json()["state"] == "cancelled"
+    live_service.get(place, {"Prefer": "wait=30"}).problem(503, "unavailable")
+    monkeypatch.setattr(pending, "IDLE_SECONDS", 0.2)
+    place = live_service.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"]
+    deadline = time.monotonic() + 60
+    while _at_work(live_service) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _at_work(live_service) == 0
+    live_service.get(place).problem(404, "not-found")
 
 
 def test_a_service_that_ends_ends_its_questions(tmp_path: Path) -> None:

@@ -53,21 +53,54 @@ async def turns() -> None:
 
 @pytest.mark.anyio
 async def test_places_are_taken_in_turn_and_given_back() -> None:
-    kind = WORK_KINDS["comparison"]
+    kind = WORK_KINDS["calibration"]
     workers = Workers(WorkGate(1000, 1000))
-    tasks = workers.start("comparison", "", kind.places + kind.line)
+    tasks = workers.start("calibration", "", kind.places + kind.line)
     await turns()
     assert workers.begun == list(range(kind.places))
-    assert workers.gate.at_work()["comparison"] == (kind.places, kind.line)
-    seconds = refused(workers.gate, "comparison", "")
+    assert workers.gate.at_work()["calibration"] == (kind.places, kind.line)
+    seconds = refused(workers.gate, "calibration", "")
     assert seconds >= kind.seconds * kind.line / kind.places  # as long as those in line are taken to last
     workers.gate.check("rows", "")  # another kind has places of its own
     workers.done.set()
     await asyncio.gather(*tasks)
     assert workers.begun == list(range(kind.places + kind.line))
     assert set(workers.gate.at_work().values()) == {(0, 0)}
-    workers.gate.check("comparison", "")
-    assert workers.gate.refused == {"comparison": 1}
+    workers.gate.check("calibration", "")
+    assert workers.gate.refused == {"calibration": 1}
+
+
+@pytest.mark.anyio
+async def test_keys_take_turns_for_comparisons_and_small_ones_overtake() -> None:
+    gate, begun, end = (
+        WorkGate(1000, 1000),
+        list[str](),
+        {name: asyncio.Event() for name in "a1 a2 a3 b1 c1 small".split()},
+    )
+
+    async def work(name: str, seconds: float) -> None:
+        async with gate.place("comparison", f"key:{name[0]}", seconds):
+            begun.append(name)
+            await end[name].wait()
+
+    tasks = []
+    for name, seconds in (("a1", 100), ("a2", 100), ("a3", 100), ("b1", 100), ("c1", 100), ("small", 1)):
+        tasks.append(asyncio.create_task(work(name, seconds)))
+        await turns()
+    assert begun == ["a1", "b1", "small"]  # one place for each key, and one that is kept for what is small
+    end["b1"].set()
+    await turns()
+    assert begun[3:] == ["c1"]
+    end["c1"].set()
+    await turns()
+    assert begun[4:] == []  # the key has its place
+    end["a1"].set()
+    await turns()
+    assert begun[4:] == ["a2"]
+    for event in end.values():
+        event.set()
+    await asyncio.gather(*tasks)
+    assert begun[5:] == ["a3"] and gate.at_work()["comparison"] == (0, 0)
 
 
 @pytest.mark.anyio
@@ -85,7 +118,7 @@ async def test_one_key_cannot_hold_all_places() -> None:
 @pytest.mark.anyio
 async def test_who_leaves_the_line_or_fails_gives_the_place_back() -> None:
     workers = Workers(WorkGate(100, 100))
-    first, second, third = workers.start("comparison", "key:a", 3)
+    first, second, third = workers.start("calibration", "key:a", 3)
     await turns()
     second.cancel()
     first.cancel()
@@ -93,11 +126,11 @@ async def test_who_leaves_the_line_or_fails_gives_the_place_back() -> None:
     assert workers.begun == [0, 2]  # the third has the place of the first
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)
-    assert workers.gate.at_work()["comparison"] == (0, 0)
+    assert workers.gate.at_work()["calibration"] == (0, 0)
     with pytest.raises(ZeroDivisionError):
-        async with workers.gate.place("comparison", "key:a"):
+        async with workers.gate.place("calibration", "key:a"):
             raise ZeroDivisionError
-    assert workers.gate.at_work()["comparison"] == (0, 0)
+    assert workers.gate.at_work()["calibration"] == (0, 0)
 
 
 def test_a_service_without_places_says_when_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
