@@ -10,18 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from factorize.checker.file import read_factor_file
-from factorize.checker.receipt_text import page, text
+from factorize.checker.receipt_text import FALSE, NOT_LOOKED_AT, OPEN, page, text, verdict
 from factorize.checker.report import Report
 from factorize.checker.runs import compare_receipts
 from factorize.encoding import read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
 from factorize.signatures import check_signature
 
-FALSE, USAGE, NOT_LOOKED_AT, OPEN = 4, 2, 6, 7
+USAGE = 2
 SIGNATURE = "receipt.signature"
 PAGES = {"card": "card.md", "nist": "nist.md", "registry": "registry.json"}
 
@@ -66,13 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.output == "json":
         documents = [{"file": name, **_document(report)} for name, report in reports.items()]
         several = {"verified": all(entry["verified"] for entry in documents), "receipts": documents}
-        print(json.dumps(several if len(documents) > 1 else _document(found[0]), indent=2))
+        print(json.dumps(several if len(documents) > 1 else documents[0], indent=2))
     elif options.output == "text" or not found[0].supported:
         heads = [f"{name}: " if len(reports) > 1 else "" for name in reports]
         print("\n\n".join(head + text(report) for head, report in zip(heads, found, strict=True)))
     else:
         print(page(PAGES[options.output], found[0], json.loads(options.receipt.read_bytes())), end="")
-    return max((_code(report) for report in found), key=[0, OPEN, NOT_LOOKED_AT, FALSE].index)
+    return max((verdict(report)[1] for report in found), key=[0, OPEN, NOT_LOOKED_AT, FALSE].index)
 
 
 def _check(options: argparse.Namespace) -> dict[str, Report]:
@@ -95,28 +94,15 @@ def _check(options: argparse.Namespace) -> dict[str, Report]:
     by_digest = {read_factor_file(data).manifest["digest"]: data for data in factors}
     reports = {}
     for name, data in receipts:
-        reports[name] = check_receipt(data, [by_digest[digest] for digest in _named(data) if digest in by_digest])
+        reports[name] = check_receipt(data, [file for digest, file in by_digest.items() if digest.encode() in data])
     if all(report.supported for report in reports.values()):
         reports["together"] = compare_receipts([read_json(data) for _, data in receipts])
     return reports
 
 
-def _named(receipt: bytes) -> list[str]:
-    """Return the digests of the factor files that a receipt names; none of what is no receipt, which a check says."""
-    with suppress(FactorizeError, KeyError, TypeError):
-        return [str(entry["digest"]) for entry in read_json(receipt)["factors"]]
-    return []
-
-
 def _document(report: Report) -> dict[str, object]:
-    verdict = {"verified": report.supported and not report.open, "open": report.open, "complete": not report.unseen}
-    return {**verdict, **report.document()}
-
-
-def _code(report: Report) -> int:
-    if not report.supported:
-        return FALSE
-    return NOT_LOOKED_AT if report.unseen else OPEN if report.open else 0
+    verified = report.supported and not report.open
+    return {"verified": verified, "open": report.open, "complete": not report.unseen, **report.document()}
 
 
 def run() -> None:

@@ -6,7 +6,6 @@ epsilon and delta are derived again from the bytes of the factors and the standa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -28,8 +27,8 @@ from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.encoding import json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import ClaimRefused, check_keys, check_means, integer, number, positive, require
-from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of
-from factorize.format.weights import KINDS, digest_of_path
+from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, check_chain, check_names
+from factorize.format.weights import digest_of_path
 
 FACTORS, NOISE, PRIVACY, STEPS, TOGETHER, MODEL = (
     f"receipt.{name}" for name in ("factors", "noise", "privacy", "steps", "together", "model")
@@ -68,7 +67,8 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
         mu = _check_noise(report, receipt, opened)
         _check_privacy(report, receipt, opened[0], mu)
         _check_steps(report, receipt["steps"], opened[0].steps)
-        _check_chain(report, receipt["run"], receipt["steps"])
+        check_chain(receipt["run"], receipt["steps"])
+        report.prove("each process names the state of the run that it continued", of=STEPS)
         _check_counts(report, receipt, opened[0].steps)
         _check_together(report, receipt, mu)
         _check_model(report, receipt["model"], model)
@@ -102,33 +102,13 @@ def _read(text: bytes) -> dict[str, Any]:
     check_keys("its data", receipt["data"], {"examples", "used"})
     check_keys("its noise", receipt["noise"], {"generator", "dtype", "ranks", "commitments"})
     check_keys("its steps", receipt["steps"], _STEPS, {"refused"})
-    _check_names(receipt)
+    check_names(receipt)
     integer(receipt["data"], "used", 1, integer(receipt["data"], "examples", 1, 1 << 53))
     integer(receipt["noise"], "ranks", 1, 1 << 20)
     require(receipt["noise"]["dtype"] in ("float32", "float64"), "the noise is neither in float32 nor in float64")
     require(receipt["unit"] in ("example", "user"), f"the unit {str(receipt['unit'])[:40]!r} is not example or user")
     require(calibration["adjacency"] in _FACTOR, f"the adjacency {str(calibration['adjacency'])[:40]!r} is not known")
     return dict(receipt)
-
-
-def _check_names(receipt: _Document) -> None:
-    """Refuse names of run, noise and model that are none."""
-    commitments, model = receipt["noise"]["commitments"], receipt["model"]
-    require(
-        len(set(commitments)) == len(commitments) and len(commitments) in (0, len(receipt["factors"])),
-        "the receipt does not commit to one noise for each of its factors",
-    )
-    digests = list(commitments)
-    if model is not None:
-        check_keys("its model", model, {"of", "sha256"})
-        require(model["of"] in KINDS and receipt["steps"]["ended"], "a run that has ended states its model's digest")
-        digests.append(model["sha256"])
-    named = _is_hex(receipt["run"], 32) and all(_is_hex(digest, 64) for digest in digests)
-    require(named, "the run is named by 32 hexadecimal digits, noise and model by a sha256")
-
-
-def _is_hex(text: Any, digits: int) -> bool:
-    return isinstance(text, str) and re.fullmatch(f"[0-9a-f]{{{digits}}}", text) is not None
 
 
 def _check_files(report: Report, receipt: _Document, files: Sequence[FactorFile]) -> None:
@@ -292,19 +272,6 @@ def _check_steps(report: Report, stated: _Document, n: int | None) -> None:
         report.leave("steps after those of the receipt: the run has not ended")
 
 
-def _check_chain(report: Report, run: str, steps: _Document) -> None:
-    """Recompute how each process names the one that it continued."""
-    chain, before = steps["chain"], None
-    require(len(chain) == len(steps["processes"]), "the receipt does not say which process took which steps")
-    for process, taken in zip(chain, steps["processes"], strict=True):
-        check_keys("an entry of its chain", process, {"process", "previous"})
-        require(_is_hex(process["process"], 32), "a process is named by 32 hexadecimal digits")
-        wrong = f"the process {process['process']} does not continue the one before it, as the receipt has that"
-        require(process["previous"] == before, wrong)
-        before = link_of(run, process, taken)
-    report.prove("each process names the state of the run that it continued", of=STEPS)
-
-
 def _check_counts(report: Report, receipt: _Document, n: int | None) -> None:
     """Compare what the auditor counted with the participation; bins have an auditor of their own, which counts none."""
     steps, participation = receipt["steps"], receipt["calibration"]["participation"]
@@ -353,24 +320,13 @@ def _check_together(report: Report, receipt: _Document, mu: Fraction) -> None:
 
 def _check_model(report: Report, stated: _Document | None, model: Path | None) -> None:
     """Compare the released weights with the digest of the receipt, if they are given."""
-    if model is None:
-        named = "the receipt names no weights" if stated is None else f"no --model was given for {_of_weights(stated)}"
-        report.leave(f"which weights the run released: {named}")
+    report.stated += (MODEL,) * (model is not None)
+    if model is None or stated is None:
+        missing = "none are given" if stated else "the receipt names none"
+        report.leave(f"which weights the run released: {missing}", of=[MODEL])
         return
-    report.stated = (*report.stated, MODEL)
-    require(stated is not None, f"the receipt does not name the weights that the run released, so {model} may be any")
-    assert stated is not None
-    own = digest_of_path(model, stated["of"])
-    report.require(
-        own == stated["sha256"],
-        f"{model} has {_of_weights(stated)}, which the receipt names as the released weights",
-        f"{model} has the digest {own}, and the receipt names {_of_weights(stated)}",
-        of=MODEL,
-    )
-
-
-def _of_weights(model: _Document) -> str:
-    return f"the sha256 {model['sha256']} of a {model['of']}".replace("a tensors", "tensors")
+    own, named = digest_of_path(model, stated["of"]), f"the receipt names {stated['of']} of digest {stated['sha256']}"
+    report.require(own == stated["sha256"], f"{named}, as {model} has", f"{named}, and {model} has {own}", of=MODEL)
 
 
 def _say_what_is_left(report: Report, receipt: _Document) -> None:

@@ -16,15 +16,28 @@ from importlib.resources import files
 from typing import Any
 
 from factorize.checker.report import Report
+from factorize.format.receipts import steps_of
 
 UNKNOWN = "FILL IN: the receipt does not say"
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
+FALSE, NOT_LOOKED_AT, OPEN = 4, 6, 7
+"""Exit codes of the command."""
+
+
+def verdict(report: Report) -> tuple[str, int]:
+    """Return the first line of a report, and the exit code."""
+    if not report.supported:
+        return "NOT SUPPORTED", FALSE
+    if report.unseen:
+        return "NOT ALL SEEN", NOT_LOOKED_AT
+    return ("OPEN", OPEN) if report.open else ("verified", 0)
+
+
 def text(report: Report) -> str:
     """Return the report for a terminal."""
-    head = "NOT ALL SEEN" if report.unseen else "OPEN" if report.open else "verified"
-    lines = [head if report.supported else "NOT SUPPORTED"]
+    lines = [verdict(report)[0]]
     lines += [f"{_STATUS[entry['status']]:15}{entry['claim']}: {entry['why']}" for entry in report.claims]
     lines += [f"{'failed':15}{sentence}" for sentence in report.failed]
     return "\n".join([*lines, *(f"{'not checked':15}{sentence}" for sentence in report.not_checked)])
@@ -46,7 +59,7 @@ def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
         "calibration": calibration,
         "neighbours": words["neighbours"][calibration["adjacency"]].format(unit=receipt["unit"]),
         "order": words["orders"][calibration["sampling"]],
-        "taken": max((last for _, last in steps["processes"]), default=0),
+        "taken": steps_of(receipt),
         "state": "ended" if steps["ended"] else "open",
         "others": "none stated"
         if together is None

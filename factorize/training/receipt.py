@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
-from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of
+from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, steps_of
 from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import finite_real
@@ -62,7 +62,7 @@ class Receipt:
         self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
         self.refused: Mapping[str, int] | None = None
         self._document: dict[str, Any] | None = None
-        self._process = secrets.token_hex(16)
+        self._process = secrets.token_hex(32)
         self._lock: RunLock | None = None
         self._on_disk: bytes | None = None  # what the file holds, None before it is there
         self._next = -1  # the step that continues what this process has taken
@@ -71,8 +71,7 @@ class Receipt:
     @property
     def taken(self) -> int:
         """Steps that the receipt has counted, those of earlier processes too."""
-        processes = [] if self._document is None else self._document["steps"]["processes"]
-        return max((last for _, last in processes), default=0)
+        return 0 if self._document is None else steps_of(self._document)
 
     def begin(
         self,
@@ -106,7 +105,7 @@ class Receipt:
         if different:
             message = f"{self.path} is the receipt of another run ({different} differs); give each run its own file"
             raise InvalidParameter(message, field="receipt")
-        run = secrets.token_hex(16) if kept is None else kept["run"]
+        run = secrets.token_hex(32) if kept is None else kept["run"]
         written = {"processes": [], "chain": []} if kept is None else kept["steps"]
         steps = {name: written[name] for name in ("processes", "chain")}
         steps |= {"ended": False, "unpublished": self.unpublished}

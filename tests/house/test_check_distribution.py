@@ -17,8 +17,9 @@ from cases import FAST, PARTICIPATIONS, case_of
 import factorize
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
-from factorize.checker.__main__ import OPEN, main
+from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
+from factorize.checker.receipt_text import OPEN
 from factorize.checker.structures import LIMITS, READINGS
 from factorize.errors import UnsupportedProblem
 from factorize.format.names import SCALED
@@ -41,6 +42,7 @@ CHECK = """
 import json, sys
 from pathlib import Path
 from factorize.checker.receipt import check_receipt
+from factorize.checker.receipt_text import OPEN
 found = []
 for receipt in sorted(Path(sys.argv[1]).glob("*.json")):
     report = check_receipt(receipt.read_bytes(), [receipt.with_suffix(".safetensors").read_bytes()])

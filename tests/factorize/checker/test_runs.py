@@ -153,7 +153,7 @@ def test_two_runs_of_one_noise_are_told_by_their_receipts(
     shutil.copy(tmp_path / "a.json", tmp_path / "copy.json")
     for names, code, words in (
         ("ab", 4, "two runs with one noise, of which both took the steps 0 to 12"),
-        ("ac", 0, "two runs, each with noise of its own"),
+        ("ac", 0, "no step of one has the noise of the other"),
         (("a", "copy"), 0, "of one run: the same receipt"),
         (("c", "copy", "b"), 4, "2 and 3 are of two runs with one noise"),
     ):
@@ -203,10 +203,10 @@ def test_a_broken_chain_is_refused(tmp_path: Path, factors: Any) -> None:
     assert check_receipt(text.encode(), files).supported
     for change, words in (
         (lambda d: d["steps"]["processes"][0].__setitem__(1, 4), "does not continue"),
-        (lambda d: d["steps"]["chain"][0].update(process="0" * 32), "does not continue"),
+        (lambda d: d["steps"]["chain"][0].update(process="0" * 64), "does not continue"),
         (lambda d: d["steps"]["chain"].pop(0), "which process took which steps"),
-        (lambda d: d.update(run="1" * 32), "does not continue"),
-        (lambda d: d["noise"].update(commitments=["0" * 63]), "by a sha256"),
+        (lambda d: d.update(run="1" * 64), "does not continue"),
+        (lambda d: d["noise"].update(commitments=["0" * 63]), "by 64 hexadecimal digits"),
         (lambda d: d["noise"].update(commitments=["0" * 64, "1" * 64]), "one noise for each"),
     ):
         document = json.loads(text)
@@ -234,7 +234,7 @@ def test_a_receipt_names_the_weights(tmp_path: Path, factors: Any, capsys: pytes
         receipt = taken_by(tmp_path / "receipt.json", factors)
         receipt.close(model=model)
         assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / right))) == 0
-        assert "which the receipt names as the released weights" in capsys.readouterr().out
+        assert "proved         receipt.model: the receipt names " in capsys.readouterr().out
         for name in wrong:
             assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / name))) != 0, name
         receipt.path.unlink()
@@ -243,4 +243,4 @@ def test_a_receipt_names_the_weights(tmp_path: Path, factors: Any, capsys: pytes
         with pytest.raises(InvalidParameter):
             receipt.close(model=bad)
     receipt.close()
-    assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / "other.safetensors"))) == 4
+    assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / "other.safetensors"))) == 6
