@@ -76,7 +76,7 @@ def whole(n: int, end: float) -> Iterator[tuple[str, str, float]]:
             if time.monotonic() > end:
                 return
             try:
-                made = NoiseGenerator(source, scale, n, seed=1, precision=precision)
+                made = NoiseGenerator(source, scale, n, seed=1 << 64, precision=precision)
             except InvalidParameter as refused:
                 if precision == "float64" or refused.field != "precision":
                     raise
@@ -94,7 +94,7 @@ def endless(end: float) -> Iterator[tuple[str, str, float, int]]:
     for left, ((name, (theta, omega)), (participation, steps)) in zip(range(len(cases), 0, -1), cases, strict=True):
         strategy = BltMatrix(np.array(theta), np.array(omega), STEPS)
         source = noise_source(strategy.structure, strategy.tensors(), ENDLESS, "")
-        made = NoiseGenerator(source, calibrated(strategy, participation), 1, seed=1)
+        made = NoiseGenerator(source, calibrated(strategy, participation), 1, seed=1 << 64)
         share = (end - time.monotonic()) / left
         mu, seen = law.demanded_mu(made, steps, STEPS, time.monotonic() + share)
         yield f"{name}, {participation['kind']}", made.precision, mu, seen

@@ -83,7 +83,7 @@ def run(report: Report) -> None:
 def _generator(strategy: Matrix, size: int, **options: Any) -> NoiseGenerator:
     source = noise_source(strategy.structure, strategy.tensors(), strategy.n, "")
     scale = calibrate(Sensitivity(1.0, "exact", "benchmark", {"kind": "single"}), PrivacyTarget(mu=1.0))
-    return NoiseGenerator(source, scale, size, seed=1, **options)
+    return NoiseGenerator(source, scale, size, seed=1 << 64, **options)
 
 
 def _turns(generator: NoiseGenerator, size: int) -> tuple[list[float], list[float]]:

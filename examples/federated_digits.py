@@ -140,7 +140,8 @@ def ours(setting: Setting, factors: Factorization) -> Callable[[float, int, Path
     planned = setting.clients_a_round
 
     def strategy(clip: float, seed: int, folder: Path) -> Strategy:
-        settings: dict[str, Any] = {"clients": CLIENTS, "clients_a_round": planned, "clip_norm": clip, "seed": seed}
+        settings: dict[str, Any] = {"clients": CLIENTS, "clients_a_round": planned, "clip_norm": clip}
+        settings["seed"] = (1 << 64) + seed  # of the noise, fixed so that the figures repeat
         rounds = FederatedRounds(folder / "state", factors, setting.target, initial(), **settings)
         return CorrelatedNoise(FedAvg(), rounds, client_id=authenticated_node)  # a simulated node is a client for ever
 

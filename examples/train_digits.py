@@ -222,7 +222,7 @@ def train(
     """
     weights = np.zeros((data.train_x.shape[1], 10))
     curve = []
-    drawn = factors.noise(noise, weights.shape, seed=seed)
+    drawn = factors.noise(noise, weights.shape, seed=(1 << 64) + seed)
     for step, batch in enumerate(way.order(setting, seed)):
         total = clipped_gradient_sum(weights, data.train_x[batch], data.train_y[batch], setting.clip_norm)
         weights -= rate * drawn.add_to_sum(total) / setting.batch_size

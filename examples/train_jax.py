@@ -65,7 +65,7 @@ def train(args: argparse.Namespace, mechanism: str) -> tuple[float, Any]:
     made = factors(args, mechanism, len(order))
     target = PrivacyTarget(epsilon=args.epsilon, delta=TARGET_DELTA)
     scale = calibrate(made.sensitivity, target, clip_norm=CLIP_NORM, divisor=args.batch_size, adjacency="zero_out")
-    seed = secrets.randbits(128) if args.seed is None else args.seed
+    seed = secrets.randbits(128) if args.seed is None else (1 << 64) + args.seed
     optimizer = optax.chain(correlated_noise(made, scale, seed=seed), optax.sgd(args.rate))
     gradient = clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2))  # the noise is for their sum
 

@@ -77,7 +77,7 @@ def main() -> None:
                 lr_scheduler_type="constant",
             )
             privacy = PrivacyArguments(
-                epsilon=asked.epsilon, delta=1e-5, spec=spec, seed=asked.seed, options={"solve": solve}
+                epsilon=asked.epsilon, delta=1e-5, spec=spec, seed=(1 << 64) + asked.seed, options={"solve": solve}
             )
             trainer = PrivateTrainer(
                 model(asked.seed), arguments, train_dataset=sentences(EXAMPLES, PRIVATE, asked.seed), privacy=privacy

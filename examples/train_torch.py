@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         seed = args.seed
-        if seed is not None and args.sampling == "balls_in_bins":  # which refuses seeds that can be guessed
+        if seed is not None:  # seeds that can be guessed are refused
             seed = int.from_bytes(hashlib.sha256(b"%d" % seed).digest()[:16], "little")
         results = {name: train(args, kind, seed) for name, kind in (("DP-SGD", "identity"), ("optimal", "auto"))}
     except FactorizeError as error:

@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from factorize.client.normals import MIN_SEED
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
@@ -94,14 +95,11 @@ def accuracies(
     seeds: Sequence[int],
 ) -> np.ndarray:
     """Train once per seed. Seeds are fixed so that the figures repeat; a real job draws secrets.randbits(128)."""
-    runs = (
-        train(
-            PrivateSums(FactorizationNoise(factors, target, model.shape, clip_norm=1.0, divisor=BATCH, seed=seed)),
-            rate,
-        )
+    noises = (
+        FactorizationNoise(factors, target, model.shape, clip_norm=1.0, divisor=BATCH, seed=MIN_SEED + seed)
         for seed in seeds
     )
-    return np.array([judge.accuracy(run.weights) for run in runs])
+    return np.array([judge.accuracy(train(PrivateSums(noise), rate).weights) for noise in noises])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

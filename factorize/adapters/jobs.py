@@ -17,6 +17,7 @@ from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import JointMoments, calibrate_moments
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
+from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_zero_out
@@ -238,6 +239,8 @@ class TrainingJob:
         if self.ranks > 1 and sampling != "fixed":
             message = f"sampling={sampling!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
             raise InvalidParameter(message, field="sampling")
+        if self.seed is not None:
+            secret_seed(self.seed, self.order_seed)
         squares = self._squares()
         if sampling in BINNED:
             return self._in_bins()
@@ -324,7 +327,7 @@ class TrainingJob:
         amplified = {"kind": "balls_in_bins", "epsilon": epsilon, "delta": delta}
         once = {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
         factors = source.find(bins * self.epochs, once, amplified)
-        key = derived_key(self.secret, factors.digest, None if self.seed is None else self.order_seed)
+        key = derived_key(self.secret, factors.digest)
         room: dict[str, Any] = {"physical_batch": physical, "capacity": capacity, "overflow": self.overflow}
         order = _ORDERS[sampling](self.examples, bins, self.epochs, key, **room)
         extra = order.extra_delta(epsilon)

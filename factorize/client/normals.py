@@ -14,6 +14,8 @@ from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import whole_number
 
 _COMMITTED = 64  # numbers of z_0 that a commitment is made from
+MIN_SEED = 1 << 64
+"""Smallest seed: a smaller one could be guessed from the commitment that checkpoints and receipts hold."""
 
 BLOCK = 1 << 16
 """Entries of one block of a step's noise; each block of each step has a counter range of its own."""
@@ -23,7 +25,7 @@ class Normals(ABC):
     """Rows z_0, z_1, ... of independent standard normals, in float64, any block of any row at any time.
 
     Args:
-        seed: a secret of the training job.
+        seed: a secret of the training job, from `MIN_SEED`.
         context: name of what the noise is for.
 
     Attributes:
@@ -110,7 +112,7 @@ def make_normals(generator: str, seed: int, context: str) -> Normals:
     """Return a generator of normals by its name.
 
     Raises:
-        InvalidParameter: unknown name, or the seed is no integer >= 0.
+        InvalidParameter: unknown name, or the seed cannot be secret.
     """
     if generator not in GENERATORS:
         known = ", ".join(GENERATORS)
@@ -134,12 +136,29 @@ def committed(key: bytes, numbers: bytes) -> str:
     return hmac.digest(key, b"factorize commitment " + numbers, "sha256").hex()
 
 
+def secret_seed(seed: Any, public: int | None = None) -> int:
+    """Return a seed that can be secret.
+
+    Args:
+        seed: as `secrets.randbits(128)` draws it.
+        public: seed of the same run that everybody knows, where there is one.
+
+    Raises:
+        InvalidParameter: no integer, one below 2^64, or the public one.
+    """
+    remedy = "draw secrets.randbits(128) once, and keep it where secrets are kept: whoever has it can remove the noise"
+    number = whole_number("seed", seed, low=MIN_SEED, remedy=remedy)
+    if number == public:
+        raise InvalidParameter(f"seed is the public seed of the run, too; {remedy}", field="seed")
+    return number
+
+
 def keyed(generator: str, seed: int, context: str) -> bytes:
     """Return the secret that the streams are hashed from: the same length for any context, and no two alike.
 
     Raises:
-        InvalidParameter: the seed is no integer >= 0.
+        InvalidParameter: the seed cannot be secret.
     """
-    number = whole_number("seed", seed, low=0, remedy="draw secrets.randbits(128)")
+    number = secret_seed(seed)
     secret = number.to_bytes((number.bit_length() + 7) // 8, "little")
     return hashlib.sha512(hashlib.sha256(f"{generator} {context}".encode()).digest() + secret).digest()

@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from factorize.client.normals import MIN_SEED
 from factorize.errors import InvalidParameter, extras_named
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Calibration
@@ -103,8 +104,8 @@ def audit(
             f"refute it, whatever the job does; use more than {enough:.0f}",
             field="trials",
         )
-    seeds = np.random.SeedSequence(seed).generate_state(2 * trials, np.uint64)
-    scores = np.array([trial(i % 2, int(one)) for i, one in enumerate(seeds)]).reshape(trials, 2).T
+    seeds = run_seeds(seed, 2 * trials)
+    scores = np.array([trial(i % 2, one) for i, one in enumerate(seeds)]).reshape(trials, 2).T
     if not np.isfinite(scores).all():
         raise InvalidParameter("a trial's score is not finite, so no test can be made of it", field="trial")
     strength = _mu if sampling is None else partial(_direct_epsilon, delta=at)
@@ -124,6 +125,12 @@ def audit(
         sampling=sampling,
         reach=reach,
     )
+
+
+def run_seeds(seed: int, runs: int) -> list[int]:
+    """Return a seed for each run of an audit, as long as a secret one."""
+    drawn = np.random.SeedSequence(seed).generate_state(runs, np.uint64)
+    return [MIN_SEED + int(one) for one in drawn]
 
 
 def _claimed_epsilon(claim: Calibration, delta: float) -> float:

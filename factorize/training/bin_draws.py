@@ -12,11 +12,11 @@ from bisect import bisect_left
 
 import numpy as np
 
+from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 
 KEY_BYTES = 32
 SMALLEST_KEY_BYTES = 16
-SMALLEST_SEED = 1 << 64
 
 _DOMAIN = b"factorize balls in bins 1\0"
 _BLOCK = 1 << 16  # examples for each call of SHAKE-128
@@ -78,24 +78,18 @@ def checked_key(key: object, public_seed: int | None) -> bytes:
     return key
 
 
-def derived_key(seed: int, digest: str, public_seed: int | None) -> bytes:
+def derived_key(seed: int, digest: str) -> bytes:
     """Return the key of a run's bins from the secret seed of its noise.
 
     Args:
         seed: secret, as `secrets.randbits(128)` draws it.
         digest: of the factorization: the same seed draws other bins for another one.
-        public_seed: of the run, which the secret one must not be.
 
     Raises:
-        InvalidParameter: a seed that is public, or that can be guessed from the hash of the key.
+        InvalidParameter: the seed cannot be secret.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < SMALLEST_SEED or seed == public_seed:
-        raise InvalidParameter(
-            "seed is the public seed of the run, or an integer below 2^64: the hash in the checkpoint would let it be "
-            "guessed, and with it every bin; draw it with secrets.randbits(128), and keep it where secrets are kept",
-            field="seed",
-        )
-    plain = seed.to_bytes((seed.bit_length() + 7) // 8, "little")
+    secret = secret_seed(seed)
+    plain = secret.to_bytes((secret.bit_length() + 7) // 8, "little")
     return hashlib.sha256(_DOMAIN + b"seed" + _framed(digest.encode()) + plain).digest()
 
 

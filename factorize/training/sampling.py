@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 
@@ -28,7 +29,7 @@ class CyclicPoisson:
         probability: that a step samples an example of its group.
 
     Raises:
-        InvalidParameter: the calibration is not one of sampling, or sizes or seed are out of range.
+        InvalidParameter: the calibration is not one of sampling, sizes are out of range, or the seed cannot be secret.
 
     Reference:
         Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), algorithm 2.
@@ -42,12 +43,12 @@ class CyclicPoisson:
                 f"a {type(calibration).__name__} does not count on sampling; use calibrate_amplified, or a fixed order",
                 field="calibration",
             )
-        if examples < calibration.groups or steps < 1 or seed < 0:
-            message = f"examples={examples}, steps={steps}: need {calibration.groups} examples, a step and a seed >= 0"
+        if examples < calibration.groups or steps < 1:
+            message = f"examples={examples}, steps={steps}: need {calibration.groups} examples and a step"
             raise InvalidParameter(message, field="examples")
         self.groups, self.probability = calibration.groups, calibration.sampling_probability
         self.participation: dict[str, Any] = dict(calibration.sensitivity.participation)
-        self._examples, self._steps, self._seed = examples, steps, seed
+        self._examples, self._steps, self._seed = examples, steps, secret_seed(seed)
 
     def __len__(self) -> int:
         """Return the number of steps, n."""

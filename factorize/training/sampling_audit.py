@@ -18,6 +18,7 @@ import numpy as np
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter, extras_named
 from factorize.privacy import Calibration
+from factorize.training.audit import run_seeds
 
 Batches = Callable[[int], Iterable[Any]]
 """From a seed to the batches of one run, as arrays of indices: what the job does, with all its randomness anew."""
@@ -88,8 +89,7 @@ def audit_sampling(
             f"runs and {law.period} steps, a confidence in (0, 1), and canaries that differ",
             field="runs",
         )
-    seeds = np.random.SeedSequence(seed).generate_state(runs, np.uint64)
-    taken = np.array([_presence(batches(int(one)), canaries, steps) for one in seeds])
+    taken = np.array([_presence(batches(one), canaries, steps) for one in run_seeds(seed, runs)])
     findings, cells, trials = [], len(canaries) * law.cells(steps), 0
     level = (1 - confidence) / 3  # a third each for single steps, for all steps, and for pairs of steps
     total = 0

@@ -9,6 +9,7 @@ from functools import reduce
 
 import numpy as np
 
+from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.training.orders import Order
 from papers.algorithms.differences import combined
@@ -54,9 +55,9 @@ class Machine:
 
 def machine_seeds(seed: int, machines: int) -> list[int]:
     """Return a secret seed for each machine, all made of one: machines that share their noise are not private."""
+    secret = secret_seed(seed)
     return [
-        int.from_bytes(hashlib.sha256(f"machine {i} of seed {int(seed)}".encode()).digest()[:16])
-        for i in range(machines)
+        int.from_bytes(hashlib.sha256(f"machine {i} of seed {secret}".encode()).digest()[:16]) for i in range(machines)
     ]
 
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.checker.sensitivity import square_root_up
+from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
 from factorize.format.factors import CertifiedFactors, certified
@@ -64,11 +65,12 @@ class StampedNoise:
             divisor=divisor,
             adjacency=adjacency,
         )
-        self._factors, self._shape, self._seed, self._length = factors, shape, seed, held.steps
+        self._factors, self._shape, self._length = factors, shape, held.steps
+        self._seed = secret_seed(seed)
         self._options = {"clip_norm": clip_norm, "divisor": divisor, "adjacency": adjacency}
         self._own: FactorizationNoise | None = None
         self.steps, self.step = stamps * held.steps, 0
-        self.origin = ("stamped", held.digest, stamps, seed)
+        self.origin = ("stamped", held.digest, stamps, self._seed)
 
     def next(self) -> np.ndarray:
         """Return the noise of this step, float32.

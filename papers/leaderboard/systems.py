@@ -12,6 +12,7 @@ import numpy as np
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.accounting.schemes import SCHEMES
+from factorize.client.normals import MIN_SEED
 from factorize.errors import ConditionNotMet, FactorizeError
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
@@ -119,7 +120,7 @@ class Prepared:
             order = fixed_order(setting.examples, setting.batch, epochs=setting.epochs, seed=seed)
         else:
             assert isinstance(self.calibration, AmplifiedCalibration)
-            order = CyclicPoisson(setting.examples, self.calibration, steps=n, seed=seed)
+            order = CyclicPoisson(setting.examples, self.calibration, steps=n, seed=MIN_SEED + seed)
         order.check(self.calibration.sensitivity.participation, n)
         return order
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from factorize.client.normals import MIN_SEED
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
@@ -110,7 +111,7 @@ class Federation:
         `samples` are those of a round in its mean, by default one of each machine.
         """
         target, options = PrivacyTarget(mu=rho), {"clip_norm": clip_norm, "divisor": samples or self.machines}
-        common: dict[str, Any] = {**options, "adjacency": "replace_one", "seed": seed}
+        common: dict[str, Any] = {**options, "adjacency": "replace_one", "seed": MIN_SEED + seed}
         if factors is None:
             return FilteredNoise(DIFFERENCED, target, self.shape, steps=self.rounds, **common)
         return FactorizationNoise(factors, target, self.shape, **common)
@@ -186,7 +187,7 @@ def fleet(comparison: Comparison, images: Images) -> None:
             fixed_order(rounds, 1),
             PrivateSums(group.noise(None, RHOS[0], recipe.clip_norm, seed, samples=1)),
         )
-        for i, seed in enumerate(machine_seeds(0, machines))
+        for i, seed in enumerate(machine_seeds(MIN_SEED, machines))
     ]
     done = untrusted_mu2(members, np.zeros(group.shape), learning_rate=recipe.learning_rate, project=Ball(DIAMETER / 2))
     comparison.heading(f"untrusted server, rho 4, M = {machines}: every machine with its own noise, one run")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from factorize.client.normals import MIN_SEED
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
@@ -103,7 +104,7 @@ def trial(
 ) -> np.ndarray:
     """Train once and return training and test accuracy in percent."""
     model, steps, divisor = data.model(), len(order), len(order[0])
-    noise = StampedNoise(factors, target, model.shape, stamps=stamps, divisor=divisor, seed=seed)
+    noise = StampedNoise(factors, target, model.shape, stamps=stamps, divisor=divisor, seed=MIN_SEED + seed)
     schedule = cool_down_rates(steps, last=steps // 4, final=FINAL)
     optimizer = Sgd(learning_rate=rate, momentum=momentum, schedule=schedule)
     done = dp_ftrl(model, np.zeros(model.shape), order, PrivateSums(noise), optimizer=optimizer)

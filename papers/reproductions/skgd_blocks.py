@@ -19,6 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
+from factorize.client.normals import MIN_SEED
 from factorize.privacy import PrivacyTarget
 from papers.algorithms import (
     BlockSketch,
@@ -146,7 +147,9 @@ def sweep(
     def gap(count: int, seed: int) -> float:
         lengths = Lengths(count)
         noise = sketch_calibration(lengths, target, examples=examples)
-        done = dp_skgd(case.partial_gradient, start, sketch, steps, lengths, noise, seed=seed, sampling_seed=seed)
+        done = dp_skgd(
+            case.partial_gradient, start, sketch, steps, lengths, noise, seed=MIN_SEED + seed, sampling_seed=seed
+        )
         return case.gap(done.weights)
 
     return {count: [gap(count, seed) for seed in seeds] for count in counts}

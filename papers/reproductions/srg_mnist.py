@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from factorize.client.normals import MIN_SEED
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
@@ -67,7 +68,7 @@ class Setting:
     ) -> float:
         """Train once and return the test or the training accuracy in percent. `rate` is times the clip norm."""
         noise = FactorizationNoise(
-            factors, self.target, self.model.shape, clip_norm=clip, divisor=self.batch_size, seed=seed
+            factors, self.target, self.model.shape, clip_norm=clip, divisor=self.batch_size, seed=MIN_SEED + seed
         )
         sums, optimizer = PrivateSums(noise), Sgd(learning_rate=rate / clip, momentum=MOMENTUM)
         start = np.zeros(self.model.shape)

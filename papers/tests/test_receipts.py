@@ -87,7 +87,7 @@ def test_a_system_writes_a_receipt_that_is_proved(name: str, tmp_path: Path) -> 
     spec, train, epochs = SYSTEMS[name]
     factors = solve(parse_spec(spec))
     receipt = Receipt(tmp_path / "receipt.json")
-    noise = FactorizationNoise(factors, TARGET, 2, divisor=BATCH, seed=7)
+    noise = FactorizationNoise(factors, TARGET, 2, divisor=BATCH, seed=7 << 64)
     train(PrivateSums(noise, receipt=receipt), epochs)
     receipt.close()
     proved(receipt, factors, epochs)
@@ -99,11 +99,11 @@ def test_sketched_coordinates(tmp_path: Path) -> None:
     train = partial(
         dp_skgd, lambda w, u: np.tile((w - 1)[u], (BATCH, 1)), ZERO, full_sketch(2, 1.0), np.ones(2), lengths
     )
-    train(sketch_calibration(lengths, TARGET, examples=BATCH), seed=7, receipt=receipt)
+    train(sketch_calibration(lengths, TARGET, examples=BATCH), seed=7 << 64, receipt=receipt)
     receipt.close()
     proved(receipt, independent_releases(lengths), N)
     with pytest.raises(InvalidParameter, match="guarantees nothing"):
-        train(None, seed=7, receipt=Receipt(tmp_path / "other.json"))
+        train(None, seed=7 << 64, receipt=Receipt(tmp_path / "other.json"))
 
 
 def proved(receipt: Receipt, factors: Any, epochs: int) -> None:
@@ -121,7 +121,7 @@ def proved(receipt: Receipt, factors: Any, epochs: int) -> None:
 def test_noise_without_a_factor_file_and_a_run_of_nobody_have_none(tmp_path: Path) -> None:
     receipt = Receipt(tmp_path / "receipt.json")
     with pytest.raises(InvalidParameter, match="FilteredNoise has none"):
-        PrivateSums(FilteredNoise(DIFFERENCED, TARGET, 2, steps=N, seed=0), receipt=receipt)
-    noise = FactorizationNoise(solve(parse_spec(SYSTEMS["DP-MF (K23)"][0])), TARGET, 2, seed=7)
+        PrivateSums(FilteredNoise(DIFFERENCED, TARGET, 2, steps=N, seed=1 << 70), receipt=receipt)
+    noise = FactorizationNoise(solve(parse_spec(SYSTEMS["DP-MF (K23)"][0])), TARGET, 2, seed=7 << 64)
     with pytest.raises(InvalidParameter, match="who took part"):
         PrivateSums(noise, receipt=receipt).release_clipped(ZERO)

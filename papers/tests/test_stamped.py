@@ -40,7 +40,7 @@ def test_the_sensitivity_is_that_of_the_whole_matrix() -> None:
 
 def test_every_copy_has_fresh_noise_of_the_run_s_scale() -> None:
     own = factors()
-    noise = StampedNoise(own, TARGET, 30_000, stamps=2, seed=7)
+    noise = StampedNoise(own, TARGET, 30_000, stamps=2, seed=7 << 64)
     assert noise.calibration.sigma_of_sums == pytest.approx(
         np.sqrt(2) * calibrate(own.certificate.sensitivity, TARGET).sigma_of_sums, rel=1e-9
     )
@@ -53,12 +53,12 @@ def test_every_copy_has_fresh_noise_of_the_run_s_scale() -> None:
 
 def test_a_run_is_longer_than_its_factors_and_its_order_is_checked() -> None:
     own, model = factors(), Quadratic(np.ones(2), np.ones(2))
-    noise = StampedNoise(own, TARGET, 2, stamps=3, divisor=10, seed=8)
+    noise = StampedNoise(own, TARGET, 2, stamps=3, divisor=10, seed=8 << 64)
     run = dp_ftrl(
         model, np.zeros(2), fixed_order(40, 10, epochs=3), PrivateSums(noise), optimizer=Sgd(learning_rate=0.1)
     )
     assert run.steps == 12 and run.calibration is noise.calibration
-    other = PrivateSums(StampedNoise(own, TARGET, 2, stamps=3, once=True, divisor=10, seed=9))
+    other = PrivateSums(StampedNoise(own, TARGET, 2, stamps=3, once=True, divisor=10, seed=9 << 64))
     with pytest.raises(InvalidParticipation):
         dp_ftrl(model, np.zeros(2), fixed_order(40, 10, epochs=3), other, optimizer=Sgd(learning_rate=0.1))
 

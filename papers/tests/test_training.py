@@ -38,7 +38,7 @@ SINGLE = {"kind": "single"}
 
 
 def independent(steps: int, shape: int, **options: Any) -> PrivateSums:
-    return PrivateSums(FilteredNoise(INDEPENDENT, TARGET, shape, steps=steps, seed=7, **options))
+    return PrivateSums(FilteredNoise(INDEPENDENT, TARGET, shape, steps=steps, seed=7 << 64, **options))
 
 
 def descended(order: Order, sums: Any, size: int = 1, **options: Any) -> Run:
@@ -120,7 +120,7 @@ class Bare:
 def test_noise_without_a_calibration_or_with_a_foreign_one_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="no guarantee"):
         PrivateSums(Bare())
-    mine, other = (FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, clip_norm=c, seed=0) for c in (1.0, 2.0))
+    mine, other = (FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, clip_norm=c, seed=1 << 70) for c in (1.0, 2.0))
     with pytest.raises(InvalidParameter, match="another one than its own"):
         PrivateSums(mine, other.calibration)
     assert PrivateSums(Bare(), other.calibration).clip_norm == 2.0
@@ -250,7 +250,7 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
 
     The clip norm is out of reach: gradients are below 4 and the noise on them adds some units to 100.
     """
-    n, eta, curvature, seed = 8, 0.2, 0.7, 1
+    n, eta, curvature, seed = 8, 0.2, 0.7, 1 << 64
     target = PrivacyTarget(epsilon=1000.0, delta=1e-5)
     factors = solve(parse_spec(method_spec("dp_mf_plus", ones(n), tau=4)))
     inverse = factors.rows("C_inv", 0, n)
@@ -279,7 +279,7 @@ def test_noise_on_a_quadratic_is_the_exact_recursion() -> None:
 
 def test_a_run_repeats_with_its_seed_and_reports_its_guarantee() -> None:
     def run(seed: int) -> Any:
-        sums = PrivateSums(FilteredNoise(INDEPENDENT, TARGET, 2, steps=3, divisor=2, seed=seed))
+        sums = PrivateSums(FilteredNoise(INDEPENDENT, TARGET, 2, steps=3, divisor=2, seed=seed << 64))
         return descended(fixed_order(6, 2), sums, 2, project=Ball(3.0))
 
     np.testing.assert_array_equal(run(1).weights, run(1).weights)
@@ -307,7 +307,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def test_the_noise_of_every_method_has_the_covariance_of_its_noising_matrix(method: Any) -> None:
     """Made from minimal state where C has structure: 20,000 coordinates at sensitivity s show s^2 (C^T C)^-1."""
     factors = solve(parse_spec(method_spec(method, ones(12), **METHODS[method])))
-    noise = FactorizationNoise(factors, TARGET, 20_000, seed=2)
+    noise = FactorizationNoise(factors, TARGET, 20_000, seed=2 << 64)
     rows = np.array([noise.next() for _ in range(12)]) / noise.calibration.sigma_of_sums
     inverse = factors.rows("C_inv", 0, 12)
     expected = inverse @ inverse.T
@@ -320,7 +320,7 @@ def test_a_banded_strategy_trains_in_any_order_that_keeps_the_distance() -> None
     """min_sep 3: examples 0..3 in batches of one, twice, four steps apart; three batches of one are too close."""
     participation = {"kind": "min_sep", "min_sep": 4}
     factors = solved(ones(8), {"kind": "banded", "bands": 4}, participation)
-    one, other = (PrivateSums(FactorizationNoise(factors, TARGET, 2, divisor=1, seed=0)) for _ in range(2))
+    one, other = (PrivateSums(FactorizationNoise(factors, TARGET, 2, divisor=1, seed=1 << 70)) for _ in range(2))
     assert descended(fixed_order(4, 1, epochs=2), one, 2).steps == 8
     with pytest.raises(InvalidParticipation, match="3 apart, below min_sep=4"):
         descended(fixed_order(3, 1, epochs=2), other, 2)

@@ -115,23 +115,24 @@ def test_without_noise_both_servers_agree_and_reach_the_solution() -> None:
 
 
 def test_machines_that_share_their_noise_are_refused() -> None:
-    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=0)
+    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=1 << 70)
     door = PrivateSums(made)
     with pytest.raises(InvalidParameter, match="share their noise"):
         untrusted_mu2([alone(LINE, 4, door), alone(LINE, 4, door)], np.zeros(1), learning_rate=0.1, project=everywhere)
     one, other = (
-        PrivateSums(FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=0)) for _ in range(2)
+        PrivateSums(FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=1 << 70))
+        for _ in range(2)
     )
     for twin in (PrivateSums(made), other):
         with pytest.raises(InvalidParameter, match="share their noise"):
             machines = [alone(LINE, 4, one if twin is other else door), alone(LINE, 4, twin)]
             untrusted_mu2(machines, np.zeros(1), learning_rate=0.1, project=everywhere)
-    assert len(set(machine_seeds(5, 100)) | set(machine_seeds(6, 100))) == 200
+    assert len(set(machine_seeds(5 << 64, 100)) | set(machine_seeds(6 << 64, 100))) == 200
 
 
 def test_the_noise_of_a_trusted_server_is_that_of_the_mean() -> None:
     """Independent noise, rho = 8: sigma = 2 S sqrt(T) / rho untrusted, 1/M of it trusted (theorems 5.1 and 6.1)."""
-    common: dict[str, Any] = {"steps": 6000, "clip_norm": 118.1, "adjacency": "replace_one", "seed": 0}
+    common: dict[str, Any] = {"steps": 6000, "clip_norm": 118.1, "adjacency": "replace_one", "seed": 1 << 70}
     target = PrivacyTarget(mu=8.0)
     machine = FilteredNoise(DIFFERENCED, target, 1, divisor=1, **common)
     server = FilteredNoise(DIFFERENCED, target, 1, divisor=10, **common)
@@ -151,7 +152,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         trusted_mu2([alone(LINE, 2)], np.zeros(1), PLAIN, **options)
     with pytest.raises(InvalidParameter, match="untrusted"):
         untrusted_mu2([alone(LINE, 2, None)], np.zeros(1), **options)
-    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=0)
+    made = FilteredNoise(DIFFERENCED, PrivacyTarget(mu=1.0), 1, steps=4, divisor=1, seed=1 << 70)
     twice = Machine(LINE, fixed_order(2, 1, epochs=2), PrivateSums(made))
     with pytest.raises(InvalidParticipation, match="2 steps"):
         untrusted_mu2([twice], np.zeros(1), **options)

@@ -40,7 +40,7 @@ def loss(weights: np.ndarray) -> float:
 
 
 def run(
-    sketch: Any, lengths: Lengths, target: PrivacyTarget | None = None, *, seed: int = 0, **options: Any
+    sketch: Any, lengths: Lengths, target: PrivacyTarget | None = None, *, seed: int = 1 << 70, **options: Any
 ) -> np.ndarray:
     noise = None if target is None else sketch_calibration(lengths, target, examples=EXAMPLES)
     return dp_skgd(quadratic, np.zeros(4), sketch, CURVATURE, lengths, noise, seed=seed, **options).weights
@@ -70,7 +70,7 @@ def test_noise_for_another_run_is_refused() -> None:
         (Lengths(1), sketch_calibration(Lengths(1), EXACT, examples=EXAMPLES - 1), "one row per"),
     ):
         with pytest.raises(InvalidParameter, match=match):
-            dp_skgd(quadratic, np.zeros(4), full_sketch(4, 1.0), CURVATURE, lengths, noise, seed=0)
+            dp_skgd(quadratic, np.zeros(4), full_sketch(4, 1.0), CURVATURE, lengths, noise, seed=1 << 70)
     with pytest.raises(ConditionNotMet, match="proved for epsilon <= 1"):
         paper_target(1.5, 1e-5)
     with pytest.raises(InvalidParameter, match="round before calibrating"):
@@ -82,7 +82,7 @@ def test_noise_for_another_run_is_refused() -> None:
 
 def test_full_sketches_are_gradient_descent() -> None:
     """Smoothness 4 everywhere and K = 1: x_T - x* = (1 - l/4)^T (x_0 - x*)."""
-    found = dp_skgd(quadratic, np.zeros(4), full_sketch(4, 100.0), np.full(4, 4.0), Lengths(1, 6), None, seed=0)
+    found = dp_skgd(quadratic, np.zeros(4), full_sketch(4, 100.0), np.full(4, 4.0), Lengths(1, 6), None, seed=1 << 70)
     np.testing.assert_allclose(found.weights, OPTIMUM * (1 - (1 - CURVATURE / 4) ** 6), rtol=1e-12)
     assert found.calibration is None
 
@@ -90,7 +90,7 @@ def test_full_sketches_are_gradient_descent() -> None:
 def test_the_inner_iterates_are_averaged() -> None:
     """Step 1/M_j = 1/l_j reaches the optimum at once, so th_1 = th_2 = x*; from there the mean stays."""
     np.testing.assert_allclose(run(full_sketch(4, 100.0), Lengths(2)), OPTIMUM, rtol=1e-12)
-    slow = dp_skgd(quadratic, np.zeros(4), full_sketch(4, 100.0), 2 * CURVATURE, Lengths(2), None, seed=0).weights
+    slow = dp_skgd(quadratic, np.zeros(4), full_sketch(4, 100.0), 2 * CURVATURE, Lengths(2), None, seed=1 << 70).weights
     np.testing.assert_allclose(slow, OPTIMUM * (1 / 2 + 3 / 4) / 2, rtol=1e-12)  # th_1 = x*/2, th_2 = 3 x*/4
 
 
@@ -169,5 +169,5 @@ def test_the_mean_loss_is_below_the_bound() -> None:
     first = sigma**2 * sketch.noise_constant(CURVATURE)
     second = sigma**2 * (4.0 * p / CURVATURE).sum()
     bound = (CURVATURE / p * OPTIMUM**2).sum() / (2 * 40) + (first + second) / 2
-    losses = [loss(run(sketch, lengths, EXACT, seed=seed, sampling_seed=seed)) for seed in range(60)]
+    losses = [loss(run(sketch, lengths, EXACT, seed=(1 << 70) + seed, sampling_seed=seed)) for seed in range(60)]
     assert 0.02 * bound < np.mean(losses) < bound

@@ -62,7 +62,7 @@ def test_without_decay_it_is_dp_memf_to_the_bit() -> None:
     model, order = SoftmaxRegression(x / 16, y, 10), fixed_order(60, 10, epochs=2)
     results = []
     for train in (dp_ftrl, dp_srg):
-        sums = PrivateSums(FactorizationNoise(factors, TARGET, model.shape, divisor=10, seed=4))
+        sums = PrivateSums(FactorizationNoise(factors, TARGET, model.shape, divisor=10, seed=4 << 64))
         options: dict[str, Any] = {"decay": 0.0} if train is dp_srg else {}
         run = train(model, np.zeros(model.shape), order, sums, optimizer=Sgd(learning_rate=0.3), **options)
         results.append(run.weights)

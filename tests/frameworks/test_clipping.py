@@ -110,8 +110,8 @@ class TestRelease:
 
     @pytest.mark.parametrize("dtype", TYPES)
     def test_is_the_sum_rounded_last(self, dtype):
-        beside = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7)
-        noise = NoiseGenerator(factors(), scale(), self.like(dtype), seed=7)
+        beside = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7 << 64)
+        noise = NoiseGenerator(factors(), scale(), self.like(dtype), seed=7 << 64)
         luck = torch.Generator().manual_seed(2)
         for _ in range(N):
             sums = [torch.randn(p.shape, generator=luck, dtype=torch.float64) for p in self.like(dtype)]
@@ -124,19 +124,19 @@ class TestRelease:
     def test_no_digit_of_a_gradient_is_beyond_the_noise(self):
         """In float64 the last 29 bits of the sum would be the gradient's own."""
         sums = [torch.full((300, 4), 1.0 + 2.0**-45, dtype=torch.float64), torch.ones(7, dtype=torch.float64)]
-        for released in NoiseGenerator(factors(), scale(), self.like(torch.float64), seed=7).add_to_sum(sums):
+        for released in NoiseGenerator(factors(), scale(), self.like(torch.float64), seed=7 << 64).add_to_sum(sums):
             assert torch.equal(released, released.float().double())
 
     @pytest.mark.parametrize("dtype", [*NARROW, torch.float8_e4m3fn, torch.int64])
     def test_refuses_sums_that_are_rounded(self, dtype):
-        noise = NoiseGenerator(factors(), scale(), self.like(torch.bfloat16), seed=7)
+        noise = NoiseGenerator(factors(), scale(), self.like(torch.bfloat16), seed=7 << 64)
         with pytest.raises(InvalidParameter, match="raises its sensitivity; clip and sum in float32"):
             noise.add_to_sum([part.to(dtype) for part in self.like(torch.float32)])
         assert noise.step == 0
         refuse_narrow(self.like(torch.float32))
 
     def test_refuses_other_shapes(self):
-        noise = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7)
+        noise = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7 << 64)
         for sums in ([], self.like(torch.float32)[:1], self.like(torch.float32)[::-1]):
             with pytest.raises(InvalidParameter, match="shaped like the 2 parameters"):
                 noise.add_to_sum(sums)
@@ -145,7 +145,7 @@ class TestRelease:
     @pytest.mark.parametrize("dtype", TYPES)
     def test_a_mean_gets_the_noise_over_the_divisor_and_a_release_is_a_sum_divided(self, dtype):
         c = scale(1.0, divisor=8)
-        beside, noise, job = (NoiseGenerator(factors(), c, self.like(dtype), seed=7) for _ in range(3))
+        beside, noise, job = (NoiseGenerator(factors(), c, self.like(dtype), seed=7 << 64) for _ in range(3))
         sums = [torch.full(p.shape, 0.01, dtype=torch.float64) for p in self.like(dtype)]
         drawn = [total + part.double() for total, part in zip(sums, beside.next(), strict=True)]
         added = noise.add_to_mean(total / 8 for total in sums)
@@ -156,20 +156,20 @@ class TestRelease:
 
     def test_noise_for_means_is_refused_without_a_divisor_and_for_what_can_only_be_sums(self):
         like = self.like(torch.float32)
-        noise = NoiseGenerator(factors(), scale(), like, seed=7)
+        noise = NoiseGenerator(factors(), scale(), like, seed=7 << 64)
         with pytest.raises(InvalidParameter, match="has no divisor"):
             noise.add_to_mean(like)
         assert noise.step == 0
-        noise = NoiseGenerator(factors(), scale(1.0, divisor=600), like, seed=7)
+        noise = NoiseGenerator(factors(), scale(1.0, divisor=600), like, seed=7 << 64)
         with pytest.raises(InvalidParameter, match="it is a sum"):
             noise.add_to_mean([part + 1 for part in like])  # norm 34.7
         assert noise.step == 0 and len(noise.add_to_mean([(part + 1) / 600 for part in like])) == 2
 
     def test_shards(self):
         like = self.like(torch.bfloat16)
-        whole = torch.cat([p.flatten() for p in NoiseGenerator(factors(), scale(), like, seed=7).next()])
+        whole = torch.cat([p.flatten() for p in NoiseGenerator(factors(), scale(), like, seed=7 << 64).next()])
         shard = even_shard(1207, 1, 3)
-        noise = NoiseGenerator(factors(), scale(), like, seed=7, shard=shard)
+        noise = NoiseGenerator(factors(), scale(), like, seed=7 << 64, shard=shard)
         (released,) = noise.add_to_sum([torch.ones(shard[1] - shard[0])])
         assert torch.allclose(released, 1 + whole[shard[0] : shard[1]], atol=1e-6)
 
@@ -182,7 +182,7 @@ class TestOptimizer:
         torch.manual_seed(4)
         net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).to(dtype)
         model = GradSampleModule(net, loss_reduction="sum")
-        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), scale(mu), seed=1)
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), scale(mu), seed=1 << 64)
         luck = torch.Generator().manual_seed(0)
         x, y = torch.randn(ROWS, 6, generator=luck).to(dtype), torch.randint(0, 3, (ROWS,), generator=luck)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -195,7 +195,7 @@ class TestOptimizer:
     @pytest.mark.parametrize("dtype", TYPES)
     def test_releases_exact_sums_with_noise_rounded_last(self, dtype, autocast):
         optimizer, samples = self.trained(dtype, 1.0, autocast)
-        drawn = NoiseGenerator(factors(), scale(), [p.float() for p in optimizer.params], seed=1).next()
+        drawn = NoiseGenerator(factors(), scale(), [p.float() for p in optimizer.params], seed=1 << 64).next()
         for p, total, noise in zip(optimizer.params, by_hand(samples), drawn, strict=True):
             expected = (torch.from_numpy(total) + noise.double()).float().to(dtype)
             assert p.grad.dtype == dtype
@@ -221,7 +221,7 @@ class TestOptimizer:
         """As the schedulers of Opacus do; the noise is the calibration's."""
         torch.manual_seed(4)
         model = GradSampleModule(torch.nn.Linear(6, 3), loss_reduction="sum")
-        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), scale(), seed=1)
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), scale(), seed=1 << 64)
         setattr(optimizer, name, 3.0)
         model(torch.randn(ROWS, 6)).pow(2).sum().backward()
         with pytest.raises(InvalidParameter, match=r"and the noise is for \(0\.7, None, 1\.0\)"):

@@ -30,7 +30,7 @@ def layers() -> torch.nn.Module:
 def rows_of(parameters: list[Any]) -> np.ndarray:
     made = handmade(strategies(N)["buffered"])
     noise = NoiseGenerator(
-        made, calibrate(made.sensitivity, PrivacyTarget(mu=1.0)), parameters, seed=7, generator="sfc64"
+        made, calibrate(made.sensitivity, PrivacyTarget(mu=1.0)), parameters, seed=7 << 64, generator="sfc64"
     )
     return np.array([whole(step) for step in noise])
 

@@ -100,7 +100,7 @@ def test_torch(name: str, participation: dict[str, Any], precision: Any, monkeyp
     monkeypatch.setattr(torch_engine, "device_normals", lambda seed, context, device: TorchImpulses())
     made, scale = calibrated(name, participation)
     generator: Any = "torch" if isinstance(source_of(made), Streamable) else "sfc64"
-    noise = NoiseGenerator(made, scale, [torch.zeros(N)], seed=1, precision=precision, generator=generator)
+    noise = NoiseGenerator(made, scale, [torch.zeros(N)], seed=1 << 64, precision=precision, generator=generator)
     assert noise.sigma == raised(scale.sigma_of_sums, noise.allowance) and SINGLE <= noise.allowance < 3e-5
     rows = torch_rows(noise)
     assert real_mu(rows, made.strategy, scale, noise.sigma) <= 1
@@ -116,7 +116,7 @@ def unit_vectors(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np
 def test_jax(name: str, participation: dict[str, Any], precision: Any, precise: None, monkeypatch: pytest.MonkeyPatch):
     made, scale = calibrated(name, participation)
     monkeypatch.setattr(jax_adapter, "normals", unit_vectors)
-    noise = correlated_noise(made, scale, seed=1, dtype=precision)
+    noise = correlated_noise(made, scale, seed=1 << 64, dtype=precision)
     update, zero = jax.jit(noise.update), jnp.zeros(N, precision)
     state, drawn = noise.init(zero), []
     for _ in range(N):

@@ -51,7 +51,7 @@ def private(
     """A job on the data, or on those of a loader with its batches."""
     model = network() if model is None else model
     optimizer = kind([p for p in model.parameters() if p.requires_grad], lr=rate)
-    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "seed": 11, "clip_norm": CLIP}
+    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "seed": SECRET, "clip_norm": CLIP}
     settings |= {"batch_size": SIZE} if loader is None else {}
     given = data() if loader is None else loader
     return make_private(model, optimizer, given, factors() if spec is None else spec, **{**settings, **options})
@@ -119,12 +119,12 @@ class TestWhatIsReleased:
     def test_clipped_gradients_and_the_rows_of_noise(self, physical, remainder):
         n = EPOCHS * (EXAMPLES // SIZE + (remainder == "pad"))
         made = private(factors(n), physical_batch_size=physical, remainder=remainder)
-        releases_what_it_should(made, n, 11)
+        releases_what_it_should(made, n, SECRET)
         assert made.optimizer.noise.step == n
 
     @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
     def test_adaptive_optimizers_step_by_what_is_released(self, kind):
-        releases_what_it_should(private(kind=kind, rate=0.01), N, 11, kind, 0.01)
+        releases_what_it_should(private(kind=kind, rate=0.01), N, SECRET, kind, 0.01)
 
     def test_the_noise_is_calibrated_for_sums_and_the_divisor(self):
         made = private()
@@ -148,11 +148,11 @@ class TestWithThePrivacyEngine:
         )  # fmt: skip
         refuse_sampling(loader)
         c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, divisor=SIZE)
-        optimizer = CorrelatedOptimizer(theirs, factors(), c, seed=3)
+        optimizer = CorrelatedOptimizer(theirs, factors(), c, seed=3 << 64)
         x, y = next(iter(loader))
         torch.nn.functional.cross_entropy((hooked if wrapped else model)(x), y).backward()
         optimizer.step()
-        noise = flat(NoiseGenerator(factors(), c, optimizer.params, seed=3).next()).float() / SIZE
+        noise = flat(NoiseGenerator(factors(), c, optimizer.params, seed=3 << 64).next()).float() / SIZE
         expected = clipped_mean(network(), np.arange(SIZE), 0.7, SIZE) + noise
         assert torch.allclose(torch.cat([p.grad.flatten() for p in optimizer.params]), expected, atol=1e-5)
 
@@ -239,14 +239,14 @@ class TestRefusals:
     def test_a_calibration_that_counts_on_sampling_without_an_auditor(self):
         made = private(handmade(ToeplitzMatrix(np.array([1.0, 0.4]), N)), sampling="cyclic_poisson", bands=2)
         with pytest.raises(InvalidParameter, match="counts on cyclic"):
-            CorrelatedOptimizer(made.optimizer, factors(), made.statement.calibration, seed=1)
+            CorrelatedOptimizer(made.optimizer, factors(), made.statement.calibration, seed=1 << 64)
         with pytest.raises(InvalidParameter, match="calibrate this one"):
             other = handmade(ToeplitzMatrix(np.array([1.0, 0.5]), N))
             CorrelatedOptimizer(
                 made.optimizer,
                 other,
                 made.statement.calibration,
-                seed=1,
+                seed=1 << 64,
                 auditor=ParticipationAuditor({"kind": "single"}, N),
             )
 

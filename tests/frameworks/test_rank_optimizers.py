@@ -49,7 +49,7 @@ def loss_of(net: torch.nn.Module, rows: np.ndarray, weight: float) -> torch.Tens
 def alone(weight: float) -> np.ndarray:
     net = GradSampleModule(model())
     optimizer = CorrelatedOptimizer(
-        torch.optim.SGD(net.parameters(), lr=1.0), MADE, CALIBRATION, seed=5, generator="sfc64"
+        torch.optim.SGD(net.parameters(), lr=1.0), MADE, CALIBRATION, seed=5 << 64, generator="sfc64"
     )
     made = []
     for _ in range(N):
@@ -71,7 +71,7 @@ def engine(net: torch.nn.Module, world: int, **options: Any) -> tuple[Any, ...]:
 def replicas(rank: int, world: int, weight: float) -> dict[str, Any]:
     net, optimizer, _ = engine(DifferentiallyPrivateDistributedDataParallel(model()), world)
     auditor = ParticipationAuditor.of(CALIBRATION, N)
-    optimizer = correlated_optimizer(optimizer, MADE, CALIBRATION, seed=5, generator="sfc64", auditor=auditor)
+    optimizer = correlated_optimizer(optimizer, MADE, CALIBRATION, seed=5 << 64, generator="sfc64", auditor=auditor)
     mine, made = np.arange(ROWS)[rank::world], []
     for _ in range(N):
         optimizer.expect(mine)
@@ -105,12 +105,12 @@ def one_call(rank: int, ranks: int, **options: Any) -> dict[str, Any]:
 def audited() -> tuple[Any, Any, Any]:
     net, theirs, _ = engine(DifferentiallyPrivateDistributedDataParallel(model()), 2)
     auditor = ParticipationAuditor.of(CALIBRATION, N)
-    return net, theirs, correlated_optimizer(theirs, MADE, CALIBRATION, seed=5, auditor=auditor)
+    return net, theirs, correlated_optimizer(theirs, MADE, CALIBRATION, seed=5 << 64, auditor=auditor)
 
 
 def refusals(rank: int) -> dict[str, str]:
     net, theirs, ours = audited()
-    found = {"one process's": refused(lambda: CorrelatedOptimizer(theirs, MADE, CALIBRATION, seed=5))}
+    found = {"one process's": refused(lambda: CorrelatedOptimizer(theirs, MADE, CALIBRATION, seed=5 << 64))}
     found["an example on two ranks"] = refused(lambda: ours.expect(np.array([3, 4 + rank, 7])))
     ours.expect(np.array([rank]))
     loss_of(net, np.array([rank, 5] if rank else [0]), 1.0).backward()
@@ -220,8 +220,8 @@ def test_opacus_optimizers_that_clip_otherwise_are_refused():
         torch.optim.SGD(net.parameters(), lr=1.0), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1
     )
     with pytest.raises(InvalidParameter, match="DPOptimizerFastGradientClipping"):
-        correlated_optimizer(theirs, MADE, CALIBRATION, seed=1)
+        correlated_optimizer(theirs, MADE, CALIBRATION, seed=1 << 64)
     plain = DPOptimizer(
         torch.optim.SGD(net.parameters(), lr=1.0), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1
     )
-    assert type(correlated_optimizer(plain, MADE, CALIBRATION, seed=1)) is CorrelatedOptimizer
+    assert type(correlated_optimizer(plain, MADE, CALIBRATION, seed=1 << 64)) is CorrelatedOptimizer

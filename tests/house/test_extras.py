@@ -42,7 +42,7 @@ from factorize.training import fixed_order
 for path in sys.argv[1:]:
     factors = load(path)
     scale = factors.calibrate(epsilon=2.0, delta=1e-6)
-    noise = factors.noise(scale, 1000, seed=5)
+    noise = factors.noise(scale, 1000, seed=5 << 64)
     for row in noise:
         assert abs(row).max() > 0
     auditor = ParticipationAuditor.of(scale, factors.steps)

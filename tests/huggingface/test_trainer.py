@@ -52,7 +52,7 @@ def trainer(folder: Path, model: Any = None, arguments: dict[str, Any] | None = 
     settings = {"num_train_epochs": EPOCHS, "per_device_train_batch_size": SIZE, "learning_rate": 0.01}
     settings |= {"report_to": [], "save_strategy": "no", "logging_steps": 1, "use_cpu": True, "disable_tqdm": True}
     args = TrainingArguments(output_dir=str(folder), **{**settings, **(arguments or {})})
-    asked = {"epsilon": 4.0, "delta": 1e-5, "spec": factors(), "clip_norm": CLIP, "seed": 11}
+    asked = {"epsilon": 4.0, "delta": 1e-5, "spec": factors(), "clip_norm": CLIP, "seed": 11 << 64}
     given = PrivacyArguments(**{**asked, **privacy})
     return PrivateTrainer(lora() if model is None else model, args, train_dataset=data(), privacy=given)
 
@@ -76,7 +76,7 @@ def test_what_is_released_is_the_clipped_mean_and_a_row_of_noise(tmp_path: Path,
     before = [p.clone() for p in made.model.parameters() if not p.requires_grad]
     made.train()
     model = lora()
-    noise = NoiseGenerator(factors(), made.statement.calibration, trained(model), seed=11)
+    noise = NoiseGenerator(factors(), made.statement.calibration, trained(model), seed=11 << 64)
     total = torch.zeros(sum(p.numel() for p in trained(model)), dtype=torch.float64)
     for i in made.private.loader.order[0]:
         model.zero_grad()

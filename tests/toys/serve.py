@@ -62,7 +62,7 @@ def in_training() -> dict[str, Any]:
     """Calibrate, draw noise from the last row alone, and watch who takes part."""
     factors = load(FOLDER / "toys.safetensors")
     calibration = factors.calibrate(epsilon=2.0, delta=1e-6)
-    rows = list(factors.noise(calibration, 5, seed=3))
+    rows = list(factors.noise(calibration, 5, seed=3 << 64))
     source = source_of(factors)
     recurrence = source.recurrence()
     state, scratch = np.zeros((recurrence.vectors, N)), np.zeros((recurrence.scratch, N))

@@ -90,7 +90,7 @@ def test_the_code_for_a_server_of_federated_training_runs(
     spec = parse_spec(document).canonical()
     names: dict[str, Any] = {
         "model": [np.zeros(4)],
-        "seed": 7,
+        "seed": 7 << 64,
         "connected": lambda: [f"client {i}" for i in range(9)],
         "update_of": lambda _client, model: [np.full_like(model[0], 0.25)],
     }

@@ -218,6 +218,7 @@ def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
     for change, told in (
         ({"model": MODEL[:1]}, "state of a model with arrays"),
         ({"model": [part.astype(np.float64) for part in MODEL]}, "state of a model with arrays"),
+        ({"seed": 5 << 64}, "seed"),
         ({"seed": 5}, "seed"),
         ({"clip_norm": 1.0}, "sigma"),
     ):

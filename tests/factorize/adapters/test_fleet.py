@@ -41,7 +41,7 @@ def test_rounds_find_their_clients_at_the_advice_and_not_one_farther_apart(tmp_p
         participation = {"kind": "min_sep", "min_sep": apart, "max_participations": advice.max_participations}
         spec = {**advice.spec, "participation": participation, "mechanism": {"kind": "identity"}}
         target = PrivacyTarget(epsilon=4.0, delta=1e-3)
-        options: dict[str, Any] = {"clients": 23, "clients_a_round": 4, "clip_norm": 1.0, "seed": 3}
+        options: dict[str, Any] = {"clients": 23, "clients_a_round": 4, "clip_norm": 1.0, "seed": 3 << 64}
         factors = solvers.solve(Spec.model_validate(spec))
         rounds = FederatedRounds(tmp_path / str(apart), factors, target, [np.zeros(2)], **options)
         sizes = []
@@ -93,7 +93,7 @@ def test_a_matrix_certified_for_another_fleet_trains_it(tmp_path: Path) -> None:
     )
     own = certified_for(run, 24, {"kind": "min_sep", "min_sep": 4, "max_participations": 6})
     target = PrivacyTarget(epsilon=4.0, delta=1e-3)
-    options: dict[str, Any] = {"clients": 16, "clients_a_round": 2, "clip_norm": 1.0, "seed": 3}
+    options: dict[str, Any] = {"clients": 16, "clients_a_round": 2, "clip_norm": 1.0, "seed": 3 << 64}
     rounds = FederatedRounds(tmp_path / "state", own, target, [np.zeros(2)], **options)
     assert rounds.steps == 24 and rounds.calibration.sensitivity.participation["min_sep"] == 4
     for _ in range(24):

@@ -47,7 +47,7 @@ def calibrated(strategy: Matrix, participation: dict[str, Any]) -> Calibration:
 def test_what_is_drawn_is_at_least_as_private_as_calibrated(name: str, participation: dict[str, Any], precision: Any):
     strategy = strategies(N)[name]
     scale = calibrated(strategy, participation)
-    made = NoiseGenerator(source_of(strategy), scale, N, seed=1, precision=precision)
+    made = NoiseGenerator(source_of(strategy), scale, N, seed=1 << 64, precision=precision)
     assert made.sigma == raised(scale.sigma_of_sums, made.allowance) and SINGLE <= made.allowance < 2e-5
     rows = impulse_rows(made, N)
     assert real_mu(rows, strategy, scale, made.sigma) <= 1
@@ -63,7 +63,7 @@ def test_and_is_not_without_the_allowance(name: str):
     """What the bound is for: a state that is always rounded to the same side."""
     strategy = strategies(N)[name]
     scale = calibrated(strategy, PARTICIPATIONS[0])
-    made = NoiseGenerator(source_of(strategy), scale, N, seed=1, precision="float64")
+    made = NoiseGenerator(source_of(strategy), scale, N, seed=1 << 64, precision="float64")
     recurrence = made._engine._recurrence
     if not recurrence.vectors or recurrence.keeps_draws:
         return
@@ -90,7 +90,7 @@ class TestWithoutEnd:
         strategy = BltMatrix(np.array([0.999, 0.5]), np.array([0.01, 0.2]), self.N)
         scale = calibrated(strategy, {"kind": "min_sep", "min_sep": 1000, "max_participations": 2})
         return NoiseGenerator(
-            noise_source("blt", strategy.tensors(), ENDLESS, ""), scale, 1, seed=1, precision=precision
+            noise_source("blt", strategy.tensors(), ENDLESS, ""), scale, 1, seed=1 << 64, precision=precision
         )
 
     @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -184,31 +184,31 @@ class TestPrecision:
         return calibrate(Sensitivity(1.0, "exact", "by hand", {"kind": "single"}), PrivacyTarget(mu=1.0))
 
     def test_float32_where_it_is_cheap(self):
-        made = NoiseGenerator(self.slow(0.999), self.scale(), 3, seed=1)
+        made = NoiseGenerator(self.slow(0.999), self.scale(), 3, seed=1 << 64)
         assert made.precision == "float32" and made.allowance <= CHEAP and made._engine.state.dtype == np.float32
 
     @pytest.mark.parametrize("theta", [1 - 1e-7, 1 - 1e-8, 1 - 1e-9, 1.0])
     def test_float64_where_a_float32_state_cannot_be_bounded(self, theta: float):
         """Decays that float32 rounds to 1, for ever: the sensitivity would grow without limit."""
         source = self.slow(theta, n=10**15 - 1 if theta < 1 else 10**6)
-        chosen = NoiseGenerator(source, self.scale(), 3, seed=1)
+        chosen = NoiseGenerator(source, self.scale(), 3, seed=1 << 64)
         assert chosen.precision == "float64" and chosen.allowance < 1e-5 and chosen._engine.state.dtype == np.float64
 
     def test_asked_for_by_name(self):
         steep = noise_source("blt", {"theta": np.array([1 - 2e-6]), "omega": np.array([5e-4])}, 10**15 - 1, "")
         assert isinstance(steep, Streamable)
-        assert NoiseGenerator(steep, self.scale(), 3, seed=1).precision == "float64"
-        assert CHEAP < NoiseGenerator(steep, self.scale(), 3, seed=1, precision="float32").allowance < LARGEST
+        assert NoiseGenerator(steep, self.scale(), 3, seed=1 << 64).precision == "float64"
+        assert CHEAP < NoiseGenerator(steep, self.scale(), 3, seed=1 << 64, precision="float32").allowance < LARGEST
         steeper = noise_source("blt", {"theta": np.array([1 - 1e-7]), "omega": np.array([1e-3])}, 10**15 - 1, "")
         assert isinstance(steeper, Streamable)
         with pytest.raises(InvalidParameter, match='float32 state .* above the limit of 0.01; use precision="float64"'):
-            NoiseGenerator(steeper, self.scale(), 3, seed=1, precision="float32")
+            NoiseGenerator(steeper, self.scale(), 3, seed=1 << 64, precision="float32")
 
     def test_what_no_precision_bounds_is_refused(self):
         growing = noise_source("blt", {"theta": np.array([1.5]), "omega": np.array([0.1])}, 10**6, "")
         assert isinstance(growing, Streamable)
         with pytest.raises(InvalidParameter, match="float64 state .* use another C"):
-            NoiseGenerator(growing, self.scale(), 3, seed=1)
+            NoiseGenerator(growing, self.scale(), 3, seed=1 << 64)
 
 
 def signed(name: str, rng: np.random.Generator) -> Matrix:

@@ -152,7 +152,7 @@ class TestTrust:
         factors = load(file)
         toeplitz.save(file)
         with pytest.raises(CorruptObject):
-            factors.noise(factors.calibrate(rho=1.0), 3, seed=1)
+            factors.noise(factors.calibrate(rho=1.0), 3, seed=1 << 64)
         with pytest.raises(CorruptObject, match="now holds"):
             list(factors.rows())
 
@@ -205,13 +205,15 @@ class TestFactors:
         factors = Factors.connect(dense.digest, url=server.url)
         assert len(list(factors.rows())) == N
         with pytest.raises(InvalidParameter, match=r"Rows is no source of noise.*factors\.noise"):
-            NoiseGenerator(factors.rows(), factors.calibrate(mu=1.0), 5, seed=1)  # no proof is about rows that are sent
+            NoiseGenerator(
+                factors.rows(), factors.calibrate(mu=1.0), 5, seed=1 << 64
+            )  # no proof is about rows that are sent
         assert blobs(server) == 0
-        factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
+        factors.noise(factors.calibrate(mu=1.0), 5, seed=1 << 64).next()
         assert blobs(server) == 1
         service.store.put(toeplitz)
         factors = Factors.connect(toeplitz.digest, url=server.url)
-        factors.noise(factors.calibrate(mu=1.0), 5, seed=1).next()
+        factors.noise(factors.calibrate(mu=1.0), 5, seed=1 << 64).next()
         assert blobs(server) == 2
         asked = len(server.seen)
         assert len(list(factors.rows())) == N and len(server.seen) == asked

@@ -64,9 +64,9 @@ def test_noise_of_a_region_has_the_bits_of_the_whole(name, generator):
     columns = Region.of_slices(100, (2, 9), [np.arange(2), np.arange(3, 7)])
     region = Region.together([columns, Region.of([(BLOCK - 100, BLOCK + 50), (BLOCK + 60, BLOCK + 61)])])
     source = noise_source(strategy.structure, strategy.tensors(), 6, "digest")
-    whole = NoiseGenerator(source, CALIBRATION, size, seed=5, generator=generator)
-    part = NoiseGenerator(source, CALIBRATION, size, seed=5, generator=generator, shard=region, memory_bytes=1)
-    again = NoiseGenerator(source, CALIBRATION, size, seed=5, generator=generator, shard=region, threads=2)
+    whole = NoiseGenerator(source, CALIBRATION, size, seed=5 << 64, generator=generator)
+    part = NoiseGenerator(source, CALIBRATION, size, seed=5 << 64, generator=generator, shard=region, memory_bytes=1)
+    again = NoiseGenerator(source, CALIBRATION, size, seed=5 << 64, generator=generator, shard=region, threads=2)
     for step in range(6):
         expected = whole.next()[positions(region)]
         assert np.array_equal(part.next(), expected)
@@ -79,7 +79,7 @@ def test_noise_of_a_region_has_the_bits_of_the_whole(name, generator):
 def test_a_worker_may_hold_nothing():
     strategy = strategies(6)["blt"]
     source = noise_source(strategy.structure, strategy.tensors(), 6, "digest")
-    noise = NoiseGenerator(source, CALIBRATION, 5, seed=5, shard=Region.of([(2, 2)]), threads=3)
+    noise = NoiseGenerator(source, CALIBRATION, 5, seed=5 << 64, shard=Region.of([(2, 2)]), threads=3)
     assert noise.next().shape == (0,)
 
 
@@ -90,7 +90,7 @@ def test_refuses_runs_that_overlap_and_entries_that_are_not_there():
     strategy = strategies(6)["blt"]
     source = noise_source(strategy.structure, strategy.tensors(), 6, "digest")
     with pytest.raises(InvalidParameter, match="last entry is 5"):
-        NoiseGenerator(source, CALIBRATION, 5, seed=5, shard=Region.of([(2, 6)]))
+        NoiseGenerator(source, CALIBRATION, 5, seed=5 << 64, shard=Region.of([(2, 6)]))
 
 
 def test_what_a_checkpoint_knows_it_by():

@@ -44,7 +44,7 @@ def noise_of(factors: CertifiedFactors) -> bytes:
     check_own(scale, factors)
     source = source_of(factors)
     assert source_of(factors) is source  # made once
-    noise = NoiseGenerator(source, scale, 5, seed=3)
+    noise = NoiseGenerator(source, scale, 5, seed=3 << 64)
     return b"".join(noise.next().tobytes() for _ in range(3))
 
 

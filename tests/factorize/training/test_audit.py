@@ -18,12 +18,12 @@ def gaussian(mu: float) -> Callable[[int, int], float]:
 
 
 def claim_of(mu: float) -> Calibration:
-    return FilteredNoise(INDEPENDENT, PrivacyTarget(mu=mu, delta=1e-5), 1, steps=1, seed=0).calibration
+    return FilteredNoise(INDEPENDENT, PrivacyTarget(mu=mu, delta=1e-5), 1, steps=1, seed=1 << 70).calibration
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 3.0])
 def test_the_measure_is_close_to_a_gaussian_whose_mu_is_known(mu: float) -> None:
-    report = audit(gaussian(mu), claim_of(mu), trials=4000, seed=10)
+    report = audit(gaussian(mu), claim_of(mu), trials=4000, seed=12)
     assert 0.75 * mu < report.mu < mu
     assert not report.refutes
 

@@ -165,13 +165,13 @@ class TestSecrecy:
 class TestDerivedKey:
     def test_is_a_function_of_seed_and_factorization(self):
         seed = 1 << 100
-        assert derived_key(seed, "a", 0) == derived_key(seed, "a", None) and len(derived_key(seed, "a", 0)) == 32
-        assert len({derived_key(s, d, 0) for s in (seed, seed + 1, seed << 1) for d in ("a", "b")}) == 6
+        assert len(derived_key(seed, "a")) == 32
+        assert len({derived_key(s, d) for s in (seed, seed + 1, seed << 1) for d in ("a", "b")}) == 6
 
-    @pytest.mark.parametrize("seed", [0, 11, (1 << 64) - 1, -(1 << 100), True, 1.5, "text", 1 << 99])
-    def test_refuses_what_can_be_guessed_or_is_public(self, seed):
+    @pytest.mark.parametrize("seed", [0, 11, (1 << 64) - 1, -(1 << 100), True, 1.5, "text"])
+    def test_refuses_what_can_be_guessed(self, seed):
         with pytest.raises(InvalidParameter, match="randbits") as caught:
-            derived_key(seed, "digest", 1 << 99)
+            derived_key(seed, "digest")
         assert caught.value.field == "seed"
 
 
@@ -476,10 +476,10 @@ def test_a_claim_is_for_one_factorization(tmp_path):
         check_own(scale, other)
     made.save(tmp_path / "factors.safetensors")
     factors = load(tmp_path / "factors.safetensors")
-    factors.noise(scale, 3, seed=1)
+    factors.noise(scale, 3, seed=1 << 64)
     factors.manifest["digest"] = "0" * 64
     with pytest.raises(InvalidParameter, match="counts on all of C"):
-        factors.noise(scale, 3, seed=1)
+        factors.noise(scale, 3, seed=1 << 64)
 
 
 class TestRegularity:
