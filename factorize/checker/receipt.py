@@ -27,7 +27,7 @@ from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.encoding import json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import ClaimRefused, check_keys, check_means, integer, number, positive, require
-from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, check_chain, check_names
+from factorize.format.receipts import CALIBRATION, LOSSES, MOMENTS, SAMPLED, SCHEMA, check_chain, check_names
 from factorize.format.weights import digest_of_path
 
 FACTORS, NOISE, PRIVACY, STEPS, TOGETHER, MODEL = (
@@ -35,7 +35,7 @@ FACTORS, NOISE, PRIVACY, STEPS, TOGETHER, MODEL = (
 )
 _KEYS = {
     *("schema", "epsilon", "delta", "overflow_delta", "unit", "calibration", "factors", "data", "noise", "others"),
-    *("together", "steps", "digest", "run", "model"),
+    *("together", "steps", "digest", "run", "model", "loss"),
 }
 _STEPS = {"processes", "chain", "ended", "unpublished", "participations", "separation"}
 _FACTOR = {"zero_out": 1, "replace_one": 2}
@@ -331,6 +331,8 @@ def _check_model(report: Report, stated: _Document | None, model: Path | None) -
 
 def _say_what_is_left(report: Report, receipt: _Document) -> None:
     clip, unit = receipt["calibration"]["clip_norm"], receipt["unit"]
+    report.aside = ", and the loss was not looked at" * (receipt["loss"] == "not_looked_at")
+    report.leave(LOSSES[receipt["loss"]])
     if not receipt["noise"]["commitments"]:
         report.leave("whether another run used the same noise: the receipt does not commit to its own")
     report.leave(f"clipping: that one {unit} contributed at most {clip:g} to each step is the job's word")

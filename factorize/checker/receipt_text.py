@@ -37,7 +37,7 @@ def verdict(report: Report) -> tuple[str, int]:
 
 def text(report: Report) -> str:
     """Return the report for a terminal."""
-    lines = [verdict(report)[0]]
+    lines = [verdict(report)[0] + report.aside]
     lines += [f"{_STATUS[entry['status']]:15}{entry['claim']}: {entry['why']}" for entry in report.claims]
     lines += [f"{'failed':15}{sentence}" for sentence in report.failed]
     return "\n".join([*lines, *(f"{'not checked':15}{sentence}" for sentence in report.not_checked)])

@@ -39,6 +39,7 @@ class Report:
         sensitivity: bracket, rule and witness; empty before it is known.
         stated: names of the claims that the file makes.
         open: whether it is of a run that has not ended.
+        aside: what the first line says beside its verdict.
         findings: of each claim, what was found of it.
     """
 
@@ -49,6 +50,7 @@ class Report:
     sensitivity: dict[str, Any] = field(default_factory=dict)
     stated: tuple[str, ...] = ()
     open: bool = False
+    aside: str = ""
     findings: dict[str, list[tuple[Status, str]]] = field(default_factory=dict)
 
     @property

@@ -10,6 +10,12 @@ from factorize.format.bins_claims import check_keys, require
 from factorize.format.weights import KINDS
 
 SCHEMA = "factorize.receipt/2"
+LOSSES = {
+    "per_example": "that the loss is one for each example was compared before the first step, and is the job's word",
+    "rehearsed": "that no example changes the gradients of others was rehearsed with one batch, and is the job's word",
+    "not_looked_at": "the loss: nobody looked whether an example changes the gradients of others; if so, nothing holds",
+}
+"""How a job looked at its loss, and what of that is not proved."""
 CALIBRATION = {
     *("noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "clip_norm", "adjacency", "epsilon", "delta"),
     *("mu", "sensitivity", "sensitivity_kind", "sensitivity_rule", "participation", "sampling"),
@@ -64,6 +70,7 @@ def check_names(receipt: Mapping[str, Any]) -> None:
         check_keys("its model", model, {"of", "sha256"})
         require(model["of"] in KINDS and receipt["steps"]["ended"], "a run that has ended states its model's digest")
         names.append(model["sha256"])
+    require(receipt["loss"] in LOSSES, f"the loss {str(receipt['loss'])[:40]!r} is none of {', '.join(LOSSES)}")
     require(all(map(is_digest, names)), "run, processes, noise and model are named by 64 hexadecimal digits")
     one_each = len(set(commitments)) == len(commitments) and len(commitments) in (0, len(receipt["factors"]))
     require(one_each, "the receipt does not commit to one noise for each of its factors")

@@ -136,13 +136,13 @@ def test_a_process_that_is_killed_leaves_a_whole_receipt_and_a_free_lock(tmp_pat
 def test_an_open_receipt_is_never_verified(tmp_path: Path, factors: Any, capsys: pytest.CaptureFixture[str]) -> None:
     receipt = taken_by(tmp_path / "receipt.json", factors)
     assert checked(tmp_path, factors, "receipt.json") == 7
-    assert capsys.readouterr().out.startswith("OPEN\n")
+    assert capsys.readouterr().out.startswith("OPEN, and the loss was not looked at\n")
     assert checked(tmp_path, factors, "receipt.json", arguments=("--output", "json")) == 7
     said = json.loads(capsys.readouterr().out)
     assert (said["verified"], said["open"], said["complete"]) == (False, True, True)
     receipt.close()
     assert checked(tmp_path, factors, "receipt.json") == 0
-    assert capsys.readouterr().out.startswith("verified\n")
+    assert capsys.readouterr().out.startswith("verified, and the loss was not looked at\n")
 
 
 def test_two_runs_of_one_noise_are_told_by_their_receipts(
@@ -206,6 +206,7 @@ def test_a_broken_chain_is_refused(tmp_path: Path, factors: Any) -> None:
         (lambda d: d["steps"]["chain"][0].update(process="0" * 64), "does not continue"),
         (lambda d: d["steps"]["chain"].pop(0), "which process took which steps"),
         (lambda d: d.update(run="1" * 64), "does not continue"),
+        (lambda d: d.update(loss="fine"), "is none of per_example"),
         (lambda d: d["noise"].update(commitments=["0" * 63]), "by 64 hexadecimal digits"),
         (lambda d: d["noise"].update(commitments=["0" * 64, "1" * 64]), "one noise for each"),
     ):
