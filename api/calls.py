@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any, Unpack
@@ -25,7 +24,7 @@ from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import check_target, label_of, written_whole
-from factorize.errors import InvalidParameter, StoreUnavailable, extras_named
+from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
 from factorize.plain_data.words import document_of_words
@@ -362,16 +361,18 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
 
 
 def remembered(factorization: Factorization) -> Factorization:
-    """Return a result that the cache has from now on, if it is neither too large nor the cache read-only."""
-    from factorize.client.cache import FactorCache
+    """Return a result that the cache has from now on, if it is not too large; a warning says where that fails."""
+    from factorize.client.cache import FactorCache, default_folder
 
     size = sum(array.nbytes for array in factorization.tensors().values())
-    with suppress(StoreUnavailable, OSError):
-        if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
-            cache = FactorCache()
+    if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
+        try:
+            cache = FactorCache(default_folder())
             with written_whole(cache.path(factorization.digest)) as part:
                 factorization.save(part)
             cache.remember(factorization.spec_digest, factorization.digest)
+        except (StoreUnavailable, OSError) as error:
+            warnings.warn(f"the result is not kept: {error}", CacheUnusable, stacklevel=2)
     return factorization
 
 

@@ -7,13 +7,17 @@ Results go to stdout, everything else to stderr; exit codes are in `api/terminal
 from __future__ import annotations
 
 import gc
+import os
 import sys
+import warnings
 from collections.abc import Callable
+from typing import Any, cast
 
 from factorize.api.workers.search_path import leave_working_folder
 
 INTERRUPTED = 130
 MISSING = 2
+_SHOWN: set[str] = set()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,6 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
     leave_working_folder()
+    _open_closed_streams()
+    warnings.showwarning = cast(Any, _show_warning)
     try:
         # Imported here, so that Ctrl-C during the imports ends as quietly as later.
         run = _commands()
@@ -32,6 +38,20 @@ def main(arguments: list[str] | None = None) -> None:
         code = INTERRUPTED
     gc.freeze()  # or a last collection looks at all that was imported, for a fifth of a second
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Give what was closed (`>&-`) to nobody, so that no file or connection that is opened later gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+
+
+def _show_warning(message: Warning | str, *_place: Any) -> None:
+    """Show a warning as commands do, once, without the line of code that it comes from."""
+    if str(message) not in _SHOWN:
+        _SHOWN.add(str(message))
+        print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
 def _commands() -> Callable[[list[str]], int]:

@@ -40,7 +40,10 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 def default_store() -> str:
     """Return the folder for results: `factorize` in the user's data folder (XDG_DATA_HOME, ~/.local/share)."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    home = Path(os.path.expanduser("~"))
+    if not (os.environ.get("XDG_DATA_HOME") or home.is_absolute()):
+        raise InvalidParameter("this account has no home folder for results; set FACTORIZE_STORE", field="store")
+    base = os.environ.get("XDG_DATA_HOME") or home / ".local" / "share"
     return str(Path(base) / "factorize")
 
 

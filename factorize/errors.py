@@ -25,8 +25,8 @@ FactorizeError
 │   └── ServiceUnreachable
 └── MissingExtra                what was asked needs a package of an extra            (also a ModuleNotFoundError)
 
-Every message states the value, the limit and the way out. `slug` is the stable name of the error in problem
-documents and in the command line's JSON.
+`CacheUnusable` is a warning. Every message states the value, the limit and the way out. `slug` is the stable name of
+the error in problem documents and in the command line's JSON.
 """
 
 from __future__ import annotations
@@ -259,6 +259,10 @@ _BROUGHT_BY = {
 }
 EXTRAS = {package: extra for extra, packages in _BROUGHT_BY.items() for package in packages.split()}
 """Packages that are no base dependency, and the smallest extra that brings each."""
+
+
+class CacheUnusable(RuntimeWarning):
+    """A folder that no answer needs cannot be read or written; the message names it, and the variable that sets it."""
 
 
 class MissingExtra(FactorizeError, ModuleNotFoundError):

@@ -92,7 +92,11 @@ def run(arguments: list[str]) -> int:
         return _fail(form, ExitCode.SOLVE_FAILED, {"type": "out-of-memory", "detail": text}, [text])
     except typer.TyperException as error:
         return _usage(form, error)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort as end:
+        if isinstance(end.__cause__, EOFError):  # nobody asks for input here: a file or a stream that was cut off
+            raise end.__cause__ from None
+        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
 
 

@@ -153,8 +153,9 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
         remark(item.line())
     remark(f"{len(items)} specs: {_counts(items)}")
     if cost and any(item.state == "to solve" for item in items):
-        lanes = f"{cost['lanes']:g} at a time"
-        remark(f"estimate: {describe_seconds(cost['seconds'])}, {cost['bytes'] / 2**20:.0f} MiB, {lanes}")
+        needed = f"{describe_seconds(cost['seconds'])} on idle cores, {cost['bytes'] / 2**20:.0f} MiB"
+        compiling = "the first of each kind also compiles for up to 8 s, once for each machine"
+        remark(f"estimate: {needed}, {cost['lanes']:g} at a time; {compiling}")
 
 
 def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachable | None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from typing import IO, Any
 
 from factorize.api.workers.ending import Ending, WorkerEnded, died, out_of_memory, refused
 from factorize.api.workers.search_path import search_path
+from factorize.errors import CacheUnusable
 
 SOLVER, PROVER = "factorize.api.questions.registry", "factorize.api.proof"
 """The modules of the two workers. The prover has solved nothing."""
@@ -161,6 +163,8 @@ class Worker:
                 event: Document = json.loads(line)
                 if event["event"] == "progress":
                     progress(event)
+                elif event["event"] == "warning":
+                    warnings.warn(event["text"], CacheUnusable, stacklevel=1)
                 else:
                     return event
                 continue

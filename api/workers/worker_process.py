@@ -3,6 +3,7 @@
 `worker.py` starts it. A question is one JSON object on one line of stdin; the answer is JSON lines on stdout:
 
 * ``{"event": "progress", ...}``, some twenty a second at most;
+* ``{"event": "warning", "text": ...}``, of a cache that cannot be used;
 * ``{"event": "done", "answer": ..., "worn": ...}``, or ``{"event": "failed", "error": {"type", "message", "field"}}``.
 
 An error that is none of ours ends the process, with its traceback on stderr. The process is `worn`, and is replaced,
@@ -20,13 +21,14 @@ import resource
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from factorize.errors import FactorizeError
+from factorize.errors import CacheUnusable, FactorizeError
 
 Document = dict[str, Any]
 MOST_BYTES = 1 << 30
@@ -77,12 +79,26 @@ def main(name: str, watch: int) -> None:
     _end_with_parent(watch)
     gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
     stream = _Stream()
+    _relay_warnings(stream)
     module = import_module(name)
     module.make_ready()
     gc.freeze()
     for line in sys.stdin:
         document = json.loads(line)
         _answer(document, module.QUESTIONS[document["question"]], stream)
+
+
+def _relay_warnings(stream: _Stream) -> None:
+    """Have warnings of caches reach whoever asks; all others stay on stderr."""
+    show = warnings.showwarning
+
+    def relay(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        if issubclass(category, CacheUnusable):
+            stream.say("warning", text=str(message))
+        else:
+            show(message, category, *rest)
+
+    warnings.showwarning = cast(Any, relay)
 
 
 def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream) -> None:

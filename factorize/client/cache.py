@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
 import os
 import secrets
+import shutil
 import sys
+import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from factorize.encoding import check_digest
-from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
+from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, StoreUnavailable
 from factorize.format.reading import check_file
 
 VARIABLE = "FACTORIZE_CACHE"
@@ -26,43 +32,44 @@ class FactorCache:
 
     Args:
         folder: by default $FACTORIZE_CACHE, else the platform's folder for caches.
+            Where the default cannot be written, a folder of this process takes its place.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = Path(folder) if folder is not None else default_folder()
+        self._named = folder is not None
 
     def path(self, digest: str) -> Path:
-        """Return where the file of a digest is, or would be; its folder exists.
+        """Return where the file of a digest is to be written; its folder exists.
 
         Raises:
             InvalidParameter: it is no digest.
-            StoreUnavailable: the folder cannot be made.
+            StoreUnavailable: the folder that was named cannot be written.
         """
-        return self._folder("factors") / f"{check_digest(digest)}.safetensors"
+        return self._writable("factors") / f"{check_digest(digest)}.safetensors"
 
     def find(self, digest: str) -> tuple[Path, dict[str, Any]] | None:
         """Return the verified file, and its manifest, of a digest or of the digest of a spec that was asked before.
 
-        A file that is damaged is deleted, and counts as not there.
+        A file that is damaged is deleted, and counts as not there, as does one that cannot be read.
         """
         for name in (digest, self._answer(digest)):
-            if name is not None and (path := self.path(name)).exists():
-                try:
-                    return path, check_file(path, name)
-                except CorruptObject:
-                    path.unlink(missing_ok=True)
-                except FileNotFoundError:
-                    continue  # deleted meanwhile
+            if name is not None:
+                path = self.folder / "factors" / f"{check_digest(name)}.safetensors"
+                with suppress(OSError):
+                    try:
+                        return path, check_file(path, name)
+                    except CorruptObject:
+                        path.unlink(missing_ok=True)
         return None
 
     def remember(self, spec_digest: str, digest: str) -> None:
-        """Note which digest answered a spec, so that it is found again without the service.
-
-        Raises:
-            StoreUnavailable: the folder cannot be written.
-        """
-        if self._answer(spec_digest) != digest:
-            self.publish(self._folder("specs") / check_digest(spec_digest), [check_digest(digest).encode()])
+        """Note which digest answered a spec, so that it is found again without the service; warn where that fails."""
+        if digest not in (spec_digest, self._answer(spec_digest)):
+            try:
+                self.publish(self._writable("specs") / check_digest(spec_digest), [check_digest(digest).encode()])
+            except StoreUnavailable as error:
+                warnings.warn(str(error), CacheUnusable, stacklevel=2)
 
     def publish(self, target: Path, pieces: Iterable[bytes | memoryview]) -> None:
         """Write a file of the cache; see `replace_file`.
@@ -77,25 +84,42 @@ class FactorCache:
 
     def _answer(self, spec_digest: str) -> str | None:
         with suppress(OSError, UnicodeDecodeError, InvalidParameter):
-            return check_digest((self._folder("specs") / check_digest(spec_digest)).read_text())
+            return check_digest((self.folder / "specs" / check_digest(spec_digest)).read_text())
         return None
 
-    def _folder(self, name: str) -> Path:
+    def _writable(self, name: str) -> Path:
         folder = self.folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
-            raise StoreUnavailable(f"{folder} cannot be made: {error.strerror}; set {VARIABLE}") from error
+            text = f"{folder} cannot be written: {error.strerror}; set {VARIABLE}"
+            if self._named:
+                raise StoreUnavailable(text) from error
+            warnings.warn(f"{text}. What is loaded is kept for this process alone", CacheUnusable, stacklevel=2)
+            self.folder, self._named = _folder_of_this_process(), True
+            return self._writable(name)
         return folder
+
+
+@cache
+def _folder_of_this_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="factorize-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def default_folder() -> Path:
     """Return $FACTORIZE_CACHE, else `factorize` in the platform's folder for caches."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
+    home = Path(os.path.expanduser("~"))
+    if not home.is_absolute():
+        return Path(os.devnull) / "factorize"  # an account without a home: nothing can be written there
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "factorize"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "factorize"
+        return home / "Library" / "Caches" / "factorize"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "factorize"
 
 
 @contextmanager

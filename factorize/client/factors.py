@@ -186,6 +186,8 @@ def load(
     kept = FactorCache(cache)
     digest = _asked_digest(source)
     known = kept.find(digest)
+    if known is None:
+        kept.path(digest)  # a folder that was named and cannot be written is refused before anything is asked
     if known is None and store is not None:
         known = _from_store(source, store, kept, required=url is None)
     if known is None:

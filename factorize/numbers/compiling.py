@@ -20,12 +20,20 @@ from numba import types
 from numba.core import event
 from numba.extending import intrinsic
 
+from factorize.numbers.kernel_cache import KernelCache
+
 Value = TypeVar("Value", int, bool)
 
 
 def kernel(**options: Any) -> Any:
     """Return a decorator: compile a function on its first call, without the interpreter lock, and keep it on disk."""
-    return cast(Any, numba.njit)(cache=True, nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)
+
+    def compile_late(function: Any) -> Any:
+        dispatcher = cast(Any, numba.njit)(nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
+        dispatcher._cache = KernelCache(function)
+        return dispatcher
+
+    return compile_late
 
 
 def part(**options: Any) -> Any:

@@ -496,6 +496,32 @@ def test_batch_shows_the_expansion_first_and_solves_nothing_on_a_dry_run(factori
     assert "2 specs: 1 cached, 1 to solve" in done.err
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_costs_its_words_alone(filled: CommandLine, closed: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *PROGRAM, "verify", str(filled.home / "dense.safetensors")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(filled.home))
+    assert (done.returncode, done.stderr) == (0, "") and ("proved" in done.stdout) == (">&-" not in closed)
+
+
+def test_the_end_of_a_file_is_no_interruption(factorize: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(_text: str) -> None:
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr("factorize.api.commands.solve.read_spec", cut_off)
+    with pytest.raises(EOFError, match="Ran out of input"):
+        factorize("estimate", spec_text(4))
+
+
+def test_no_cache_and_no_kernels_can_be_kept(factorize: CommandLine) -> None:
+    """As an account without a home has it: a worker's warning is told once, by the command."""
+    (factorize.home / "plain").write_text("")
+    folders = {name: str(factorize.home / "plain") for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "FACTORIZE_CACHE")}
+    command = [*PROGRAM, "solve", "prefix", "--n", "12", "--epochs", "3", "--mechanism", "banded", "--bands", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(factorize.home) | folders)
+    assert done.returncode == 0 and "class bound" in done.stdout
+    assert done.stderr.count("warning: ") == 1 and f"in {folders['NUMBA_CACHE_DIR']} (" in done.stderr
+
+
 def test_an_estimate_solves_nothing_and_knows_what_is_stored(factorize: CommandLine) -> None:
     first = factorize("estimate", spec_text(4, **SQUARE_ROOT), "--output", "json").json()
     assert not (factorize.home / ".local").exists()

@@ -14,7 +14,14 @@ from servers import serving
 import factorize
 from factorize.client import FactorCache, Factors, NoiseGenerator, load
 from factorize.client.cache import default_folder
-from factorize.errors import CorruptObject, InvalidParameter, NotFound, ServiceUnreachable, StoreUnavailable
+from factorize.errors import (
+    CacheUnusable,
+    CorruptObject,
+    InvalidParameter,
+    NotFound,
+    ServiceUnreachable,
+    StoreUnavailable,
+)
 from factorize.storage.store import open_store
 
 N = 40
@@ -193,6 +200,30 @@ class TestCache:
         (tmp_path / "plain").write_text("")
         with pytest.raises(StoreUnavailable, match="FACTORIZE_CACHE"):
             load(dense.digest, cache=tmp_path / "plain", url=NOWHERE)
+
+    def test_a_default_folder_that_cannot_be_written_is_replaced_by_one_of_the_process(
+        self, server, dense, tmp_path, monkeypatch
+    ):
+        (tmp_path / "plain").write_text("")
+        monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "plain"))
+        with pytest.warns(CacheUnusable, match=r"plain.*FACTORIZE_CACHE"):
+            assert load(SPEC, url=server.url).digest == dense.digest
+        with pytest.warns(CacheUnusable, match=r"plain.*FACTORIZE_CACHE"):
+            assert load(dense.digest, url=server.url).digest == dense.digest
+        assert blobs(server) == 1
+
+    def test_a_filled_folder_that_is_read_only_answers(self, server, dense, cache, monkeypatch):
+        load(dense.digest, url=server.url)
+        monkeypatch.setattr("factorize.client.cache.os.access", lambda *_: False)
+        assert load(dense.digest, cache=cache.folder).digest == dense.digest
+        with pytest.raises(StoreUnavailable, match="FACTORIZE_CACHE"):
+            load("0" * 64, cache=cache.folder, url=NOWHERE)
+
+    def test_a_solve_that_cannot_be_kept_is_answered(self, tmp_path, monkeypatch):
+        (tmp_path / "plain").write_text("")
+        monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "plain"))
+        with pytest.warns(CacheUnusable, match=r"not kept.*FACTORIZE_CACHE"):
+            assert factorize.solve("prefix", n=4, mechanism="square_root", progress=False).spec.workload.n == 4
 
     def test_a_note_that_is_no_digest(self, server, dense, cache):
         load(SPEC, url=server.url)

@@ -1,0 +1,124 @@
+"""The cache of compiled kernels, which no answer needs: what cannot be read is compiled again.
+
+numba keeps machine code in NUMBA_CACHE_DIR, beside the source or in the user's folder for caches, and fails where none
+of these can be written or a file is damaged. Here a folder that cannot be written is read all the same, one warning
+names it, and each file carries its digest and the signature that it was compiled for, since damaged code would be run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    _CacheLocator,
+    _SourceFileBackedLocatorMixin,
+)
+
+from factorize.errors import CacheUnusable
+
+VARIABLE = "NUMBA_CACHE_DIR"
+_DIGEST_BYTES = 32
+_SETTINGS: Any = numba.config
+_warned = False
+
+
+class KernelCache(FunctionCache):
+    """The compiled forms of one function; it raises nothing that a compilation could replace.
+
+    Args:
+        function: of Python.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _SealedFiles(self.cache_path, self._impl.filename_base, stamp)
+        if _SETTINGS.CACHE_DIR and not Path(self.cache_path).is_relative_to(_SETTINGS.CACHE_DIR):
+            warn_of_folder("it cannot be written")
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled form of a signature, or None where it has to be compiled."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # of unpickling, of LLVM, of the disk
+            if isinstance(error, OSError):
+                warn_of_folder(error.strerror)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled form, where that is possible."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            warn_of_folder(error.strerror)
+
+
+class _SealedFiles(IndexDataCacheFile):
+    """Files whose damage is found before their code is run; a damaged index counts as empty and is written anew."""
+
+    def load(self, key: Any) -> Any:
+        named, data = super().load(key) or ("", None)
+        return data if named == repr(key) else None
+
+    def save(self, key: Any, data: Any) -> None:
+        super().save(key, (repr(key), data))
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()
+        except OSError:
+            raise
+        except Exception:  # whatever pickle makes of damaged bytes
+            return {}
+
+    def _load_data(self, name: str) -> Any:
+        content = Path(self._data_path(name)).read_bytes()
+        digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        return pickle.loads(pickled) if hashlib.sha256(pickled).digest() == digest else None
+
+    def _save_data(self, name: str, data: Any) -> None:
+        pickled = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(pickled).digest() + pickled)
+
+
+class _ReadOnlyLocator(_SourceFileBackedLocatorMixin, _CacheLocator):
+    """NUMBA_CACHE_DIR, else the folder beside the source, whether it can be written or not."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        self._py_file, self._lineno = py_file, py_func.__code__.co_firstlineno
+        given = _SETTINGS.CACHE_DIR and os.path.join(_SETTINGS.CACHE_DIR, self.get_suitable_cache_subpath(py_file))
+        self._cache_path = given or os.path.join(os.path.dirname(py_file), "__pycache__")
+
+    def get_cache_path(self) -> str:
+        return self._cache_path
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _ReadOnlyLocator:
+        return cls(py_func, py_file)
+
+
+class _Places(CompileResultCacheImpl):
+    _locator_classes = [*CompileResultCacheImpl._locator_classes, _ReadOnlyLocator]
+
+
+KernelCache._impl_class = _Places
+
+
+def warn_of_folder(reason: str | None) -> None:
+    """Warn that compiled kernels are not kept, once in a process."""
+    global _warned
+    if not _warned:
+        _warned = True
+        folder = _SETTINGS.CACHE_DIR or Path(__file__).parents[1]
+        text = f"compiled kernels cannot be kept in {folder} ({reason}), so each process compiles its own"
+        warnings.warn(f"{text}; set {VARIABLE} to a folder that can be written", CacheUnusable, stacklevel=2)
