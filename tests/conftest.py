@@ -61,6 +61,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.fixture(autouse=True)
+def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two generators of one noise be alive, since tests compare their bits; not in a test marked `single_use`."""
+    if "factorize.client.single_use" in sys.modules and not request.node.get_closest_marker("single_use"):
+        monkeypatch.setattr(sys.modules["factorize.client.single_use"].NoiseUse, "_others", lambda own: [])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer a report for `tests/support/slow_tests.py`, which does not depend on what else a machine does."""
     parser.addoption("--seconds", metavar="FILE", help="append what each test takes: processor seconds, clock, name")

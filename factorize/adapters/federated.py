@@ -350,6 +350,7 @@ class FederatedRounds:
     def stop(self) -> None:
         """Let another process go on with this run; nothing may be called after."""
         self._broken = True
+        self._noise.close()
         self._unlock()
 
     def _locked(self) -> weakref.finalize:

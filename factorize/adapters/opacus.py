@@ -16,12 +16,13 @@ from factorize.adapters.clipping import clipped_sums
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import Calibration
 from factorize.training.bins_audit import BinsAuditor
 
 
-class CorrelatedOptimizer(DPOptimizer):
+class CorrelatedOptimizer(Secret, DPOptimizer):
     """Opacus's `DPOptimizer`, with row t of C^-1 Z in place of fresh noise at step t.
 
     Use it with a model in Opacus's `GradSampleModule` (from `PrivacyEngine.make_private(poisson_sampling=False)`, say).
@@ -176,6 +177,10 @@ class CorrelatedOptimizer(DPOptimizer):
             kept = state_dict["auditor"]
             self.auditor.load_state_dict({k: v.numpy() if torch.is_tensor(v) else v for k, v in kept.items()})
         super().load_state_dict({k: v for k, v in state_dict.items() if k not in ("noise", "auditor")})
+
+    def close(self) -> None:
+        """Let another optimizer of this process make the same noise, which nobody may have seen."""
+        self.noise.close()
 
     def _check_settings(self) -> None:
         c = self.noise.calibration

@@ -16,6 +16,7 @@ from factorize.adapters.ranks.placements import Layout, is_sharded, values_sum
 from factorize.adapters.torch_engine import DeviceSource
 from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, source_of
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
 from factorize.format.factors import certified
 from factorize.privacy import Calibration, check_own
@@ -32,7 +33,7 @@ class TorchNoiseOptions(TypedDict, total=False):
     mesh: Any
 
 
-class TorchNoiseGenerator:
+class TorchNoiseGenerator(Secret):
     """The noise of each step as tensors like the parameters: sigma * (row t of C^-1 Z), for sums, cut up.
 
     Every entry is a function of (seed, factorization, step, position) and of the generator. Restarts and shards are as
@@ -319,7 +320,7 @@ class TorchNoiseGenerator:
             self._made.load_state_dict({k: v.cpu().numpy() if torch.is_tensor(v) else v for k, v in state.items()})
 
     def close(self) -> None:
-        """End threads; the next step starts others."""
+        """End threads, and let another generator make the same noise; see `factorize.client.NoiseGenerator`."""
         self._made.close()
 
 

@@ -14,6 +14,7 @@ from factorize.client.noise_source import Streamable
 from factorize.client.normals import committed, keyed
 from factorize.client.recurrences.state_rounding import SINGLE
 from factorize.client.regions import BlockPart, Region
+from factorize.client.single_use import NoiseUse, Secret
 from factorize.errors import UnsupportedProblem
 from factorize.privacy import Calibration
 
@@ -68,10 +69,12 @@ class DeviceSource(Checkpointed):
             "generator": f"torch-{device.type}",
             "commitment": commitment(self._normals, device),
         }
+        self._use = NoiseUse(self._stated["commitment"], region)
 
     def next(self) -> torch.Tensor:
         """Return a step's noise, float32, in memory that the next call may write again."""
         self._refuse_past(self.step + 1)
+        self._use.take(self.step)
         self._move(self.step)
         self.step += 1
         return self._flat
@@ -134,7 +137,7 @@ class _Update:
         out.copy_(taken if self._scale == 1 else taken * self._scale)
 
 
-class CudaNormals:
+class CudaNormals(Secret):
     """Normals that torch draws on a CUDA device, and can draw again: a function of (key, step, block), float32.
 
     The generator is Philox: its key is hashed from the secret, and step and block are its counter, so that no two

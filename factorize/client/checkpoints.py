@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from factorize.client.single_use import NoiseUse, Secret
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 
 
-class Checkpointed(ABC):
+class Checkpointed(Secret, ABC):
     """Noise that has a position, and goes on from a checkpoint of it.
 
     Attributes:
@@ -25,6 +26,7 @@ class Checkpointed(ABC):
     steps: int
     _stated: dict[str, Any]
     """What every checkpoint of this noise says of it."""
+    _use: NoiseUse
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.
@@ -103,6 +105,7 @@ class Checkpointed(ABC):
         self._begin(vectors)
         self.step = 0 if vectors is None else step
         self._advance_to(step)
+        self._use.restore(step)
 
     @property
     @abstractmethod
@@ -122,8 +125,12 @@ class Checkpointed(ABC):
             self._move(self.step)
             self.step += 1
 
-    def close(self) -> None:  # noqa: B027  noise on a device has neither
-        """End threads; the next step starts others."""
+    def close(self) -> None:
+        """End threads, and let another generator of this process make the same noise, which nobody may have seen.
+
+        The next step begins again where nobody does.
+        """
+        self._use.close()
 
     def _refuse_past(self, step: int) -> None:
         if step > self.steps:

@@ -18,6 +18,7 @@ from factorize.client.engines import Engine, RowSums, Streaming, Workers
 from factorize.client.noise_source import ComputedRows, Streamable
 from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
+from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 
@@ -127,6 +128,7 @@ class NoiseGenerator(Checkpointed):
             "shard": region.document(),
             **({} if self._engine.state is None else {"precision": self.precision}),
         }
+        self._use = NoiseUse(self._stated["commitment"], region)
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the noise of every step that is left."""
@@ -172,10 +174,11 @@ class NoiseGenerator(Checkpointed):
             out = np.empty(self.shape, dtype=np.float32)
         elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise InvalidParameter(f"out is not a contiguous float32 array of shape {self.shape}", field="out")
+        self._use.take(self.step)
         self._engine.step(self.step, out.reshape(-1))
         self.step += 1
         if self.step == self.steps:
-            self.close()
+            self._engine.close()
         return out
 
     @property
@@ -190,7 +193,8 @@ class NoiseGenerator(Checkpointed):
         self._engine.step(step, None)
 
     def close(self) -> None:
-        """End the threads; the next step starts others."""
+        """End threads, and let another generator make the same noise; see `Checkpointed`."""
+        super().close()
         self._engine.close()
 
     def _checked(self, name: str, values: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import whole_number
 
@@ -21,7 +22,7 @@ BLOCK = 1 << 16
 """Entries of one block of a step's noise; each block of each step has a counter range of its own."""
 
 
-class Normals(ABC):
+class Normals(Secret, ABC):
     """Rows z_0, z_1, ... of independent standard normals, in float64, any block of any row at any time.
 
     Args:

@@ -118,6 +118,12 @@ class Region:
         """One past the last entry, 0 where there is none."""
         return int(self.stops[-1]) if len(self.stops) else 0
 
+    def meets(self, other: Region) -> bool:
+        """Whether an entry is in both."""
+        after = np.searchsorted(other.stops, self.starts, "right")  # the first run that ends after each of these begins
+        within = after < len(other.starts)
+        return bool((other.starts[after[within]] < self.stops[within]).any())
+
     def document(self) -> list[int] | dict[str, Any]:
         """Return what a checkpoint knows it by: [first, last] for one run, else a hash of all."""
         if len(self.starts) == 1:

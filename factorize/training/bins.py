@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from factorize.client.checkpoints import check_stated
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import check_zero_out
@@ -50,7 +51,7 @@ class MicroBatches(NamedTuple):
         return cls(indices.reshape(parts, size), mask.reshape(parts, size))
 
 
-class BallsInBins:
+class BallsInBins(Secret):
     """The secret order in which each example draws its bin j once and takes part in steps j, j + b, j + 2b, ...
 
     Bins are uniform and independent, so batches have random sizes. These are secret, as the bins are: take means with a
@@ -169,16 +170,6 @@ class BallsInBins:
         sizes = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}"
         room = f"physical_batch={self.physical_batch}, capacity={self.capacity}"
         return f"{type(self).__name__}({sizes}, {room}, key is secret)"
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled, copied or saved by `torch.save`.
-
-        Raises:
-            InvalidParameter: always.
-        """
-        raise InvalidParameter(
-            "a copy of this order would show its key and bins; keep state_dict(), and the key where secrets are kept"
-        )
 
     @property
     def participation(self) -> dict[str, Any]:

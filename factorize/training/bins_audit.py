@@ -11,11 +11,12 @@ import re
 import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from factorize.client.checkpoints import check_stated, step_of
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices
@@ -64,7 +65,7 @@ class RegularBins(UserWarning):
     """The sizes of the bins are more equal than independent bins make them, once in a million runs."""
 
 
-class BinsAuditor:
+class BinsAuditor(Secret):
     """Holds a job to balls in bins: call `record` with the examples of each step before its gradient is released.
 
     With the order it compares with the order's own bins. Without it the first epoch says who is in which bin; where
@@ -135,14 +136,6 @@ class BinsAuditor:
         """Return what is public."""
         shown = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step}"
         return f"BinsAuditor({shown})"
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled, copied or saved by `torch.save`.
-
-        Raises:
-            InvalidParameter: always.
-        """
-        raise InvalidParameter("a copy of this auditor would show everybody's bin; keep state_dict() in checkpoints")
 
     def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
         """Check the examples of the next step, and go on to it.

@@ -9,10 +9,11 @@ import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.client.normals import secret_seed
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 
-class CyclicPoisson:
+class CyclicPoisson(Secret):
     """Batches sampled anew in every step: each example of group t mod groups, independently, with one probability.
 
     Batches have random sizes, some may be empty; means are taken with the calibration's fixed divisor. Which examples a

@@ -156,6 +156,11 @@ class JointAdam(CorrelatedOptimizer):
         self.second_noise.load_state_dict(state_dict["second_noise"])
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "second_noise"})
 
+    def close(self) -> None:
+        """Let another optimizer make both noises; see `CorrelatedOptimizer`."""
+        super().close()
+        self.second_noise.close()
+
 
 class ReplicatedJointAdam(JointAdam, ReplicatedOptimizer):
     """Joint moments on data-parallel replicas: each rank makes its part of both noises.

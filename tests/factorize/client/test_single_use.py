@@ -1,0 +1,141 @@
+"""No row of noise twice: generators are not copied, one of each noise is alive, and a fork of the process has none."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from structure_cases import strategies
+
+from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.certificate.sensitivity import Sensitivity
+from factorize.client import NoiseGenerator, even_shard
+from factorize.client.noise_source import noise_source
+from factorize.client.regions import Region
+from factorize.errors import InvalidParameter
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.orders import balls_in_bins
+from factorize.training.sampling import CyclicPoisson
+
+pytestmark = pytest.mark.single_use
+N, SIZE, SEED = 20, 10, 2**100 + 3
+UNIT = Sensitivity(1.0, "exact", "by hand", {"kind": "min_sep", "min_sep": 2})
+KEY = bytes(range(7, 39))
+COPIES: list[Callable[[Any], Any]] = [
+    copy.copy,
+    copy.deepcopy,
+    pickle.dumps,
+    lambda held: pickle.dumps({"all": [held]}),
+]
+
+
+def generator(name: str = "blt", shape: Any = SIZE, **options: Any) -> NoiseGenerator:
+    strategy = strategies()[name]
+    source = noise_source(strategy.structure, strategy.tensors(), N, name)
+    return NoiseGenerator(source, calibrate(UNIT, PrivacyTarget(mu=1.0)), shape, **{"seed": SEED, **options})
+
+
+def sampled() -> CyclicPoisson:
+    law = {"sampling_probability": 0.1, "groups": 2, "dataset_size": 40, "batch_size": 2}
+    made = object.__new__(AmplifiedCalibration)
+    for name, value in {**law, "sensitivity": UNIT}.items():
+        object.__setattr__(made, name, value)
+    return CyclicPoisson(40, made, steps=N, seed=SEED)
+
+
+@pytest.mark.parametrize("make_copy", COPIES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        generator,
+        lambda: generator("dense", generator="shake128"),
+        lambda: generator()._normals,
+        sampled,
+        lambda: balls_in_bins(12, 3, 2, KEY),
+        lambda: BinsAuditor.of(balls_in_bins(12, 3, 2, KEY)),
+    ],
+)
+def test_what_holds_a_key_is_not_copied_and_does_not_show_it(make: Callable[[], Any], make_copy: Any) -> None:
+    made = make()
+    with pytest.raises(InvalidParameter, match=r"a copy of this \w+ would show its key"):
+        make_copy(made)
+    assert str(SEED) not in repr(made) and KEY.hex() not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {}),
+        ({}, {"shape": (SIZE // 2, 2)}),
+        ({}, {"shape": 2 * SIZE}),  # the other half of a model
+        ({}, {"shard": (3, 4)}),
+        ({"shard": (0, 5)}, {"shard": (4, SIZE)}),
+        ({"shard": Region.of([(0, 2), (6, 8)])}, {"shard": Region.of([(2, 6), (7, 9)])}),
+    ],
+)
+def test_a_second_generator_of_one_noise_is_refused_while_the_first_is_alive(first: Any, second: Any) -> None:
+    one = generator(**first)
+    row = one.next()
+    with pytest.raises(InvalidParameter, match=r"alive in this process, with 1 steps taken.*close\(\).*another seed"):
+        generator(**second)
+    for other in ({"seed": SEED + 1}, {"generator": "shake128"}, {"name": "tree"}):
+        generator(**{**second, **other})
+    one.close()
+    again = generator(**first)
+    assert np.array_equal(again.next(), row)
+    with pytest.raises(InvalidParameter, match="alive"):
+        one.next()
+    del again
+    assert not np.array_equal(one.next(), row)
+
+
+def test_a_cell_that_runs_again_is_refused_and_its_names_are_kept() -> None:
+    cell = "noise = generator()\nnoise.skip(2)"
+    names: dict[str, Any] = {"generator": generator}
+    exec(cell, names)
+    with pytest.raises(InvalidParameter, match="alive in this process"):
+        exec(cell, names)
+    assert names["noise"].step == 2
+    del names["noise"]
+    exec(cell, names)
+
+
+def test_shards_of_one_layout_are_used_side_by_side_and_restarts_go_on() -> None:
+    whole = generator()
+    rows = np.array(list(whole))
+    del whole
+    shards = [generator(shard=even_shard(SIZE, rank, 3)) for rank in range(3)]
+    begun = [[shard.next() for _ in range(4)] for shard in shards]
+    states = [shard.state_dict() for shard in shards]
+    for shard in shards:
+        shard.next()  # of a step that nobody saw
+        shard.close()
+    resumed = [generator(shard=even_shard(SIZE, rank, 3)) for rank in range(3)]
+    for shard, state in zip(resumed, states, strict=True):
+        shard.load_state_dict(state)
+    parts = [np.array([*rows, *shard]) for rows, shard in zip(begun, resumed, strict=True)]
+    assert np.array_equal(np.concatenate(parts, axis=1), rows)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_fork_makes_no_noise(threads: int) -> None:
+    """Neither the generator that it inherits, nor another one of the same noise."""
+    made = generator(shape=200_000, threads=threads)
+    made.next()
+    child = os.fork()
+    if not child:
+        refused = 0
+        for call in (made.next, lambda: generator(shape=200_000)):
+            try:
+                call()
+            except InvalidParameter as reason:
+                refused += "fork of it" in str(reason) or "alive in this process" in str(reason)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert made.next().shape == (200_000,)
