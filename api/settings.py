@@ -29,6 +29,8 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables that are no settings: those of clients, of the file, and of the composed Prometheus."""
 DAY = 86_400.0
+PATH_PREFIX = "(?:/[A-Za-z0-9._~-]+)*"
+"""Paths that a proxy may put before those of the service."""
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures that a token of an issuer may have; those with a shared secret, and none at all, are not among them."""
@@ -95,6 +97,8 @@ class Settings(BaseSettings):
         tls_key: its private key.
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
+        root_path: path below which a proxy shows the service, `/factorize` say; a trusted proxy may say it in
+            X-Forwarded-Prefix instead. The proxy may pass it on in addresses or cut it off.
         require_keys: ask every caller for a key (docs/security.md); by default where other machines reach the service.
         key_routes: where keys are asked for, callers with the scope admin look after keys over HTTP and on the page;
             if false, `factorize keys` alone does, on the machine of the service.
@@ -129,6 +133,7 @@ class Settings(BaseSettings):
     tls_key: str | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    root_path: Annotated[str, Field(max_length=200, pattern=f"^{PATH_PREFIX}$")] = ""
     require_keys: bool | None = None
     key_routes: bool = True
     https_certificate: str | None = None

@@ -37,7 +37,7 @@ _SETTINGS = "factorize.api.settings:Settings"
 
 @options_of(
     _SETTINGS,
-    names=["host", "port", "https_certificate", "https_key", "database", "scheduler", "log_format"],
+    names=["host", "port", "root_path", "https_certificate", "https_key", "database", "scheduler", "log_format"],
     flags={"https_certificate": "--tls-certificate", "https_key": "--tls-key"},
 )
 def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fields: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from factorize.api.access.caller import AccessKey, Scope
 from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest
 from factorize.api.http.access import AdminCall, Call, DetailsCall, MonitorCall, OpenCall, ReadCall
 from factorize.api.http.answers import json_response
-from factorize.api.http.problems import KINDS, ProblemAnswer, problem_of
+from factorize.api.http.problems import KINDS, ProblemAnswer, prefix, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import WorkGate
@@ -210,7 +210,8 @@ def _gauge(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Me
 @probes.get("/openapi.json", include_in_schema=False)
 async def openapi(call: ReadCall) -> Response:
     """Give the OpenAPI document; its fields are in the order of the models, which forms of the page follow."""
-    return JSONResponse(await run_sync(call.request.app.openapi))
+    document = await run_sync(call.request.app.openapi)
+    return JSONResponse({**document, "servers": [{"url": prefix() or "/"}]})
 
 
 @probes.get("/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}))

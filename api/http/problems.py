@@ -1,6 +1,7 @@
 """Problem documents, for what went wrong over HTTP (RFC 9457): an error's own slug, or that of its class's parent.
 
-`type` is `/problems/<slug>`; a slug never changes its meaning, and `GET /problems/<slug>` says it in a sentence.
+`type` is `/problems/<slug>`, below the proxy's path where there is one. A slug never changes its meaning, and
+`GET /problems/<slug>` says it in a sentence.
 Problem documents are ASCII JSON made of our own words: input is quoted in short, escaped pieces or not at all.
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +35,7 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
 _AWAY = "the service cannot use its store, its job database or its issuer now; try again. The log and /readyz say more"
 CHALLENGE = 'Bearer realm="factorize"'
+_prefix: ContextVar[str] = ContextVar("factorize_path_prefix", default="")
 _log = logging.getLogger(__name__)
 
 
@@ -112,7 +116,7 @@ class ProblemAnswer(Exception):
 
     def body(self, request_id: str) -> bytes:
         """Return the document's bytes."""
-        document = {"type": f"/problems/{self.slug}", "title": self.kind.title, "status": self.kind.status}
+        document = {"type": f"{prefix()}/problems/{self.slug}", "title": self.kind.title, "status": self.kind.status}
         return canonical_json({**self.extra, **document, "detail": self.detail, "request_id": request_id})
 
     def response(self, request_id: str) -> Response:
@@ -121,6 +125,21 @@ class ProblemAnswer(Exception):
         if self.kind.status == 503:
             headers.setdefault("Retry-After", str(RETRY_SECONDS))
         return Response(self.body(request_id), self.kind.status, headers, MEDIA_TYPE)
+
+
+def prefix() -> str:
+    """Return the path below which the client of the present request sees the service, empty without a proxy's."""
+    return _prefix.get()
+
+
+@contextmanager
+def below(path: str) -> Iterator[None]:
+    """Answer what happens within for clients that see the service below a path."""
+    token = _prefix.set(path)
+    try:
+        yield
+    finally:
+        _prefix.reset(token)
 
 
 def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> ProblemAnswer:

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from factorize.api.access.caller import Caller
-from factorize.api.http.access import trusts
-from factorize.api.http.problems import ProblemAnswer, problem_of
+from factorize.api.http.access import is_proxy, trusts
+from factorize.api.http.problems import ProblemAnswer, below, prefix, problem_of
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.monitoring import HttpCounts
-from factorize.api.settings import Settings
+from factorize.api.settings import PATH_PREFIX, Settings
 from factorize.api.telemetry import bound, read_client_id, read_traceparent
 from factorize.errors import StoreUnavailable
 from factorize.loopback import is_loopback
@@ -34,6 +34,8 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+MAX_PREFIX_LENGTH = 200
+_PREFIX = re.compile(PATH_PREFIX, re.ASCII)
 _AUTHORITY = re.compile(r"(?:\[([^\]]+)\]|([^:\[][^:]*))(?::[0-9]*)?")
 _log = logging.getLogger(__name__)
 REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
@@ -63,11 +65,17 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        path = _proxied_below(scope, headers, self.settings)
+        for name in ("path", "raw_path"):
+            start: Any = path if name == "path" else path.encode("ascii")
+            rest = (scope.get(name) or start[:0]).removeprefix(start)
+            if path and rest.startswith(start[:1]):  # the proxy has passed it on
+                scope[name] = rest
         trace = headers.get("traceparent")
         request_id, known_as = secrets.token_hex(8), read_client_id(headers.get("x-request-id"), trace)
         scope.setdefault("state", {})["request_id"] = request_id
         with bound(request_id=request_id, client_request_id=known_as, traceparent=read_traceparent(trace)):
-            with self._counts.open.track_inprogress():
+            with self._counts.open.track_inprogress(), below(path):
                 await self._serve(scope, receive, send, request_id)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -78,6 +86,8 @@ class RequestGuard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
+                if headers.get("location", "").startswith("/"):
+                    headers["location"] = prefix() + headers["location"]
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -113,6 +123,13 @@ class RequestGuard:
         elif self.settings.audit_requests and scope["path"].startswith("/v1/"):
             detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
             await run_sync(partial(self._audit.add, "request", actor=actor, detail=detail))
+
+
+def _proxied_below(scope: Scope, headers: Headers, settings: Settings) -> str:
+    """Return the path below which the client sees the service, by a trusted proxy or by the settings."""
+    said = headers.get("x-forwarded-prefix", "").rstrip("/")
+    trusted = said and is_proxy(settings, (scope.get("client") or ("",))[0])
+    return said if trusted and len(said) <= MAX_PREFIX_LENGTH and _PREFIX.fullmatch(said) else settings.root_path
 
 
 def _refusal(scope: Scope, settings: Settings) -> ProblemAnswer | None:

@@ -17,6 +17,7 @@ from factorize.api.http.access import RouteRow
 from factorize.api.http.answer_schemas import ANSWERS
 from factorize.api.http.problems import KINDS, MEDIA_TYPE, ProblemAnswer
 from factorize.api.questions.registry import POSTED
+from factorize.api.settings import PATH_PREFIX
 from factorize.spec import Spec
 
 SECURITY_SCHEME = "key"
@@ -144,7 +145,8 @@ def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) 
         slug: {"summary": kind.meaning, "value": json.loads(ProblemAnswer(slug).body(_REQUEST_ID))}
         for slug, kind in KINDS.items()
     }
-    components["schemas"]["Problem"]["properties"]["type"]["enum"] = [f"/problems/{slug}" for slug in KINDS]
+    kinds = "|".join(KINDS)
+    components["schemas"]["Problem"]["properties"]["type"]["pattern"] = f"^{PATH_PREFIX}/problems/({kinds})$"
     for row in rows:
         operation = document["paths"].get(row.path, {}).get(row.method.lower())
         if operation is not None:

@@ -15,10 +15,10 @@ STATIC = sorted((CONSOLE / "static").iterdir())
 def test_the_page_is_a_shell_that_loads_files_of_its_own(live_service: LiveService) -> None:
     page = live_service.get("/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    loaded = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.body.decode())
+    loaded = re.findall(r'(?:src|href)="(page/[^"]+)"', page.body.decode())
     assert {path.rsplit(".", 1)[1] for path in loaded} == {"svg", "css", "js"}
     for path in loaded:
-        assert live_service.get(path).status == 200
+        assert live_service.get(f"/{path}").status == 200
 
 
 def test_the_policy_lets_no_inline_script_and_no_other_site_in(live_service: LiveService) -> None:

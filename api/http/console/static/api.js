@@ -13,12 +13,15 @@ export class Problem extends Error {
   }
 }
 
+/** Return the address of a path of the service, which a proxy may show below a path of its own. */
+export const at = (path) => new URL(path.slice(1), document.baseURI).href.split("#")[0];
+
 /** Return the answer to a request. Throws a Problem for a refusal. */
 export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = body === undefined ? undefined : JSON.stringify(body);
   let answer;
   try {
-    answer = await fetch(path, { method, body: sent, headers: { ...headers, ...keyHeaders() }, signal, credentials: "omit" });
+    answer = await fetch(at(path), { method, body: sent, headers: { ...headers, ...keyHeaders() }, signal, credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("The service does not answer; is it running?");
@@ -64,7 +67,8 @@ function eventOf(frame) {
 /** Have the browser save what an address gives. A key goes into a header, so that such a file comes through the page. */
 export async function save(path, name) {
   const headers = keyHeaders();
-  let href = path;
+  const address = at(path);
+  let href = address;
   if (Object.keys(headers).length) href = URL.createObjectURL(await (await ask(path)).blob());
   const link = document.createElement("a");
   link.href = href;
@@ -72,7 +76,7 @@ export async function save(path, name) {
   document.body.append(link);
   link.click();
   link.remove();
-  if (href !== path) setTimeout(() => URL.revokeObjectURL(href), 60_000);
+  if (href !== address) setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 let asked = null;

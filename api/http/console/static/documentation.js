@@ -21,7 +21,7 @@ export async function documentationPage(main) {
   const routes = Object.entries(paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, { description }]) => term(`${method.toUpperCase()} ${path}`, description)));
   main.append(
     el("h1", {}, "Documentation"),
-    el("p", {}, `What factorize ${info.version} understands. Programs read the same, with every field, in `, el("a", { href: "/openapi.json" }, "its OpenAPI document"), ". ", el("code", {}, "factorize --help"), " lists the commands."),
+    el("p", {}, `What factorize ${info.version} understands. Programs read the same, with every field, in `, el("a", { href: "openapi.json" }, "its OpenAPI document"), ". ", el("code", {}, "factorize --help"), " lists the commands."),
     el("section", { class: "card reference", "aria-labelledby": "spec" }, el("h2", { id: "spec" }, "A spec"), el("p", {}, "A spec names a workload, a participation, an objective and a mechanism. ", el("a", { href: "#/compose" }, "Compose one"), "."), kinds),
     el("section", { class: "card reference", "aria-labelledby": "routes" }, el("h2", { id: "routes" }, "Routes"), terms(routes)),
   );
