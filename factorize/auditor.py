@@ -6,6 +6,7 @@ that starts again breaks it without any other sign, and the noise is then too sm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices, read_participation
 from factorize.privacy import Calibration
 
-_VERSION = 1
+_VERSION = 2
 
 
 class ParticipationAuditor:
@@ -33,11 +34,15 @@ class ParticipationAuditor:
         users: user of each example: texts, numbers, or anything that can be a key of a dict, tuples say; None counts
             examples.
         groups: of cyclic sampling: an example's steps must all be the same modulo this number.
+        unit: what one index is: `example`, or `user`. With `users` it is a user that is counted.
 
     Attributes:
         step: the step that `record` expects next, from 0.
         most: the most participations of one example so far.
         closest: smallest distance of two steps of one example so far, None while nobody took part twice.
+        period: greatest common divisor of all these distances, None while nobody took part twice. The smallest distance
+            alone does not show that an order is that of fixed epochs.
+        unit: who was counted: `example` or `user`.
         on_step: told of each step that was recorded, before it is released.
 
     Raises:
@@ -52,6 +57,7 @@ class ParticipationAuditor:
         *,
         users: Sequence[Any] | np.ndarray | None = None,
         groups: int | None = None,
+        unit: str = "example",
     ) -> None:
         try:
             self._allowed = read_participation(participation)
@@ -61,7 +67,9 @@ class ParticipationAuditor:
         self.step, self.most = 0, 0
         self.on_step: Callable[[int], None] | None = None
         self.closest: int | None = None
-        self._users = None if users is None else _numbered(users)
+        self.period: int | None = None
+        self.unit = unit if users is None else "user"
+        self._users = None if users is None else numbered_users(users)
         if groups is not None and self._users is not None and len(np.unique(self._users)) < len(self._users):
             raise InvalidParameter(
                 "a user has several examples, and each is sampled for itself: the user takes part more often than the "
@@ -73,7 +81,12 @@ class ParticipationAuditor:
 
     @classmethod
     def of(
-        cls, calibration: Calibration, steps: int, *, users: Sequence[Any] | np.ndarray | None = None
+        cls,
+        calibration: Calibration,
+        steps: int,
+        *,
+        users: Sequence[Any] | np.ndarray | None = None,
+        unit: str = "example",
     ) -> ParticipationAuditor:
         """Return the auditor for the sensitivity, and the sampling if it counts on one, of a calibration.
 
@@ -87,7 +100,19 @@ class ParticipationAuditor:
                 field="calibration",
             )
         groups = calibration.groups if isinstance(calibration, AmplifiedCalibration) else None
-        return cls(calibration.sensitivity.participation, steps, users=users, groups=groups)
+        return cls(calibration.sensitivity.participation, steps, users=users, groups=groups, unit=unit)
+
+    def counts(self) -> dict[str, int | None]:
+        """Return what a receipt states of the order so far; all None under sampling, where counts show what was drawn.
+
+        Returns:
+            number: of those who took part; contributions: of all of them; participations: the most of one of them;
+            separation and period: `closest` and `period`.
+        """
+        number, contributions = int((self._count > 0).sum()), int(self._count.sum())
+        counted = {"number": number, "contributions": contributions, "participations": self.most}
+        found: dict[str, int | None] = {**counted, "separation": self.closest, "period": self.period}
+        return found if self.groups is None else dict.fromkeys(found)
 
     def record(self, indices: Sequence[int] | np.ndarray) -> None:
         """Check and count the examples of the next step, and go on to it.
@@ -130,7 +155,8 @@ class ParticipationAuditor:
         self._last[who], self._count[who] = self.step, counts
         self.most = max(self.most, int(counts.max(initial=0)))
         if len(gaps):
-            self.closest = int(gaps.min()) if self.closest is None else min(self.closest, int(gaps.min()))
+            self.closest = int(min(gaps.min(), self.closest or gaps.min()))
+            self.period = math.gcd(self.period or 0, int(np.gcd.reduce(gaps)))
         self.step += 1
         if self.on_step is not None:
             self.on_step(self.step - 1)
@@ -143,6 +169,7 @@ class ParticipationAuditor:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; restore it together with the noise."""
         plain = {"version": _VERSION, "step": self.step, "most": self.most, "closest": self.closest}
+        plain["period"] = self.period
         return {**plain, **self._promise(), "last": self._last.copy(), "count": self._count.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -156,7 +183,7 @@ class ParticipationAuditor:
         whole = last.ndim == 1 and last.shape == count.shape
         if not whole or last.max(initial=-1) >= step or not np.array_equal(last >= 0, count > 0):
             raise InvalidParameter("the checkpoint's counts are damaged; restore a whole one", field="last")
-        self.step, self.most, self.closest = step, int(state["most"]), state["closest"]
+        self.step, self.most, self.closest, self.period = step, int(state["most"]), state["closest"], state["period"]
         self._last, self._count = last.astype(np.int64), count.astype(np.int64)
 
     def _promise(self) -> dict[str, Any]:
@@ -186,7 +213,7 @@ class ParticipationAuditor:
         return f"the user of example {int(np.flatnonzero(self._users == who)[0])}"
 
 
-def _numbered(users: Sequence[Any] | np.ndarray) -> np.ndarray:
+def numbered_users(users: Sequence[Any] | np.ndarray) -> np.ndarray:
     """Return the number of each example's user, shape (examples,); users that are equal in Python have one number."""
     numbers: dict[Any, int] = {}
     try:

@@ -34,6 +34,8 @@ class AmplifiedCalibration(Calibration):
         groups: number of groups the examples are split into, once; step t samples from group t mod groups.
         compositions: steps at which one example may be sampled.
         largest_column: of C, its norm rounded up, which the accounting counts on beside the sensitivity.
+        dataset_size: N, from which and the groups the probability follows.
+        batch_size: expected number of sampled examples per step.
     """
 
     sampling: ClassVar[str] = PoissonLaw.name
@@ -42,6 +44,8 @@ class AmplifiedCalibration(Calibration):
     groups: int
     compositions: int
     largest_column: float
+    dataset_size: int
+    batch_size: int
 
     def _wanted(self, mine: Sensitivity, strategy: Callable[[], AnyStrategy]) -> Sensitivity:
         """Return the sensitivity of examples that are sampled once per turn of the groups.
@@ -65,7 +69,8 @@ class AmplifiedCalibration(Calibration):
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
         names = ("sampling", "sampling_probability", "groups", "compositions", "largest_column")
-        return {**super().document(), **{name: getattr(self, name) for name in names}}
+        own = {name: getattr(self, name) for name in (*names, "dataset_size", "batch_size")}
+        return {**super().document(), **own}
 
 
 @extras_named("an amplified calibration")
@@ -139,6 +144,8 @@ def calibrate_amplified(
         groups=law.bins,
         compositions=law.epochs,
         largest_column=law.largest,
+        dataset_size=dataset_size,
+        batch_size=batch_size,
     )
 
 

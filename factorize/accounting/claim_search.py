@@ -22,8 +22,8 @@ from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.format.bins_claims import LARGEST_EPSILON
 from factorize.format.factors import CertifiedFactors
+from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of
 from factorize.privacy import PrivacyTarget

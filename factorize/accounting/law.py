@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter
-from factorize.format.bins_claims import LARGEST_EPSILON
+from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.scalars import finite_real
 from factorize.structures.endless import AnyStrategy

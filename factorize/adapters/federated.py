@@ -32,6 +32,7 @@ from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.factors import CertifiedFactors, certified
+from factorize.format.receipts import REFUSALS
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
@@ -164,9 +165,10 @@ class FederatedRounds:
         )
         size = sum(math.prod(shape) for shape, _ in self._parts)
         self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
-        self._auditor = ParticipationAuditor.of(self.calibration, held.steps)
+        self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
         self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
-        self.statement = PrivacyStatement(self.calibration, held.digest, self.steps, clients, clients, "fixed", "user")
+        about = held.digest, self.steps, clients, clients, "fixed", "user"
+        self.statement = PrivacyStatement(self.calibration, *about, users=clients)
         self.refused: Counter[str] = Counter()
         self.named_by: str | None = None
         self._numbers: dict[ClientId, int] = {}  # of clients, in the order in which they were first admitted
@@ -287,9 +289,15 @@ class FederatedRounds:
 
         Args:
             client: whom it concerns, for the log.
-            reason: under which the receipt counts it.
+            reason: under which the receipt counts it, one of `factorize.format.receipts.REFUSALS`.
             why: for the log.
+
+        Raises:
+            InvalidParameter: another reason, which a receipt cannot state.
         """
+        if reason not in REFUSALS:
+            message = f"reason={reason[:40]!r} is none that a receipt counts: {', '.join(REFUSALS)}"
+            raise InvalidParameter(message, field="reason")
         self.refused[reason] += 1
         _log.warning("round %d refuses client %r: %s", self.step, client, why)
         return False

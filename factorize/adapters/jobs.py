@@ -16,7 +16,7 @@ import numpy as np
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import JointMoments, calibrate_moments
 from factorize.adapters.statement import PrivacyStatement
-from factorize.auditor import ParticipationAuditor
+from factorize.auditor import ParticipationAuditor, numbered_users
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
@@ -69,9 +69,11 @@ class Planned:
         users, steps = self.job.users, self.factors.steps
         if not isinstance(self.order, BallsInBins):
             return ParticipationAuditor.of(self.calibration, steps, users=users)
+        auditor = BinsAuditor.of(self.order, divisor=self.calibration.divisor)
         if users is not None:  # refuses users with several examples: each example has a bin of its own
             ParticipationAuditor(self.order.participation, steps, users=users, groups=self.order.bins)
-        return BinsAuditor.of(self.order, divisor=self.calibration.divisor)
+            auditor.unit = "user"
+        return auditor
 
     @property
     def strategies(self) -> list[CertifiedFactors]:
@@ -91,9 +93,9 @@ class Planned:
         """Return what the job guarantees; per user, where examples have users."""
         job, factors = self.job, self.factors
         used = len(np.unique(np.concatenate(list(self.order)))) if isinstance(self.order, Order) else job.examples
-        unit = "example" if job.users is None else "user"
+        unit, users = ("example", None) if job.users is None else ("user", int(numbered_users(job.users).max()) + 1)
         about = factors.digest, factors.steps, job.examples, used, job.sampling, unit
-        return PrivacyStatement(self.calibration, *about, self.overflow_delta, job.ranks, self.moments)
+        return PrivacyStatement(self.calibration, *about, self.overflow_delta, job.ranks, self.moments, users)
 
 
 @dataclass(frozen=True)

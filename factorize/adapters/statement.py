@@ -26,6 +26,7 @@ class PrivacyStatement:
         overflow_delta: what a limited capacity adds to the calibration's delta, (1 + e^epsilon) tau.
         ranks: processes that train together, each with its share of every batch and of the noise.
         moments: where the squares of gradients are released with noise of their own: the noise of both.
+        users: number of users, where the unit is one.
     """
 
     calibration: Calibration
@@ -38,6 +39,7 @@ class PrivacyStatement:
     overflow_delta: float = 0.0
     ranks: int = 1
     moments: JointMoments | None = None
+    users: int | None = None
 
     @property
     def delta(self) -> float | None:

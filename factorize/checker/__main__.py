@@ -14,7 +14,7 @@ from pathlib import Path
 
 from factorize.checker.file import read_factor_file
 from factorize.checker.receipt_text import FALSE, NOT_LOOKED_AT, OPEN, page, text, verdict
-from factorize.checker.report import Report
+from factorize.checker.report import Report, in_one_line
 from factorize.checker.runs import compare_receipts
 from factorize.encoding import read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
     except FactorizeError as error:
-        print(f"NOT SUPPORTED  {error}", file=sys.stderr)
+        print(f"NOT SUPPORTED  {in_one_line(str(error))}", file=sys.stderr)
         return FALSE
     found = list(reports.values())
     if options.output == "json":

@@ -5,7 +5,6 @@ The rest of the checker asks these; a kind that is not here is refused.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -24,21 +23,35 @@ class Allowed(NamedTuple):
     periodic: bool
 
 
+def _whole(document: Document, name: str) -> int | None:
+    """Return a whole number of at least 1, None where there is none; 1.0 and true are no such numbers."""
+    value = document.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidParticipation(f"{name} is {str(value)[:40]!r}; it is a whole number of at least 1")
+    return value
+
+
 def _fixed_epochs(document: Document, n: int | None) -> Allowed | None:
-    epochs = document["epochs"]
-    return Allowed(n // epochs, epochs, True) if n is not None and epochs >= 1 and n % epochs == 0 else None
+    epochs = _whole(document, "epochs")
+    return Allowed(n // epochs, epochs, True) if n is not None and epochs and n % epochs == 0 else None
 
 
 def _min_sep(document: Document, n: int | None) -> Allowed | None:
-    apart, most = document["min_sep"], document.get("max_participations")
-    fit = most if n is None else math.ceil(n / apart) if 1 <= apart <= n else None
-    if fit is None or apart < 1 or (most is not None and most < 1):
+    apart, most = (_whole(document, name) for name in ("min_sep", "max_participations"))
+    if apart is None or (most is None if n is None else apart > n):
         return None
+    fit = most if n is None else -(-n // apart)
+    assert fit is not None
     return Allowed(apart, fit if most is None else min(fit, most), False)
 
 
+_FIELDS = {
+    "single": {"kind"},
+    "fixed_epochs": {"kind", "epochs"},
+    "min_sep": {"kind", "min_sep", "max_participations"},
+}
 KINDS: dict[str, Callable[[Document, int | None], Allowed | None]] = {
-    "single": lambda _given, n: Allowed(n or 1, 1, False),
+    "single": lambda _, n: Allowed(n or 1, 1, False),
     "fixed_epochs": _fixed_epochs,
     "min_sep": _min_sep,
 }
@@ -57,7 +70,8 @@ def allowed(participation: Document, n: int | None) -> Allowed:
             would allow no step, and C any sensitivity.
     """
     kind = participation["kind"]
-    form = KINDS[kind](participation, n) if isinstance(kind, str) and kind in KINDS else None
+    known = isinstance(kind, str) and set(participation) <= _FIELDS.get(kind, set())
+    form = KINDS[kind](participation, n) if known else None
     if form is None:
         text = f"participation {str(dict(participation))[:80]}"
         if n is None:

@@ -11,12 +11,14 @@ Reference:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from factorize.checker.report import Report
+from factorize.format.labels import describe_part
 from factorize.format.receipts import steps_of
+from factorize.numbers.scalars import at_least, at_most
 
 UNKNOWN = "FILL IN: the receipt does not say"
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
@@ -52,29 +54,15 @@ def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
         report: on the receipt; nothing in it is false.
         receipt: as it was read.
     """
-    words, calibration = json.loads(_read("phrases.json")), receipt["calibration"]
-    steps, together = receipt["steps"], receipt["together"]
-    numbers = {
-        "receipt": receipt,
-        "calibration": calibration,
-        "neighbours": words["neighbours"][calibration["adjacency"]].format(unit=receipt["unit"]),
-        "order": words["orders"][calibration["sampling"]],
-        "taken": steps_of(receipt),
-        "state": "ended" if steps["ended"] else "open",
-        "others": "none stated"
-        if together is None
-        else f"{len(receipt['others'])}; together ({together['epsilon']:.6g}, {together['delta']:g})",
-        "factors": ", ".join(f"`{entry['digest']}`" for entry in receipt["factors"]),
-    }
-    phrases = _filled(words["phrases"], numbers)
-    values = {
-        **numbers,
-        **phrases,
-        "Unit": receipt["unit"].title(),
+    words, written = json.loads(_read("phrases.json")), _PLAIN if name.endswith(".json") else _MARKDOWN
+    values = {key: value.translate(written) for key, value in _values(receipt, words).items()}
+    phrases = {row: phrase.format_map(values) for row, phrase in words["phrases"].items()}
+    claims = [f"{entry['claim']}: {_STATUS[entry['status']]}. {entry['why']}" for entry in report.claims]
+    values |= phrases | {
         "unknown": UNKNOWN,
         "table": "\n".join(f"| {row} | {phrase} |" for row, phrase in phrases.items()),
-        "claims": _listed(f"{entry['claim']}: {_STATUS[entry['status']]}. {entry['why']}" for entry in report.claims),
-        "left": _listed(report.not_checked),
+        "claims": "\n".join(f"- {sentence.translate(written)}" for sentence in claims),
+        "left": "\n".join(f"- {sentence.translate(written)}" for sentence in report.not_checked),
         "proved": "; ".join(report.checked),
         "unproved": "; ".join(report.not_checked),
     }
@@ -83,6 +71,60 @@ def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
     entry = _filled(json.loads(_read(name)), values)
     entry["deployment"]["privacy_loss"]["privacy_parameters"] = {key: receipt[key] for key in ("epsilon", "delta")}
     return json.dumps(entry, indent=2) + "\n"
+
+
+_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\`*<>|[]#"})
+_PLAIN = dict[int, str]()
+"""How texts are escaped by medium; that they are of one line is the report's part, and JSON has its own writer."""
+
+
+def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the phrases say of a receipt, every bound rounded outwards."""
+    calibration, data, steps = receipt["calibration"], receipt["data"], receipt["steps"]
+    unit, examples, together = receipt["unit"], _several(data["examples"], "example"), receipt["together"]
+    return {
+        "level": say_level(receipt),
+        "unit": unit,
+        "Unit": unit.title(),
+        "whose": f"one {unit} of {examples}" if unit == "example" else f"one user of {data['users']} with {examples}",
+        "adjacency": calibration["adjacency"],
+        "neighbours": words["neighbours"][calibration["adjacency"]].format(unit=unit),
+        "order": words["orders"][calibration["sampling"]],
+        "sigma": at_least(calibration["sigma_of_sums"]),
+        "multiplier": at_least(calibration["noise_multiplier"]),
+        "clip": at_most(calibration["clip_norm"]),
+        "sensitivity": f"{at_most(calibration['sensitivity'], 9)} ({calibration['sensitivity_kind']})",
+        "participation": describe_part(calibration["participation"]),
+        "mu": at_most(calibration["mu"]),
+        "taken": str(steps_of(receipt)),
+        "state": "ended" if steps["ended"] else "open",
+        "others": f"{len(receipt['others'])}; together {say_level(together)}" if together else "none stated",
+        "generator": receipt["noise"]["generator"],
+        "dtype": receipt["noise"]["dtype"],
+        "factors": ", ".join(entry["digest"] for entry in receipt["factors"]),
+        "digest": receipt["digest"],
+    }
+
+
+def say_level(stated: Mapping[str, Any]) -> str:
+    """Return (epsilon, delta) in six digits each, rounded up."""
+    return f"({at_most(stated['epsilon'])}, {at_most(stated['delta'])})"
+
+
+def say_counts(steps: Mapping[str, Any]) -> str:
+    """Return what the auditor counted; nothing is shown of an order that is secret."""
+    counted, most = steps["counted"], steps["participations"]
+    if most is None:
+        return "the order is secret, and no count shows what was drawn"
+    whole = f"{_several(counted['contributions'], 'contribution')} of {_several(counted['number'], counted['unit'])}"
+    text = f"the auditor counted {whole}, at most {most} of each"
+    if most > 1:
+        text += f", {steps['separation']} or more steps apart and always by a multiple of {steps['period']}"
+    return f"{text}: the participation allows it"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}" + "s" * (count != 1)
 
 
 def _read(name: str) -> str:
@@ -96,7 +138,3 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(part, list):
         return [_filled(each, values) for each in part]
     return part.format_map(values) if isinstance(part, str) else part
-
-
-def _listed(sentences: Iterable[str]) -> str:
-    return "\n".join(f"- {sentence}" for sentence in sentences)

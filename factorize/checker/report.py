@@ -27,6 +27,11 @@ class Status(StrEnum):
     NOT_LOOKED_AT = "not_looked_at"
 
 
+def in_one_line(text: str) -> str:
+    """Return a text with what is not printable escaped, so that no sentence makes a second line in any medium."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 @dataclass
 class Report:
     """Findings, in the order in which they were made.
@@ -85,13 +90,14 @@ class Report:
 
     def leave(self, text: str, *, of: Iterable[str] = ()) -> None:
         """File what is not looked at: one sentence, of every claim named that the file makes."""
+        text = in_one_line(text)
         self.not_checked.append(text)
         for claim in of:
             self.findings.setdefault(claim, []).append((Status.NOT_LOOKED_AT, text))
 
     def record(self, text: str, *, claim: str) -> None:
         """Take a statement for a record, on which nothing rests, and for no claim."""
-        self.not_checked.append(text)
+        self.not_checked.append(in_one_line(text))
         self.stated = tuple(name for name in self.stated if name != claim)
 
     def require(self, holds: bool, proved: str, otherwise: str, *, of: str | None = None) -> None:
@@ -107,6 +113,7 @@ class Report:
         return {"claims": self.claims, **sentences, "sensitivity": dict(self.sensitivity)}
 
     def _file(self, kept: list[str], status: Status, text: str, claim: str | None) -> None:
+        text = in_one_line(text)
         kept.append(text)
         if claim is not None:
             self.findings.setdefault(claim, []).append((status, text))

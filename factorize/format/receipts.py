@@ -1,13 +1,21 @@
-"""The receipt of a run: its schema, the chain of its processes, and what it states of the calibration."""
+"""The receipt of a run as a file states it: its keys, the values that each may have, and the one strict reader.
+
+What is written, what a run continues and what the checker proves goes through `read_receipt`. It says nothing about
+whether a receipt is true. Texts come from closed lists, but for digests, specs (which are compared with the factor
+files) and names of other runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from factorize.encoding import is_digest, json_digest
-from factorize.format.bins_claims import check_keys, require
+from factorize.encoding import is_digest, json_digest, read_json
+from factorize.errors import InvalidParticipation
+from factorize.format.quantities import ClaimRefused, check_keys, integer, number, require
 from factorize.format.weights import KINDS
+from factorize.participation import read_participation
 
 SCHEMA = "factorize.receipt/2"
 LOSSES = {
@@ -16,21 +24,186 @@ LOSSES = {
     "not_looked_at": "the loss: nobody looked whether an example changes the gradients of others; if so, nothing holds",
 }
 """How a job looked at its loss, and what of that is not proved."""
-CALIBRATION = {
-    *("noise_multiplier", "sigma_of_sums", "sigma_of_means", "divisor", "clip_norm", "adjacency", "epsilon", "delta"),
-    *("mu", "sensitivity", "sensitivity_kind", "sensitivity_rule", "participation", "sampling"),
+UNITS = ("example", "user")
+GENERATORS = ("sfc64", "shake128", "threefry2x32", "torch")
+REFUSALS = (
+    *("too early", "not admitted", "twice", "shape", "type", "not finite", "no client id", "same client id"),
+    *("another type of id", "fleet is full"),
+)
+"""Reasons for which a server refuses a contribution."""
+Reader = Callable[[Mapping[str, Any], str], object]
+Shape = Mapping[str, "Reader | Shape"]
+
+
+def among(*values: object) -> Reader:
+    """Return what reads one of a few values."""
+
+    def read(given: Mapping[str, Any], name: str) -> None:
+        value = given[name]
+        fits = any(type(value) is type(each) and value == each for each in values)
+        require(fits, f"{name} is {str(value)[:40]!r}, none of {', '.join(map(str, values))}")
+
+    return read
+
+
+def or_null(read: Reader) -> Reader:
+    """Return what reads null, and what something else reads."""
+    return lambda given, name: None if given[name] is None else read(given, name)
+
+
+def list_of(read: Reader) -> Reader:
+    """Return what reads a list whose entries something else reads."""
+
+    def read_all(given: Mapping[str, Any], name: str) -> None:
+        require(isinstance(given[name], list), f"{name} is {str(given[name])[:40]!r}, no list")
+        for entry in given[name]:
+            read({name: entry}, name)
+
+    return read_all
+
+
+def object_of(shape: Shape) -> Reader:
+    """Return what reads an object of a shape."""
+    return lambda given, name: _read_shape(name, given[name], shape)
+
+
+def _digest(given: Mapping[str, Any], name: str) -> None:
+    require(is_digest(given[name]), f"{name} is {str(given[name])[:40]!r}, no sha256 in hexadecimal digits")
+
+
+def _claim_digest(given: Mapping[str, Any], name: str) -> None:
+    text = given[name]
+    known = isinstance(text, str) and text.startswith("sha256:") and is_digest(text.removeprefix("sha256:"))
+    require(known, f"{name} is {str(text)[:40]!r}; it is sha256: and 64 hexadecimal digits")
+
+
+def _text(given: Mapping[str, Any], name: str) -> None:
+    fits = isinstance(given[name], str) and 0 < len(given[name]) <= 200
+    require(fits, f"{name} is {str(given[name])[:40]!r}; it is a text of 1 to 200 characters")
+
+
+def _any_object(given: Mapping[str, Any], name: str) -> None:
+    require(isinstance(given[name], dict), f"{name} is {str(given[name])[:40]!r}, no object")
+
+
+def _participation(given: Mapping[str, Any], name: str) -> None:
+    _any_object(given, name)
+    try:
+        read_participation(given[name])
+    except InvalidParticipation as reason:
+        raise ClaimRefused(str(reason)) from None
+
+
+def _process(given: Mapping[str, Any], name: str) -> None:
+    steps = given[name]
+    whole = isinstance(steps, list) and len(steps) == 2 and all(type(step) is int for step in steps)
+    text = f"a process took steps {str(steps)[:40]}, which are none; its first step and the one after its last are"
+    require(whole and 0 <= steps[0] < steps[1], text)
+
+
+def _refused(given: Mapping[str, Any], name: str) -> None:
+    _any_object(given, name)
+    for reason in given[name]:
+        require(reason in REFUSALS, f"{name} counts {reason[:40]!r}, which is none of {', '.join(REFUSALS)}")
+        integer(given[name], reason)
+
+
+_FLAG, _COUNT = among(True, False), partial(integer, least=0)
+CALIBRATION: Shape = {
+    **dict.fromkeys(
+        ("noise_multiplier", "sigma_of_sums", "clip_norm", "epsilon", "delta", "mu", "sensitivity"), number
+    ),
+    "sigma_of_means": or_null(number),
+    "divisor": or_null(integer),
+    "adjacency": among("zero_out", "replace_one"),
+    "sensitivity_kind": among("exact", "upper_bound"),
+    "participation": _participation,
 }
-"""What is stated of every calibration; the rest of it follows from this."""
-_BINS = {"bins", "epochs", "epsilon_without_secrecy", "claim", "claim_digest"}
-SAMPLED = {
-    "fixed": set[str](),
-    "cyclic_poisson": {"sampling_probability", "groups", "compositions", "largest_column"},
+"""What is stated of every calibration, beside its sampling; the rest of it follows from this."""
+_BINS: Shape = {
+    "bins": integer,
+    "epochs": integer,
+    "epsilon_without_secrecy": number,
+    "claim": _any_object,
+    "claim_digest": _claim_digest,
+}
+SAMPLED: dict[str, Shape] = {
+    "fixed": {},
+    "cyclic_poisson": {
+        **dict.fromkeys(("groups", "compositions", "dataset_size", "batch_size"), integer),
+        **dict.fromkeys(("sampling_probability", "largest_column"), number),
+    },
     "balls_in_bins": _BINS,
     "random_allocation": _BINS,
 }
 """What is stated beside it, by sampling."""
-MOMENTS = {"second_sigma_of_sums", "second_sigma_of_means", "weight", "digests"}
+MOMENTS: Shape = {
+    "second_sigma_of_sums": number,
+    "second_sigma_of_means": or_null(number),
+    "weight": number,
+    "digests": list_of(_digest),
+}
 """What is stated beside it where the squares of gradients have noise of their own."""
+_SHAPE: Shape = {
+    "schema": among(SCHEMA),
+    "run": _digest,
+    "epsilon": number,
+    "delta": number,
+    "overflow_delta": number,
+    "unit": among(*UNITS),
+    "loss": among(*LOSSES),
+    "calibration": _any_object,  # whose shape its sampling decides
+    "factors": list_of(object_of({"digest": _digest, "spec": _any_object})),
+    "data": {"examples": integer, "used": integer, "users": or_null(integer)},
+    "noise": {
+        "generator": among(*GENERATORS),
+        "dtype": among("float32", "float64"),
+        "ranks": integer,
+        "commitments": list_of(_digest),
+    },
+    "others": list_of(object_of({"name": _text, "mu": number})),
+    "together": or_null(object_of({"mu": number, "epsilon": number, "delta": number})),
+    "model": or_null(object_of({"of": among(*KINDS), "sha256": _digest})),
+    "steps": {
+        "processes": list_of(_process),
+        "chain": list_of(object_of({"process": _digest, "previous": or_null(_digest)})),
+        "ended": _FLAG,
+        "unpublished": _FLAG,
+        "counted": {"unit": among(*UNITS), "number": or_null(_COUNT), "contributions": or_null(_COUNT)},
+        **dict.fromkeys(("participations", "separation", "period"), or_null(_COUNT)),
+    },
+    "digest": _digest,
+}
+_OPTIONAL: dict[str, Shape] = {"steps": {"refused": _refused}}
+
+
+def read_receipt(text: bytes) -> dict[str, Any]:
+    """Return a receipt whose digest is its own, with the keys of docs/receipt.md and values that each may have.
+
+    Raises:
+        MalformedJson: it is no JSON.
+        ClaimRefused: it is no receipt; the message names the field.
+    """
+    receipt = read_json(text)
+    require(isinstance(receipt, dict), "the receipt is no JSON object")
+    schema = receipt.get("schema")
+    require(schema == SCHEMA, f"the schema {str(schema)[:40]!r} is not {SCHEMA}")
+    _read_shape("the receipt", receipt, _SHAPE)
+    own = json_digest({name: value for name, value in receipt.items() if name != "digest"})
+    require(receipt["digest"] == own, f"the receipt hashes to {own}, and states {receipt['digest']}")
+    commitments = receipt["noise"]["commitments"]
+    one_each = len(set(commitments)) == len(commitments) and len(commitments) in (0, len(receipt["factors"]))
+    require(one_each, "the receipt does not commit to one noise for each of its factors")
+    require(receipt["steps"]["ended"] or receipt["model"] is None, "a run that has ended states its model's digest")
+    calibration, both = receipt["calibration"], len(receipt["factors"]) == 2
+    sampled = calibration.get("sampling")
+    shape = SAMPLED.get(sampled) if isinstance(sampled, str) else None
+    if shape is None:
+        raise ClaimRefused(f"the sampling {str(sampled)[:40]!r} is none of {', '.join(SAMPLED)}")
+    require(not (both and shape), "two moments have noise of their own in a fixed order only")
+    known = {"sampling": among(*SAMPLED)}
+    _read_shape("calibration", calibration, {**CALIBRATION, **known, **shape, **(MOMENTS if both else {})})
+    return dict(receipt)
 
 
 def link_of(run: str, process: Mapping[str, Any], taken: Sequence[int]) -> str:
@@ -53,27 +226,8 @@ def check_chain(run: str, steps: Mapping[str, Any]) -> None:
     chain, before = steps["chain"], None
     require(len(chain) == len(steps["processes"]), "the receipt does not say which process took which steps")
     for process, taken in zip(chain, steps["processes"], strict=True):
-        check_keys("an entry of its chain", process, {"process", "previous"})
         require(process["previous"] == before, f"the process {process['process']} does not continue the one before it")
         before = link_of(run, process, taken)
-
-
-def check_names(receipt: Mapping[str, Any]) -> None:
-    """Refuse names of run, processes, noise and model that are none.
-
-    Raises:
-        ClaimRefused: one is none.
-    """
-    commitments, model = receipt["noise"]["commitments"], receipt["model"]
-    names = [receipt["run"], *commitments, *(process["process"] for process in receipt["steps"]["chain"])]
-    if model is not None:
-        check_keys("its model", model, {"of", "sha256"})
-        require(model["of"] in KINDS and receipt["steps"]["ended"], "a run that has ended states its model's digest")
-        names.append(model["sha256"])
-    require(receipt["loss"] in LOSSES, f"the loss {str(receipt['loss'])[:40]!r} is none of {', '.join(LOSSES)}")
-    require(all(map(is_digest, names)), "run, processes, noise and model are named by 64 hexadecimal digits")
-    one_each = len(set(commitments)) == len(commitments) and len(commitments) in (0, len(receipt["factors"]))
-    require(one_each, "the receipt does not commit to one noise for each of its factors")
 
 
 def is_state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -88,3 +242,15 @@ def is_state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def steps_of(receipt: Mapping[str, Any]) -> int:
     """Return the steps that all processes together have taken."""
     return max((last for _, last in receipt["steps"]["processes"]), default=0)
+
+
+def _read_shape(name: str, given: Any, shape: Shape) -> None:
+    optional = _OPTIONAL.get(name, {})
+    check_keys(name, given, set(shape), set(optional))
+    for key, read in {**shape, **optional}.items():
+        if key not in given:
+            continue
+        if isinstance(read, Mapping):
+            _read_shape(key, given[key], read)
+        else:
+            read(given, key)

@@ -85,6 +85,7 @@ class BinsAuditor(Secret):
         on_step: told of each step that was recorded, before it is released.
         step: the step that `record` expects next, from 0.
         steps: n.
+        unit: who was counted: `example`; or `user`, where each has one example.
         tau: probability that independent bins are refused since they happen to be equal; add (1 + e^epsilon) tau to
             delta. 0 with an order, and where equal sizes are too likely to be refused.
 
@@ -124,7 +125,7 @@ class BinsAuditor(Secret):
         likely = equal_sizes_probability(examples, bins)
         self._refuses_equal = order is None and likely < REFUSED_BELOW
         self.tau = min(1.0, likely * (epochs if self._anew else 1)) if self._refuses_equal else 0.0
-        self.step, self.divisor = 0, divisor
+        self.step, self.divisor, self.unit = 0, divisor, "example"
         self.on_step: Callable[[int], None] | None = None
 
     @classmethod
@@ -171,6 +172,10 @@ class BinsAuditor(Secret):
         self.step, self.divisor = self.step + 1, self.divisor if divisor is None else divisor
         if self.on_step is not None:
             self.on_step(self.step - 1)
+
+    def counts(self) -> dict[str, None]:
+        """Return what a receipt states of the order so far: nothing, since all of it was drawn in secret."""
+        return dict.fromkeys(("number", "contributions", "participations", "separation", "period"))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: no bin in clear, and not the key.

@@ -17,7 +17,8 @@ import numpy as np
 
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
-from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, steps_of
+from factorize.format.quantities import ClaimRefused
+from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, read_receipt, steps_of
 from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import finite_real
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from factorize.training.bins_audit import BinsAuditor
     from factorize.training.orders import Order
 
-_STATED = CALIBRATION.union(*SAMPLED.values(), MOMENTS)
+_STATED = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
 
 
 class Receipt:
@@ -94,10 +95,17 @@ class Receipt:
             commitments: to the noise of each of the factors, by which two receipts of one noise are told.
 
         Raises:
-            InvalidParameter: the file holds the receipt of another run, a closed one, or none; or another process
-                writes it.
+            InvalidParameter: the file holds the receipt of another run, a closed one, or none; another process writes
+                it; or no receipt states such a run: it has no epsilon, say, or is about users where the auditor counts
+                examples.
             OSError: it cannot be read or written.
         """
+        if statement.unit != auditor.unit or (statement.unit == "user") != (statement.users is not None):
+            message = (
+                f"the statement is about one {statement.unit} (users={statement.users}), and the auditor counts "
+                f"{auditor.unit}s; give the auditor users=, or unit=, and the statement the number of users"
+            )
+            raise InvalidParameter(message, field="users")
         noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments)}
         about = _described(statement, factors, noise, self.others)
         kept = self._kept()
@@ -109,9 +117,14 @@ class Receipt:
         written = {"processes": [], "chain": []} if kept is None else kept["steps"]
         steps = {name: written[name] for name in ("processes", "chain")}
         steps |= {"ended": False, "unpublished": self.unpublished}
-        self._document = {**about, "run": run, "model": None, "steps": steps}
+        self._auditor, self._document = auditor, {**about, "run": run, "model": None, "steps": steps}
+        try:
+            read_receipt(self._text())
+        except ClaimRefused as reason:
+            self._document = None
+            raise InvalidParameter(f"no receipt can state this run: {reason}", field="receipt") from None
         self._lock = RunLock(self.path, field="receipt")
-        self._auditor, auditor.on_step = auditor, self._count
+        auditor.on_step = self._count
         self._write()
 
     def close(self, model: Any = None) -> None:
@@ -140,19 +153,15 @@ class Receipt:
         if self._on_disk is None:
             return None
         try:
-            kept = read_json(self._on_disk)
-            whole = kept.pop("digest") == json_digest(kept) and kept["schema"] == SCHEMA
-        except (MalformedJson, KeyError, TypeError, AttributeError):
-            whole = False
-        if not whole:
-            raise InvalidParameter(
-                f"{self.path} holds no receipt, or a damaged one; give another path", field="receipt"
-            )
+            kept = read_receipt(self._on_disk)
+        except (MalformedJson, ClaimRefused) as reason:
+            message = f"{self.path} holds no receipt, or a damaged one ({reason}); give another path"
+            raise InvalidParameter(message, field="receipt") from None
         if kept["steps"]["ended"]:
             raise InvalidParameter(
                 f"{self.path} is the receipt of a run that has ended; give another path", field="receipt"
             )
-        return dict(kept)
+        return kept
 
     def _count(self, step: int) -> None:
         """Add a step that is about to be released, counted from 0, to those of this process."""
@@ -169,22 +178,27 @@ class Receipt:
 
     def _write(self) -> None:
         """Replace the file as a whole."""
-        assert self._document is not None
-        counts = {"participations": getattr(self._auditor, "most", None)}
-        self._document["steps"] |= counts | {"separation": getattr(self._auditor, "closest", None)}
-        if self.refused is not None:
-            self._document["steps"]["refused"] = dict(self.refused)
         if self._read() != self._on_disk:
             raise InvalidParameter(
                 f"{self.path} was changed by somebody else since this run wrote it, so another process may have used "
                 "this noise; release no further step, and keep both files for who checks the run",
                 field="receipt",
             )
-        text = canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n"
+        text = self._text()
         part = self.path.with_name(self.path.name + ".part")
         part.write_bytes(text)
         os.replace(part, self.path)
         self._on_disk = text
+
+    def _text(self) -> bytes:
+        """Return the receipt as it is now."""
+        assert self._document is not None and self._auditor is not None
+        counts: dict[str, Any] = dict(self._auditor.counts())
+        counted = {"unit": self._auditor.unit, **{name: counts.pop(name) for name in ("number", "contributions")}}
+        self._document["steps"] |= {"counted": counted, **counts}
+        if self.refused is not None:
+            self._document["steps"]["refused"] = dict(self.refused)
+        return canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n"
 
     def _read(self) -> bytes | None:
         """Return what the file holds, None where there is none."""
@@ -226,9 +240,10 @@ class OrderRecord:
         seen = [np.concatenate([order[t] for t in range(len(order) // order.epochs)]) for order in orders]
         sizes = [int(indices.max(initial=-1)) + 1 for indices in seen]
         self._orders, self._starts = list(orders), np.cumsum([0, *sizes[:-1]])
-        self._auditor = ParticipationAuditor.of(calibration, factors.steps)
+        self._auditor = ParticipationAuditor.of(calibration, factors.steps, unit=unit)
         used = sum(len(np.unique(indices)) for indices in seen)
-        statement = PrivacyStatement(calibration, factors.digest, factors.steps, sum(sizes), used, "fixed", unit)
+        about = factors.digest, factors.steps, sum(sizes), used, "fixed", unit
+        statement = PrivacyStatement(calibration, *about, users=sum(sizes) if unit == "user" else None)
         receipt.begin(statement, [factors], self._auditor, generator="sfc64", dtype=dtype, commitments=commitments)
 
     def record(self, step: int) -> None:
@@ -260,7 +275,7 @@ def _described(
         "loss": getattr(statement, "loss", "not_looked_at"),
         "calibration": {name: document[name] for name in _STATED if name in document},
         "factors": [{"digest": each.digest, "spec": each.manifest["spec"]} for each in factors],
-        "data": {"examples": statement.examples, "used": statement.used},
+        "data": {"examples": statement.examples, "used": statement.used, "users": statement.users},
         "noise": {**noise, "ranks": statement.ranks},
         "others": [{"name": name, "mu": mu} for name, mu in others.items()],
         "together": _together(document, statement.delta, others),

@@ -47,6 +47,7 @@ def home(tmp_path: Path) -> Path:
     auditor = ParticipationAuditor.of(calibration, 8)
     receipt = Receipt(tmp_path / "r.json")
     receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+    auditor.record([0])
     receipt.close()
     for name in ("f.safetensors", "r.json"):
         assert sign(tmp_path / name, private_key=tmp_path / "own.pem") == tmp_path / f"{name}.sig"

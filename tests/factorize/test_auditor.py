@@ -33,6 +33,8 @@ def amplified(groups: int = 4, probability: float = 0.3, steps: int = N) -> Ampl
         groups=groups,
         compositions=-(-steps // groups),
         largest_column=1.0,
+        dataset_size=1000,
+        batch_size=round(1000 // groups * probability),
     )
 
 

@@ -5,6 +5,7 @@ The precision of `flint.ctx` is shared by all threads; whoever changes it meanwh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -41,6 +42,11 @@ def errors_of(column: Iterable[arb], near: np.ndarray) -> np.ndarray:
 def normal(x: arb) -> arb:
     """Return Phi(x), the distribution function of the standard normal law."""
     return (-x / arb(2).sqrt()).erfc() / 2
+
+
+def double_above(number: arb) -> float:
+    """Return a double that is not below a ball: its exponent may be far below those of fractions that fit in memory."""
+    return math.nextafter(float(number.upper()), math.inf)
 
 
 def ends(number: arb) -> tuple[Fraction, Fraction]:

@@ -6,6 +6,7 @@ What one example shifts is bounded from C by the claim's law of sampling; each d
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 from flint import arb, ctx
 
-from factorize.checker.arithmetic.balls import PLACES, ball
+from factorize.checker.arithmetic.balls import PLACES, ball, double_above
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed, double_below
 from factorize.checker.file import read_factor_file
@@ -24,7 +25,10 @@ from factorize.checker.sampling import bets, losses, star
 from factorize.checker.sampling.bins import gram
 from factorize.checker.strategy import Strategy
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
-from factorize.format.bins_claims import Claim, ClaimRefused, integer, read_claim, real, require
+from factorize.format.bins_claims import Claim, read_claim
+from factorize.format.claims import SMALLEST_SENSITIVITY
+from factorize.format.quantities import ClaimRefused, integer, real, require
+from factorize.numbers.scalars import at_most
 
 FRESH_CHUNKS = 4
 """Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""
@@ -34,7 +38,6 @@ _DRAWN = {
     "balls_in_bins": "draws one of {bins} bins and keeps it",
     "random_allocation": "draws one of the {bins} steps of every epoch anew",
 }
-_SMALLEST = Fraction(1e-60)  # sensitivity of a certificate
 _TOLERANCE = 1e-9  # of the stated epsilon without secrecy, which is a root
 
 
@@ -108,9 +111,8 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
     bounds = BOUNDS[claim.document["sampling"]](claim, strategy)
-    require(
-        bounds.norm() >= _SMALLEST**2, f"C has a sensitivity below {float(_SMALLEST):g}, which no certificate states"
-    )
+    tiny = f"C has a sensitivity below {SMALLEST_SENSITIVITY:g}, which no certificate states"
+    require(bounds.norm() >= Fraction(SMALLEST_SENSITIVITY) ** 2, tiny)
     report.prove(bounds.proved)
     _check_unamplified(report, claim, bounds)
     sampled = [_check_direction(report, claim, bounds, direction, fresh) for direction in ("pq", "qp")]
@@ -128,9 +130,8 @@ def _check_unamplified(report: CalibrationReport, claim: Claim, bounds: Bounds) 
     delta = _gaussian(claim, bounds, arb(stated) * (1 + _TOLERANCE) + _TOLERANCE)
     report.require(
         delta <= arb(claim.delta) * (1 + _TOLERANCE),
-        f"if the bins become known, epsilon is at most {stated:.6g} at this delta",
-        f"without secrecy epsilon is claimed to be {stated:.6g} at delta {claim.delta!r}; there delta is "
-        f"{float(delta):.4g}",
+        f"if the bins become known, epsilon is at most {at_most(stated)} at this delta",
+        f"without secrecy epsilon is claimed to be {stated!r} at delta {claim.delta!r}; there delta is {_shown(delta)}",
         of="calibration.unamplified",
     )
 
@@ -154,7 +155,7 @@ def _check_direction(report: CalibrationReport, claim: Claim, bounds: Bounds, di
         above, rule = _gaussian(claim, bounds, arb(claim.epsilon)), "the Gaussian mechanism without amplification"
     else:
         above, rule = bounds.shown(direction, part)
-    report.calibration[direction] = {"rule": part["rule"], "delta": float(above.upper())}
+    report.calibration[direction] = {"rule": part["rule"], "delta": double_above(above)}
     report.require(
         above <= claim.delta,
         f"delta with {_NAMES[direction]} is at most {_shown(above)} by {rule}",
@@ -165,7 +166,7 @@ def _check_direction(report: CalibrationReport, claim: Claim, bounds: Bounds, di
 
 
 def _shown(value: arb) -> str:
-    return f"{float(value):.6g}" if value < 1e300 else f"10^{float(value.log() / arb(10).log()):.0f}"
+    return at_most(double_above(value)) if value < 1e300 else f"10^{math.ceil(float(value.log() / arb(10).log()))}"
 
 
 def _check_bet(report: CalibrationReport, claim: Claim, bounds: BinBounds, direction: str, fresh: bool) -> bool:
@@ -257,12 +258,10 @@ class BinBounds:
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
         """Return what a bet of a direction draws (theorem 5 or 7)."""
         common = self._gram.high, scale_of(self.claim), self.claim.epsilon
-        shared = real(part, "shared", zero=True)
+        shared = real(part, "shared")
         if direction == "pq":
             return bets.removal(*common, integer(part, "m", 2, star.MOST_ORDER), shared)
-        eta = real(part, "eta")
-        require(eta <= star.MOST_ORDER, f"qp.eta {eta!r} is above {star.MOST_ORDER}")
-        return bets.addition(*common, eta, shared)
+        return bets.addition(*common, real(part, "eta"), shared)
 
 
 class AllocationBounds:

@@ -206,8 +206,8 @@ def test_a_broken_chain_is_refused(tmp_path: Path, factors: Any) -> None:
         (lambda d: d["steps"]["chain"][0].update(process="0" * 64), "does not continue"),
         (lambda d: d["steps"]["chain"].pop(0), "which process took which steps"),
         (lambda d: d.update(run="1" * 64), "does not continue"),
-        (lambda d: d.update(loss="fine"), "is none of per_example"),
-        (lambda d: d["noise"].update(commitments=["0" * 63]), "by 64 hexadecimal digits"),
+        (lambda d: d.update(loss="fine"), "none of per_example"),
+        (lambda d: d["noise"].update(commitments=["0" * 63]), "no sha256"),
         (lambda d: d["noise"].update(commitments=["0" * 64, "1" * 64]), "one noise for each"),
     ):
         document = json.loads(text)

@@ -1,0 +1,88 @@
+"""Numbers of claims and of receipts, read strictly: by name, within limits that stand before any arithmetic.
+
+Every reader asks this one table, so that a number that one of them refuses is read by none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from factorize.format.certificates import check_fields
+from factorize.format.claims import SMALLEST_SENSITIVITY
+from factorize.numbers.scalars import LARGEST_SCALE, SMALLEST_SCALE
+
+LARGEST_EPSILON = 1e6
+"""Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
+MAX_COUNT = 1 << 53
+_SCALES = SMALLEST_SCALE, LARGEST_SCALE
+_MULTIPLIERS = 1e-9, 1e9  # a little beyond those that are searched for
+_SENSITIVITIES = SMALLEST_SENSITIVITY, 1e300
+_EPSILONS = 0.0, LARGEST_EPSILON
+_DELTAS = 1e-300, 1 - 2.0**-53
+LIMITS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("clip_norm", "sigma", "sigma_of_sums", "second_sigma_of_sums"), _SCALES),
+    **dict.fromkeys(("sigma_of_means", "second_sigma_of_means"), (SMALLEST_SCALE / MAX_COUNT, LARGEST_SCALE)),
+    **dict.fromkeys(("sensitivity", "largest_column"), _SENSITIVITIES),
+    **dict.fromkeys(("noise_multiplier", "mu"), _MULTIPLIERS),
+    **dict.fromkeys(("epsilon", "epsilon_without_secrecy", "epsilon_at_delta"), _EPSILONS),
+    "delta": _DELTAS,
+    "overflow_delta": (0.0, 1.0),
+    "sampling_probability": (1 / MAX_COUNT, 1.0),
+    "weight": (1e-12, 1e12),
+    "lambda": (1e-300, 1e300),
+    "eta": (1e-300, 4096.0),
+    "shared": (0.0, 1e3),
+}
+"""Least and largest value by name; noise in single precision is neither zero nor infinite within those of scales."""
+
+
+class ClaimRefused(Exception):
+    """The claim, or the receipt, is none, or contradicts itself, its limits or the file."""
+
+
+check_keys = partial(check_fields, refusal=ClaimRefused)
+"""Returns an object that has these fields, and no other; raises ClaimRefused."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Raise ClaimRefused unless something holds."""
+    if not holds:
+        raise ClaimRefused(otherwise)
+
+
+def number(given: Mapping[str, Any], name: str) -> Fraction:
+    """Return a JSON number within its limits, or raise ClaimRefused."""
+    value = given[name]
+    if type(value) not in (int, float):
+        raise ClaimRefused(f"{name} is {str(value)[:40]!r}, no number")
+    return Fraction(_within(name, value))
+
+
+def real(given: Mapping[str, Any], name: str) -> float:
+    """Return a double in the form of `float.hex` within its limits, or raise ClaimRefused."""
+    text = given[name]
+    try:
+        value = float.fromhex(text)
+    except (TypeError, ValueError, OverflowError):
+        raise ClaimRefused(f"{name} is {str(text)[:40]!r}, no double in the form of float.hex") from None
+    require(value.hex() == text, f"{name} is {text[:40]!r}, and float.hex writes that number as {value.hex()}")
+    return _within(name, value)
+
+
+def _within(name: str, value: float) -> float:
+    low, high = LIMITS[name]
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ClaimRefused(f"{name} is {value!r}, outside [{low:g}, {high:g}]")
+    return value
+
+
+def integer(given: Mapping[str, Any], name: str, least: int = 1, most: int = MAX_COUNT) -> int:
+    """Return an integer from `least` to `most`, or raise ClaimRefused."""
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ClaimRefused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
+    return value
