@@ -13,6 +13,7 @@ import typer
 from factorize.api.commands.administration import jobs, keys
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate, predict, profile
+from factorize.api.commands.receipts import receipt
 from factorize.api.commands.recommend import compare, recommend
 from factorize.api.commands.serve import audit, fsck, gc, revoke, serve, worker
 from factorize.api.commands.solve import add, estimate, solve, spec
@@ -33,8 +34,8 @@ from factorize.api.terminal.spec_command import ModelCommand, SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
-COMMANDS: tuple[Any, ...] = (solve, estimate, batch, compare, recommend, add, ls, show, get, sign, verify, plot)
-COMMANDS += (calibrate, profile, predict, serve, worker, fsck, gc, revoke)
+COMMANDS: tuple[Any, ...] = (solve, estimate, batch, compare, recommend, add, ls, show, get, sign, receipt, verify)
+COMMANDS += (plot, calibrate, profile, predict, serve, worker, fsck, gc, revoke)
 BY_WORDS = (solve, estimate, compare, recommend, get)
 """Commands whose first argument is a spec, which may be said in words."""
 GROUPS = (spec, jobs, keys, audit)

@@ -18,6 +18,8 @@ from factorize.format.weights import KINDS
 from factorize.participation import read_participation
 
 SCHEMA = "factorize.receipt/2"
+PREDICATE = "urn:factorize:receipt:2"
+"""The type of an in-toto predicate that is a receipt."""
 LOSSES = {
     "per_example": "that the loss is one for each example was compared before the first step, and is the job's word",
     "rehearsed": "that no example changes the gradients of others was rehearsed with one batch, and is the job's word",
@@ -204,6 +206,22 @@ def read_receipt(text: bytes) -> dict[str, Any]:
     known = {"sampling": among(*SAMPLED)}
     _read_shape("calibration", calibration, {**CALIBRATION, **known, **shape, **(MOMENTS if both else {})})
     return dict(receipt)
+
+
+def statement_of(receipt: Mapping[str, Any], name: str, sha256: str) -> dict[str, Any]:
+    """Return the in-toto statement that a model was released by the run of a receipt.
+
+    Args:
+        receipt: as it was read.
+        name: of the model.
+        sha256: of its file, or the root digest of its directory.
+    """
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": sha256}}],
+        "predicateType": PREDICATE,
+        "predicate": dict(receipt),
+    }
 
 
 def link_of(run: str, process: Mapping[str, Any], taken: Sequence[int]) -> str:

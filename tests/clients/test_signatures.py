@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import CommandLine
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from model_signing import signing
+from model_signing._signing import sign_ec_key, sign_sigstore_pb
 from servers import serving
+from sigstore.dsse import Statement as DsseStatement
 
 import factorize
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main as check
 from factorize.client import fetch
+from factorize.encoding import canonical_json
 from factorize.errors import BadSignature, InvalidParameter
 from factorize.signatures import check_signature, sign
 from factorize.training.receipt import Receipt
@@ -161,3 +169,86 @@ def test_the_program_of_model_signing_signs_and_verifies_the_same_bundles(home: 
     run("verify", "key", "r.json", "--signature", "r.json.sig", "--public_key", "own.pub")
     run("sign", "key", "f.safetensors", "--signature", "theirs.sig", "--private_key", "own.pem")
     assert verified(home, signature="theirs.sig")
+
+
+def released(home: Path, model: Any, name: str = "d.json") -> Path:
+    """Return the receipt of a run that has ended with a model."""
+    factors = factorize.load(home / "f.safetensors")
+    statement = PrivacyStatement(
+        factors.calibrate(epsilon=2.0, delta=1e-5), factors.digest, 8, 8, 8, "fixed", "example"
+    )
+    receipt = Receipt(home / name)
+    auditor = ParticipationAuditor.of(statement.calibration, 8)
+    receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32", commitments=["0" * 64])
+    for step in range(8):
+        auditor.record([step])
+    receipt.close(model=model)
+    return receipt.path
+
+
+def test_a_statement_on_a_model_is_verified_by_other_tools(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By DSSE's own definition over cryptography, by sigstore's reader and by the verifier of model_signing."""
+    (home / "model" / "part").mkdir(parents=True)
+    for place in ("model/part/a.bin", "model/b.bin", "model.bin"):
+        (home / place).write_bytes(place.encode())
+    command = CommandLine(home)
+    kept = ["--private-key", "own.pem", "--to", "s.json"]
+    for name in ("model.bin", "model"):
+        receipt = released(home, home / name, f"{name}.json")
+        done = command("receipt", "--statement", str(receipt), "--model", name, *kept)
+        assert done.code == 0, done
+        bundle = json.loads((home / "s.json").read_text())
+        envelope = bundle["dsseEnvelope"]
+        payload, kind = base64.b64decode(envelope["payload"]), envelope["payloadType"]
+        encoded = b" ".join([b"DSSEv1", b"28", kind.encode(), str(len(payload)).encode(), payload])
+        public = serialization.load_pem_public_key((home / "own.pub").read_bytes())
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        public.verify(base64.b64decode(envelope["signatures"][0]["sig"]), encoded, ec.ECDSA(hashes.SHA256()))
+        verifier = sign_ec_key.Verifier(home / "own.pub")
+        signed = sign_sigstore_pb.Signature.read(home / "s.json")
+        assert verifier._verify_signed_content(signed) == (kind, payload)
+        with pytest.raises((ValueError, InvalidSignature)):
+            sign_ec_key.Verifier(home / "foreign.pub")._verify_signed_content(signed)
+
+        DsseStatement(payload)  # which refuses what is no in-toto statement
+        statement = json.loads(payload)
+        assert statement["predicateType"] == "urn:factorize:receipt:2"
+        assert canonical_json(statement["predicate"]) == receipt.read_bytes().strip()
+        (subject,) = statement["subject"]
+        assert subject == {"name": name, "digest": {"sha256": subject["digest"]["sha256"]}}
+        if name == "model":
+            signing.Config().use_elliptic_key_signer(private_key=home / "own.pem").sign(
+                home / name, home / "theirs.sig"
+            )
+            theirs = json.loads((home / "theirs.sig").read_text())["dsseEnvelope"]["payload"]
+            assert json.loads(base64.b64decode(theirs))["subject"] == [subject]
+        else:
+            assert subject["digest"]["sha256"] == hashlib.sha256((home / name).read_bytes()).hexdigest()
+        capsys.readouterr()
+        assert check([str(receipt), str(home / "f.safetensors"), "--model", str(home / name)]) == 0
+
+
+def test_no_statement_on_what_a_receipt_does_not_say(home: Path) -> None:
+    command = CommandLine(home)
+    (home / "model.bin").write_bytes(b"model")
+    (home / "other.bin").write_bytes(b"other")
+    receipt = str(released(home, home / "model.bin"))
+    text = command("receipt", "--statement", receipt).out
+    assert json.loads(text)["subject"] == [
+        {"name": "model", "digest": {"sha256": hashlib.sha256(b"model").hexdigest()}}
+    ]
+    command("receipt", "--statement", receipt, "--to", "plain.json")
+    assert json.loads((home / "plain.json").read_text()) == json.loads(text)
+    (home / "damaged.json").write_text(Path(receipt).read_text().replace("1e-05", "1e-06"))
+    for arguments, code in (
+        ([receipt], 2),
+        (["--statement", receipt, "--model", "other.bin"], 4),
+        (["--statement", receipt, "--private-key", "own.pem"], 2),
+        (["--statement", receipt, "--private-key", "own.pub", "--to", "s.json"], 2),
+        (["--statement", "damaged.json"], 4),
+        (["--statement", "r.json"], 2),
+        (["--statement", "missing.json"], 2),
+        (["--statement", str(released(home, {"weights": np.ones(3)}, "t.json"))], 2),
+    ):
+        assert command("receipt", *arguments).code == code, arguments
+    assert not (home / "s.json").exists()
