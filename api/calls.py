@@ -189,6 +189,32 @@ def solve(
     return factorization
 
 
+def certify(strategy: np.ndarray, spec: Asked = "prefix", /, **words: Unpack[SpecKeywords]) -> Factorization:
+    """Certify a strategy of your own: its sensitivity, its losses, and a lower bound where one is known or cheap.
+
+        factorize.certify(C, "momentum", momentum=0.9, participation={"kind": "fixed_epochs", "epochs": 4})
+
+    Args:
+        strategy: C, lower triangular with a positive diagonal, shape (n, n).
+        spec: what it is for, as for `solve`; the `n` of a named workload is that of C. A mechanism says nothing here.
+        **words: fields of the spec.
+
+    Raises:
+        InvalidSpec, InvalidParameter: as of `solve`.
+        InvalidStrategy: no strategy matrix, or not of the spec's n.
+        CertificateError: it does not serve the workload.
+        MissingExtra: without the extra `[solve]`.
+    """
+    array = np.asarray(strategy)
+    named = isinstance(spec, str) and not spec.lstrip().startswith("{")
+    if named and "n" not in words:
+        words = {**words, "n": len(array) if array.ndim else 1}
+    with extras_named("a certificate"):
+        from factorize.solvers.evidence import certify_own
+
+        return certify_own(array, spec_of(spec, words))
+
+
 def _warn(spec: Spec, chosen: Spec) -> None:
     """Warn of dense noise where `auto` has named it, and where C is optimised for another workload."""
     from factorize.mechanisms import DenseNoise

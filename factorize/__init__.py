@@ -16,7 +16,7 @@ _HOMES = {
     "ComparisonTable": "factorize.api.calls",
     "Factorization": "factorize.factorization",
     "Spec": "factorize.spec",
-    "certify": "factorize.certificate.certificate",
+    "certify": "factorize.api.calls",
     "compare": "factorize.api.calls",
     "load": "factorize.client.factors",
     "parse_spec": "factorize.spec",
@@ -35,4 +35,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, whatever has been imported so far."""
+    return sorted([*__all__, "__version__"])

@@ -2,11 +2,11 @@
 
 from factorize.api.calls import Advice as Advice
 from factorize.api.calls import ComparisonTable as ComparisonTable
+from factorize.api.calls import certify as certify
 from factorize.api.calls import compare as compare
 from factorize.api.calls import recommend as recommend
 from factorize.api.calls import solve as solve
 from factorize.certificate.certificate import Certificate as Certificate
-from factorize.certificate.certificate import certify as certify
 from factorize.client.factors import load as load
 from factorize.factorization import Factorization as Factorization
 from factorize.spec import Spec as Spec

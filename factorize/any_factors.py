@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, 
 from factorize.privacy_question import question_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from factorize.certificate.certificate import Certificate
     from factorize.client.noise import NoiseGenerator, NoiseOptions
     from factorize.client.rows import Rows
@@ -183,6 +186,19 @@ class AnyFactors(CertifiedFactors):
         array = self.rows(name, 0, rows)
         array.setflags(write=False)
         return array
+
+    @extras_named("a picture")
+    def plot(self) -> Figure:
+        """Return a matplotlib figure, which notebooks show: C, C^-1, the error of each query, and the bound.
+
+        `plot().savefig("picture.png")` writes it; `factorize plot` has other views.
+
+        Raises:
+            MissingExtra: without the extra `[cli]`, which has matplotlib.
+        """
+        # By its name, as the front door has it: pictures are of the api, on which nothing here depends.
+        pictures = import_module("factorize.api.pictures.factorization_plot")
+        return cast("Figure", pictures.draw(self.opened()))
 
     def __repr__(self) -> str:
         """One line: spec, sensitivity, loss, gap, digest."""

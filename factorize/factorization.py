@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,8 +40,10 @@ from factorize.numbers.series import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
+from factorize.structures.dense import DenseMatrix, strategy_array
 from factorize.structures.endless import LARGEST_ROW, AnyStrategy
 from factorize.structures.layouts import describe
+from factorize.structures.toeplitz import ToeplitzMatrix
 
 if TYPE_CHECKING:
     from factorize.checker.utility import Utility
@@ -103,22 +106,32 @@ class Factorization(AnyFactors):
         return cls(spec, solution.strategy, solution.dual, json.loads(canonical_json(manifest)))
 
     @classmethod
-    def from_strategy(cls, spec: Spec, strategy: AnyStrategy, *, array: np.ndarray | None = None) -> Factorization:
+    def from_strategy(
+        cls,
+        spec: Spec,
+        strategy: AnyStrategy | np.ndarray,
+        dual: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> Factorization:
         """Certify a strategy that no solver has made.
 
         Args:
             spec: what it is for; its mechanism becomes `added`.
-            strategy: C.
-            array: whose bytes name it, shape (n, n); by default the tensors of its structure do.
+            strategy: C, as a structure or as an array of shape (n, n), whose bytes then name it.
+            dual: evidence of a lower bound for the spec, if there is any.
 
         Raises:
+            InvalidStrategy: the array is no strategy matrix, or not of the spec's n.
             CertificateError: it does not serve the workload.
         """
-        named = strategy.tensors().values() if array is None else [array]
+        if isinstance(strategy, np.ndarray):
+            named = [strategy]
+            strategy = structured(strategy, spec.workload.n)
+        else:
+            named = list(strategy.tensors().values())
         added = Added(kind="added", sha256=tensor_digest(named))
         solver = {"mechanism": added.kind, "version": __version__, "seconds": 0.0, "environment": {}}
         own = spec.model_copy(update={"mechanism": added}).canonical()
-        return cls.from_solution(own, Solution(strategy, Outcome.ADDED, 0), solver=solver)
+        return cls.from_solution(own, Solution(strategy, Outcome.ADDED, 0, dual), solver=solver)
 
     @cached_property
     def _decoder_coefficients(self) -> np.ndarray | None:
@@ -240,6 +253,20 @@ class Factorization(AnyFactors):
         """Return tensors and metadata of the file."""
         tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors().items()}
         return tensors, {"manifest": canonical_json(self.manifest).decode("ascii")}
+
+
+def structured(array: np.ndarray, n: int) -> Matrix:
+    """Return an array as a strategy matrix; a Toeplitz one is kept as its column, whose sensitivity has sharper rules.
+
+    Raises:
+        InvalidStrategy: it is no strategy matrix, or its side is not n.
+    """
+    if array.shape != (n, n):
+        raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={n}; give C of shape (n, n)")
+    checked = strategy_array(array)
+    if n > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
+        return ToeplitzMatrix(checked[:, 0], n)
+    return DenseMatrix(checked)
 
 
 class Expanded(Factorization):

@@ -14,6 +14,7 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.determinants import LARGEST
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.errors import Cancelled, SolveFailed
+from factorize.factorization import Factorization, structured
 from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, recursions, separated_evidence
 from factorize.solvers.methods.threads import CORES
@@ -110,6 +111,21 @@ def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, di
     except NotEnclosed:
         return None, dual
     return (bound if bound is not None and bound.objective > 0 else None), dual
+
+
+def certify_own(strategy: np.ndarray, spec: Spec) -> Factorization:
+    """Return the certified factorization of a user's own C, with a lower bound where one is known or cheap.
+
+    Args:
+        strategy: C, shape (n, n).
+        spec: canonical, users' matrices bound; its mechanism says nothing here.
+
+    Raises:
+        InvalidStrategy: no strategy matrix, or not of the spec's n.
+        CertificateError: it does not serve the workload.
+    """
+    structured(strategy, spec.workload.n)  # refused before anything is searched
+    return Factorization.from_strategy(spec, strategy, bound_with_dual(spec, Reporter(lambda _step: None))[1])
 
 
 def work(spec: Spec) -> float:

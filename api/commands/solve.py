@@ -33,16 +33,11 @@ from factorize.api.terminal.sources import (
     read_spec_text,
 )
 from factorize.api.terminal.spec_command import SpecCommand
-from factorize.errors import InvalidParameter, InvalidStrategy
+from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from factorize.factorization import Factorization
     from factorize.spec import Spec
-    from factorize.storage.store import Store
-    from factorize.structures.base import Matrix
 
 
 def solve(
@@ -148,44 +143,14 @@ def add(
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
-    from factorize.api.local import keep
+    from factorize.api.local import bound, keep
     from factorize.format.reading import read_array
+    from factorize.solvers.evidence import certify_own
 
     array, wanted = read_array(strategy), read_spec(spec)
     results = open_results(store, create=True)
-    manifest = keep(certified(array, wanted, results), results, strict=True)
+    manifest = keep(certify_own(array, bound(wanted, results)), results, strict=True)
     return manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)"
-
-
-def certified(array: np.ndarray, wanted: Spec, results: Store) -> Factorization:
-    """Return the certified factorization of a matrix under a spec whose mechanism is replaced by `added`.
-
-    Args:
-        array: C, shape (n, n).
-        wanted: canonical spec; its mechanism says nothing here.
-        results: the store, for the numbers of users' workloads.
-
-    Raises:
-        InvalidStrategy: no strategy matrix, or not of the spec's n.
-        CertificateError: it does not serve the workload.
-    """
-    from factorize.api.local import bound
-    from factorize.factorization import Factorization
-
-    if array.shape != (wanted.workload.n, wanted.workload.n):
-        raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={wanted.workload.n}")
-    return Factorization.from_strategy(bound(wanted, results), _structured(array), array=array)
-
-
-def _structured(array: np.ndarray) -> Matrix:
-    """Keep a Toeplitz matrix as its column, whose sensitivity has sharper rules."""
-    from factorize.structures.dense import DenseMatrix, strategy_array
-    from factorize.structures.toeplitz import ToeplitzMatrix
-
-    checked = strategy_array(array)
-    if len(checked) > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
-        return ToeplitzMatrix(checked[:, 0], len(checked))
-    return DenseMatrix(checked)
 
 
 spec = Commands(name="spec", no_args_is_help=True, help="Show, explain or name a spec; list what may be in one.")

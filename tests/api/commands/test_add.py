@@ -10,6 +10,8 @@ import pytest
 from command_line import CommandLine
 from specs import spec_text
 
+import factorize
+from factorize.errors import InvalidStrategy
 from factorize.storage.store import open_store
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -32,12 +34,35 @@ def test_added_strategies_are_certified_and_stored(within: CommandLine, tmp_path
     manifest = done.json()
     assert manifest["spec"]["mechanism"]["kind"] == manifest["solver"]["mechanism"] == "added"
     assert manifest["certificate"]["converged"] is False and manifest["solver"]["outcome"] == "added"
-    assert manifest["certificate"]["lower_bound"] is None
+    assert manifest["certificate"]["relative_gap"] > 0
     loaded = open_store(tmp_path / "store").load(manifest["digest"])
     assert (loaded.strategy.dense() == dense(8)).all()
     assert within("verify", manifest["digest"]).code == 0
     assert within("verify", manifest["spec_digest"]).code == 0
     assert within("add", path, "--spec", json.dumps(manifest["spec"]), "--output", "json").json() == manifest
+
+
+def test_python_certifies_an_array_as_the_command_does(within: CommandLine, tmp_path: Path) -> None:
+    """With a lower bound that no matrix beats; for C = I and sums of 8 the mean squared error is that of 1, ..., 8."""
+    identity = factorize.certify(np.eye(8))
+    assert identity.certificate.loss.mean_squared == pytest.approx(4.5)
+    optimum = factorize.solve("prefix", n=8).certificate
+    assert identity.certificate.lower_bound is not None and optimum.lower_bound is not None
+    assert identity.certificate.lower_bound.objective == pytest.approx(optimum.loss.objective, rel=1e-6)
+    participation = {"kind": "fixed_epochs", "epochs": 2}
+    own = factorize.certify(dense(8), "prefix", participation=participation)
+    text = spec_text(8, participation=participation)
+    assert within("add", saved(tmp_path, dense(8)), "--spec", text, "--output", "json").json()["digest"] == own.digest
+    assert own.verify().relative_gap == own.certificate.relative_gap
+    own_workload = factorize.certify(np.eye(8), np.tril(np.ones((8, 8))))
+    assert own_workload.certificate.loss.mean_squared == pytest.approx(4.5)
+    with pytest.raises(InvalidStrategy, match=r"shape \(8, 8\) and the spec asks for n=4"):
+        factorize.certify(np.eye(8), "prefix", n=4)
+    assert len(own.plot().axes) >= 4
+
+
+def test_the_names_that_count_are_listed_whatever_was_imported() -> None:
+    assert dir(factorize) == sorted([*factorize.__all__, "__version__"]) and "solve" in dir(factorize)
 
 
 def test_an_added_strategy_does_not_answer_for_a_solver(within: CommandLine, tmp_path: Path) -> None:
