@@ -118,9 +118,13 @@ def _command(spec: Mapping[str, Any], command: str) -> str:
 def _compared(job: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what the mechanism is compared with: the best in a fixed order, and independent noise."""
     rows = table["rows"]
+    late = any(one["out_of_time"] for one in table["refused"])
     wanted = {
         "without sampling, within the memory": lambda one: (
-            one["sampling"] is None and one["noise_vectors"] <= table["budget"]
+            # Where the time did not last for any correlated noise, its absence names no best.
+            one["sampling"] is None
+            and one["noise_vectors"] <= table["budget"]
+            and (not late or one["mechanism"] != "identity")
         ),
         job.run.independent: lambda one: one["mechanism"] == "identity",
     }
@@ -156,8 +160,8 @@ def _notes(job: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> list[s
     if late:
         names = ", ".join(dict.fromkeys(late))
         notes.append(
-            f"the time, {job.seconds:g} s, did not last for {len(late)} tries ({names}), which may do better; give "
-            f"more: --seconds {6 * job.seconds:g}"
+            f"the time, {job.seconds:g} processor seconds, did not last for {len(late)} tries ({names}), which may do "
+            f"better; give more: --seconds {6 * job.seconds:g}"
         )
     if not row["converged"]:
         notes.append(

@@ -47,7 +47,7 @@ class CompareRequest(Frozen):
         samplings: what rows may count on, beside a fixed order; by default all where sizes are given, and the spec's
             own.
         max_seconds: mechanisms that would take longer are listed as refused.
-        seconds: for all: what promises most is tried first, and the rest is listed as refused.
+        seconds: of processors, for all: what promises most is tried first, and the rest is listed as refused.
         parameters: of the model: adds the seconds of a step's noise.
     """
 

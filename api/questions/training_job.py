@@ -21,7 +21,7 @@ from factorize.workloads import KINDS
 DEFAULT_MEMORY = (4,)
 """Vectors of noise state, where nobody says how many: what most of the gain takes."""
 DEFAULT_SECONDS = 10.0
-"""Time for an answer, where nobody says how much."""
+"""Processor seconds for an answer, where nobody says how many."""
 _CONSTANT = ("prefix", "momentum")
 """Workloads of a constant learning rate, where none are listed."""
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -67,7 +67,7 @@ class Job(Frozen):
         parameters: of the model: adds the seconds of a step's noise.
         workload: what the optimizer sums, without `n`; running sums by default.
         objective: the mean by default.
-        seconds: for all: what promises most is tried first, and the answer says what was not.
+        seconds: of processors, for all: what promises most is tried first, and the answer says what was not.
     """
 
     epsilon: Positive

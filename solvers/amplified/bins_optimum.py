@@ -9,6 +9,7 @@ estimates prove nothing: a calibration claims sigma, and its test proves it (acc
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplified
+from factorize.solvers.amplified.starting_taps import starting_taps
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.methods.arrays import Array
@@ -39,6 +41,9 @@ LARGEST_WORK = 2**27  # n x bins
 _FIRST_SAMPLES = 1024  # of the estimates of starts, of which the best one is searched from
 _ROUNDS = 12
 _STEPS = 50  # of L-BFGS in a round
+QUICK_TOLERANCE = 1e-2
+"""From here on one start, from a table where it has one, is improved in a few steps of few samples."""
+_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS = 1024, 2, 12
 _GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate sees
 _BACKTRACKS = 6
 _FORMS = 8  # that are kept
@@ -92,16 +97,20 @@ def supports(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: 150 evaluations of 8192 samples, ten tables of their pairs, and those of the loss.
 
+    A quick search has 60 evaluations of fewer samples, four tables and two rounds.
     The search holds each of the last forms D as it was found, in their stack, and summed along its diagonals.
     """
     assert spec.sampling is not None
     n = float((spec.optimize_for or spec.workload).n)
     squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
-    sampled = 150 * 8.0 * SAMPLES * bins * 40 + 10 * 4.0 * SAMPLES * bins**2
+    quick = is_quick(spec)
+    evaluations, tables, samples = (60, 4, _QUICK_SAMPLES) if quick else (150, 10, SAMPLES)
+    steps = _QUICK_ROUNDS * _QUICK_STEPS if quick else _ROUNDS * 60
+    sampled = evaluations * 14.0 * samples * bins * 40 + tables * 4.0 * samples * bins**2
     return estimate_of(
         entries=float(SAMPLES) * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
-        multiplications=sampled + _ROUNDS * 60 * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,
+        multiplications=sampled + steps * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,
     )
 
 
@@ -113,14 +122,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def _solved(problem: Problem, report: Reporter) -> Solution:
     assert problem.spec.sampling is not None
-    search = _Search(problem, problem.spec.sampling, report)
-    best = search.run()
-    if isinstance(best.family, AllTaps):
-        best = search.claimed_with_less(best)
+    best = search_for(problem, report)
     strategy: Matrix = best.family.matrix(best.variables)
     if problem.spec.mechanism.fitted:
         fit = ColumnFit(problem, problem.spec.sampling, best.family.column(best.variables))
-        strategy = ColumnScaled(strategy, fit.best(_FIT_SEED)[1])
+        most = {"rounds": 1, "samples": _QUICK_SAMPLES} if is_quick(problem.spec) else {}
+        strategy = ColumnScaled(strategy, fit.best(_FIT_SEED, **most)[1])
     return Solution(
         strategy=strategy,
         outcome=Outcome.LOCAL_OPTIMUM,
@@ -128,8 +135,30 @@ def _solved(problem: Problem, report: Reporter) -> Solution:
     )
 
 
+def is_quick(spec: Spec) -> bool:
+    """Return whether a spec's tolerance asks for a start and little more."""
+    return spec.tolerance >= QUICK_TOLERANCE
+
+
+def search_for(problem: Problem, report: Reporter) -> Found:
+    """Return the strategy found, before its columns are fitted."""
+    assert problem.spec.sampling is not None
+    search = _Search(problem, problem.spec.sampling, report)
+    best = search.run()
+    return search.claimed_with_less(best) if isinstance(best.family, AllTaps) else best
+
+
 @dataclass(frozen=True, eq=False)
-class _Optimum:
+class Found:
+    """Where a search ended.
+
+    Attributes:
+        family: of the strategy.
+        variables: in it.
+        value: logarithm of the estimated error at the privacy.
+        steps: of the search.
+    """
+
     family: Family
     variables: Array
     value: float
@@ -143,31 +172,44 @@ class _Search:
         self.sampling, self.report, self.steps = sampling, report, 0
         self.bins = sampling.bins(problem.participation, problem.n)
         self.family = family_of(problem, self.bins)
+        self.quick = is_quick(problem.spec)
+        whole, brief = (SAMPLES, _ROUNDS, _STEPS), (_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS)
+        self.samples, self.rounds, self.most_steps = brief if self.quick else whole
 
-    def run(self) -> _Optimum:
+    def run(self) -> Found:
         """Alternate until nothing is gained."""
-        starts = list(self.family.starts())
+        starts = list(self._starts())
         seen = [self._value(start, seed, samples=_FIRST_SAMPLES) for seed, start in enumerate(starts)]
         forms = [form for _, form in seen if form is not None][1 - _FORMS :]
         if not forms:
             raise SolveFailed("no start has an error that could be estimated; use a larger delta, or fewer bins")
         first = starts[min(range(len(seen)), key=lambda i: seen[i][0])]
-        value, form = self._value(first, len(starts), np.stack(forms))
-        forms = forms if form is None else [*forms, form]
-        best, idle = _Optimum(self.family, first, value, 0), 0
-        for seed in range(len(starts) + 1, len(starts) + 1 + _ROUNDS):
+        if len(starts) == 1:
+            value = seen[0][0]
+        else:
+            value, form = self._value(first, len(starts), np.stack(forms))
+            forms = forms if form is None else [*forms, form]
+        best, idle = Found(self.family, first, value, 0), 0
+        for seed in range(len(starts) + 1, len(starts) + 1 + self.rounds):
             value, form, variables = self._step(best.variables, np.stack(forms), seed)
             if form is None:
                 break
             forms = [*forms[1 - _FORMS :], form]
             idle = 0 if value < best.value - _GAIN else idle + 1
             if value < best.value:
-                best = _Optimum(self.family, variables, value, self.steps)
+                best = Found(self.family, variables, value, self.steps)
             if idle == _PATIENCE:
                 break
-        return _Optimum(best.family, best.variables, best.value, self.steps)
+        return Found(best.family, best.variables, best.value, self.steps)
 
-    def claimed_with_less(self, best: _Optimum) -> _Optimum:
+    def _starts(self) -> Iterator[Array]:
+        """Yield what is tried first: all starts of the family, or, quickly, the one that the table has."""
+        family, known = self.family, None
+        if self.quick and isinstance(family, BufferedTaps):
+            known = starting_taps(family.parameters.buffers, self.bins, family.count, self.sampling.epsilon)
+        yield from family.starts() if known is None else [known]
+
+    def claimed_with_less(self, best: Found) -> Found:
         """Return all taps; where estimates see them poorly, those of two buffers if a claim of these needs less."""
         noise, poorly = self._claimable(best)
         if not poorly:
@@ -181,9 +223,9 @@ class _Search:
         column = buffered.column(other.variables)
         if less >= noise or not column.min() > 0:
             return best
-        return _Optimum(own, np.log(column[1:]), other.value, other.steps)
+        return Found(own, np.log(column[1:]), other.value, other.steps)
 
-    def _claimable(self, best: _Optimum) -> tuple[float, bool]:
+    def _claimable(self, best: Found) -> tuple[float, bool]:
         """Return the logarithm of the error that a claim would have, and whether estimates see it poorly."""
         column = best.family.column(best.variables)
         held = bin_gram(ToeplitzMatrix(column, self.family.n), self.bins)
@@ -201,12 +243,12 @@ class _Search:
         return value, form, variables
 
     def _value(
-        self, variables: Array, seed: int, forms: Array | None = None, samples: int = SAMPLES
+        self, variables: Array, seed: int, forms: Array | None = None, samples: int | None = None
     ) -> tuple[float, Array | None]:
         """Return the logarithm of the error at the privacy, and sigma's form; infinity where nothing can be told."""
         column = self.family.column(variables)
         try:
-            here = self._at(column, seed, forms, samples)
+            here = self._at(column, seed, forms, samples or self.samples)
         except (SolveFailed, CertificateError, InvalidParameter):
             return math.inf, None
         return math.log(here.multiplier) + self.family.log_error(column) / 2, here.form
@@ -227,7 +269,7 @@ class _Search:
                 jac=True,
                 method="L-BFGS-B",
                 callback=lambda _: self._count(),
-                options={"maxiter": _STEPS, "maxcor": 20},
+                options={"maxiter": self.most_steps, "maxcor": 20},
             )
         return minimum.x
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from factorize.accounting.gram_matrix import gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
-from factorize.solvers.amplified.spread_sensitivity import amplified, by_epochs, largest_form
+from factorize.solvers.amplified.spread_sensitivity import SAMPLES, amplified, by_epochs, largest_form
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.transforms import reciprocal
 from factorize.solvers.problem import Problem
@@ -84,19 +84,19 @@ class ColumnFit:
     """
 
     def __init__(self, problem: Problem, sampling: BinsSampling, column: Array) -> None:
-        self.sampling, self.n = sampling, problem.n
+        self.sampling, self.n, self._samples = sampling, problem.n, SAMPLES
         self.bins = sampling.bins(problem.participation, problem.n)
         self.products = gram_of_column(np.abs(column), self.n)
         self.error = gram_of_column(reciprocal(column, self.n), self.n)[::-1, ::-1].copy()  # of the rows, from the last
         self.error *= problem.target.T @ problem.target
         self.error *= problem.objective.scale(problem.workload.m)
 
-    def best(self, first_seed: int) -> tuple[float, Array]:
+    def best(self, first_seed: int, rounds: int = _ROUNDS, samples: int = SAMPLES) -> tuple[float, Array]:
         """Return the logarithm of the error at the privacy, as an estimate, and the factors, shape (n,), of mean 1."""
-        factors = np.ones(self.n)
+        self._samples, factors = samples, np.ones(self.n)
         value, form = self._value(factors, first_seed)
         kept, forms, idle = (value, factors), [form], 0
-        for seed in range(first_seed + 1, first_seed + 1 + _ROUNDS):
+        for seed in range(first_seed + 1, first_seed + 1 + rounds):
             held = np.stack(forms[-_FORMS:])
             factors = self._descend(kept[1], held)
             try:
@@ -113,7 +113,7 @@ class ColumnFit:
     def _value(self, factors: Array, seed: int, forms: Array | None = None) -> tuple[float, Array]:
         scaled = factors[:, None] * self.products * factors
         gram = by_epochs(by_epochs(scaled, self.bins).sum(axis=0).T, self.bins).sum(axis=0)
-        here = amplified(gram, self.n, self.sampling, seed=seed, forms=forms)
+        here = amplified(gram, self.n, self.sampling, seed=seed, forms=forms, samples=self._samples)
         error = float((1 / factors) @ self.error @ (1 / factors))
         return math.log(here.multiplier) + math.log(error) / 2, here.form
 

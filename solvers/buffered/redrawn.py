@@ -42,7 +42,9 @@ _MOST, _LEAST = 800, 20
 _SHARES = (0.7, 0.3)
 _RATE_STEPS, _RATE_WORK = 30, 6e4  # fits of the rates, at most, and times n
 _LOOSE, _LOOSE_STEPS = 1e-3, 6  # a tolerance from which on fewer fits do: a tenth of the distance either way
+_QUICK, _QUICK_STEPS = 1e-2, 40  # a tolerance from which on the usual rates are taken, and hardly improved
 _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
+_PER_ROW, _PER_ENTRY = 8e6, 4e3  # the same of a fit per row, and of the certificate per entry: measured seconds
 
 
 def own(spec: Spec) -> bool:
@@ -87,14 +89,16 @@ def supports(spec: Spec) -> str | None:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: the optimum and its inverse, whole, and the search."""
+    """Return the cost: the optimum and its inverse, whole, the fits, the search, and the certificate's columns."""
     n = spec.workload.n
     epochs = spec.participation.spread(n).most
     buffers, _ = _sizes(spec, epochs)
     gradient = _per_gradient(n, epochs, buffers)
+    steps = _QUICK_STEPS if spec.tolerance >= _QUICK else 2 * _steps(gradient)
+    fits = _PER_ROW * n * (_most_fits(n, spec.tolerance) + 1)
     return estimate_of(
         entries=3.0 * n * n + 12.0 * n * epochs * (buffers + 1) ** 2,
-        multiplications=2 * _steps(gradient) * gradient + float(n) ** 3 + 200.0 * n * n,
+        multiplications=steps * gradient + fits + float(n) ** 3 + _PER_ENTRY * n * n,
     )
 
 
@@ -180,9 +184,10 @@ def search(
     optimum = maximise(ring, tolerance=_DUAL_ACCURACY, report=lambda step, _gap: report(step, None))
     decoder = BidiagonalDecoder(q / p, 1.0 / p)
     loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.best.lower)
-    fits = _LOOSE_STEPS if tolerance >= _LOOSE else _RATE_STEPS
+    fits = _most_fits(len(p), tolerance)
     start = _start(loss, _inverse(ring, optimum), decoder, (epochs, buffers, redraws), fits)
-    return _descend(loss, start, optimum, _steps(_per_gradient(len(p), epochs, buffers)), tolerance, report)
+    most = _QUICK_STEPS if tolerance >= _QUICK else _steps(_per_gradient(len(p), epochs, buffers))
+    return _descend(loss, start, optimum, most, tolerance, report)
 
 
 def _inverse(ring: Ring, optimum: End[DualPoint]) -> np.ndarray:
@@ -227,10 +232,11 @@ def _start(
         cancelled = np.abs(numbers.input).max() > _MOST_CANCELLED * np.abs(numbers.direct).max()
         return math.inf if cancelled else loss.value(loss.pack(numbers))
 
-    usual = np.log(usual_rates(buffers, len(inverse) // epochs))
-    fits = int(min(max(_RATE_WORK / len(inverse), 4), most))
-    options = {"maxfev": fits, "initial_simplex": usual + 0.3 * np.array([[0, 0], [1, 0], [0, 1]])}
-    start = loss.pack(at(minimize(value, usual, method="Nelder-Mead", options=options).x))
+    rates = np.log(usual_rates(buffers, len(inverse) // epochs))
+    if most > 1:
+        options = {"maxfev": most, "initial_simplex": rates + 0.3 * np.array([[0, 0], [1, 0], [0, 1]])}
+        rates = minimize(value, rates, method="Nelder-Mead", options=options).x
+    start = loss.pack(at(rates))
     if not math.isfinite(loss.value(start)):
         raise FloatingPointError("no fit of the optimum's inverse is stable")
     return start
@@ -272,6 +278,13 @@ def _descend(
 
 def _per_gradient(n: int, epochs: int, buffers: int) -> float:
     return _PER_PHASE * (n // epochs) * float(epochs * (buffers + 1)) ** 3
+
+
+def _most_fits(n: int, tolerance: float) -> int:
+    """Return how many pairs of rates are fitted."""
+    if tolerance >= _QUICK:
+        return 1
+    return int(min(max(_RATE_WORK / n, 4), _LOOSE_STEPS if tolerance >= _LOOSE else _RATE_STEPS))
 
 
 def _steps(gradient: float) -> int:

@@ -24,6 +24,7 @@ class Attempt:
     Attributes:
         mechanism: as plain data.
         sampling: to optimise it for, as plain data, or None.
+        lead: whether it stands for its kind in a hurry: solved first, to a loose tolerance, and to the end.
         spec: of the whole solve; None where it is refused.
         needed: its cost.
         entries: rows, and why there are none.
@@ -33,6 +34,7 @@ class Attempt:
 
     mechanism: dict[str, Any]
     sampling: dict[str, Any] | None = None
+    lead: bool = False
     spec: Spec | None = None
     needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
     entries: list[Row | Refused] = field(default_factory=list)
@@ -41,8 +43,8 @@ class Attempt:
 
     @property
     def always(self) -> bool:
-        """Whether it is tried however little time there is: what all others are set against."""
-        return self.mechanism["kind"] == "identity"
+        """Whether it is tried however little time there is: leads, and what all others are set against."""
+        return self.lead or self.mechanism["kind"] == "identity"
 
     def refuse(self, reason: str, *, out_of_time: bool = False) -> None:
         """Leave it out, and say why."""
@@ -53,11 +55,15 @@ class Attempt:
         """Yield the same with half as many buffers, a quarter, down to one; nothing for a mechanism without buffers."""
         buffers = self.mechanism.get("buffers", 0) // 2
         while buffers:
-            yield Attempt({**self.mechanism, "buffers": buffers}, self.sampling)
+            yield Attempt({**self.mechanism, "buffers": buffers}, self.sampling, self.lead)
             buffers //= 2
 
     def repeats(self, other: Attempt) -> bool:
-        """Return whether the other one asks for the same."""
+        """Return whether the other one asks for the same, to the same tolerance."""
+        return self.lead == other.lead and self.stands_for(other)
+
+    def stands_for(self, other: Attempt) -> bool:
+        """Return whether the other one asks for the same, to whichever tolerance."""
         own, theirs = ((_plain(one.mechanism), one.sampling) for one in (self, other))
         return own == theirs
 
@@ -81,24 +87,14 @@ def groups(plans: list[Attempt], *, hurried: bool) -> list[list[Attempt]]:
 
     Args:
         plans: all.
-        hurried: the time may end before all have run: what promises most for its time comes first. Otherwise long ones
-            do, which would run alone at the end.
+        hurried: the time may end before all have run: the leads of each way to take part come first, then C = I, then
+            cheap ones. Otherwise long ones do, which would run alone at the end.
     """
     tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
     groups = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
-    groups.sort(key=_seconds)
-    return _promising_first(groups) if hurried else groups[::-1]
-
-
-def _promising_first(groups: list[list[Attempt]]) -> list[list[Attempt]]:
-    """Return the search that leads most tables, which one processor makes, and the others: C = I, then cheap ones.
-
-    What is optimised for the sampling leads where there is one, and the streaming optimum elsewhere.
-    """
-    leaders = [group for group in groups if group[0].sampling is not None and "buffers" in group[0].mechanism]
-    leaders = leaders or [group for group in groups if group[0].mechanism["kind"] == "buffered_linear"]
-    others = [group for group in groups if group not in leaders[:1]]
-    return leaders[:1] + sorted(others, key=lambda group: not group[0].always)
+    if not hurried:
+        return sorted(groups, key=_seconds)[::-1]
+    return sorted(groups, key=lambda group: (not group[0].lead, not group[0].always, _seconds(group)))
 
 
 def _seconds(group: list[Attempt]) -> float:

@@ -28,6 +28,14 @@ LOOSE_STATES = 4e-3
 """Tolerance of searches for few states under a schedule of epochs: they take half the time or less, and their loss is
 at most 0.2 % above what the spec's tolerance finds."""
 
+LEAD_TOLERANCE = 2e-2
+"""Tolerance of leads, from which on solvers take good starts and improve them little: errors are about 1 % larger."""
+MOST_STEPS_FITTED_QUICKLY = 1024
+"""Steps up to which the columns of a lead are fitted: an array of their squares takes seconds beyond."""
+
+Lead = tuple[dict[str, Any], dict[str, Any] | None]
+"""A mechanism, and the sampling that it is optimised for or None, both as plain data."""
+
 _NORMALISED = ("none", "columns")
 
 
@@ -115,13 +123,37 @@ def optimised(
     yield {"kind": "toeplitz", **fitted}, sampling
 
 
-def tolerance(spec: Spec, mechanism: dict[str, Any]) -> float:
+def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Iterator[Lead]:
+    """Yield what leads most tables, for each way to take part: in a public order, and in bins.
+
+    Where the first of a public order is not to be had, the second one stands in.
+
+    Args:
+        spec: canonical.
+        buffers: vectors of state that may be kept, or None for the usual number.
+        privacy: with the epsilon and delta of the bins; None without them.
+    """
+    for count in _states(spec, buffers):
+        yield {"kind": "buffered_linear", "buffers": count}, None
+    for count in _buffers(spec, buffers):
+        yield {"kind": "blt", "buffers": count, "normalization": "columns"}, None
+    for mechanism, sampling in optimised(spec, buffers, privacy):
+        if mechanism["kind"] == "blt":
+            if spec.workload.n > MOST_STEPS_FITTED_QUICKLY:
+                mechanism = {"kind": "blt", "buffers": mechanism["buffers"]}
+            yield mechanism, sampling
+
+
+def tolerance(spec: Spec, mechanism: dict[str, Any], *, lead: bool = False) -> float:
     """Return the tolerance to solve a mechanism to: the spec's, or a looser one for long searches it does not name.
 
     Args:
         spec: canonical.
         mechanism: as plain data.
+        lead: whether it is to be had quickly.
     """
+    if lead:
+        return max(spec.tolerance, LEAD_TOLERANCE)
     searched = mechanism["kind"] == "buffered_linear" and spec.mechanism.kind != "buffered_linear"
     return max(spec.tolerance, LOOSE_STATES) if searched and spec.participation.periodic else spec.tolerance
 

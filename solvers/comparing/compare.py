@@ -23,7 +23,15 @@ from factorize.privacy import PrivacyTarget
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.budget import Estimate
 from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
-from factorize.solvers.comparing.candidates import fewer_bands, left_out, mechanisms, optimised, tolerance, within
+from factorize.solvers.comparing.candidates import (
+    fewer_bands,
+    leads,
+    left_out,
+    mechanisms,
+    optimised,
+    tolerance,
+    within,
+)
 from factorize.solvers.comparing.comparison import (
     CompareProgress,
     Comparison,
@@ -56,6 +64,8 @@ _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
+_LEAD = 2.0  # times the time for all, that a lead may take by its estimate
+_COMPILING = 60.0  # seconds more that a lead may take where its kernels are compiled first
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 CompareCallback = Callable[[CompareProgress], None]
@@ -94,9 +104,10 @@ def compare(
             n = 40000, 200 s at most; 200 s for those that are optimised for a sampling.
         budgets: several memory budgets in place of `buffers`; mechanisms with a size take each, and there is a
             recommendation for each.
-        seconds: for all, on a quiet machine (see `Deadline`): what promises most is tried first, what cannot end in
-            time by its estimate is refused, and a search that runs late is stopped. Independent noise is always tried,
-            under every sampling. By default no limit.
+        seconds: processor seconds for all (see `Deadline`): what promises most is tried first, what cannot end in
+            time by its estimate is refused, and a search that runs late is stopped. The leads of a public order and of
+            bins, independent noise, and the claim of the row that is recommended come to their end. By default no
+            limit.
         fitting: leave out mechanisms that keep more than the largest budget, which no recommendation names.
 
     Raises:
@@ -180,14 +191,29 @@ class _Run:
         self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
+        hurried = self.deadline.seconds is not None
         attempts = distinct([*self._candidates(), *self._optimised()])
         plans = self._planned([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
+        plans = [*(self._leads() if hurried else []), *plans]
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
-        tasks = [partial(self._bound, common)]
-        tasks += [partial(self._try, group) for group in groups(plans, hurried=self.deadline.seconds is not None)]
+        tasks = [partial(self._try, group) for group in groups(plans, hurried=hurried)]
+        # In a hurry the rows come first: what they are measured against chooses none.
+        tasks.insert(sum(plan.always for plan in plans) if hurried else 0, partial(self._bound, common))
         run_all(tasks, self._hear, workers=workers)
-        return self._table([*plans, common], workers)
+        solved = [plan for plan in plans if plan.solved is not None]
+        better = [lead for lead in plans if lead.lead and any(lead.stands_for(one) for one in solved if one != lead)]
+        return self._table([*(plan for plan in plans if plan not in better), common], workers)
+
+    def _leads(self) -> list[Attempt]:
+        """Return the leads that can be had in about the time, planned; of those of a public order the first."""
+        privacy = self.rows.privacy if "balls_in_bins" in self.rows.samplings else None
+        chosen: list[Attempt] = []
+        for budget in self.budgets:
+            tried = [self._plan(Attempt(*lead, lead=True)) for lead in leads(self.spec, budget, privacy)]
+            had = [plan for plan in tried if plan.spec is not None]
+            chosen += [plan for plan in had if plan.sampling is None][:1] + [plan for plan in had if plan.sampling]
+        return distinct(chosen)
 
     def _planned(self, attempts: list[Attempt]) -> list[Attempt]:
         """Plan all; where so many buffers cannot be had, or not in time, the most that can join them."""
@@ -265,9 +291,9 @@ class _Run:
     def _plan(self, plan: Attempt) -> Attempt:
         most = self._limit(plan)
         try:
-            plan.spec = self._with(plan.mechanism, plan.sampling)
+            plan.spec = self._with(plan.mechanism, plan.sampling, lead=plan.lead)
             mechanism = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
-            plan.needed = estimate(self._with(mechanism, plan.sampling), evidence=False)
+            plan.needed = estimate(self._with(mechanism, plan.sampling, lead=plan.lead), evidence=False)
             if plan.needed.seconds > most:
                 raise _OutOfTime(
                     f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
@@ -280,17 +306,18 @@ class _Run:
         return plan
 
     def _limit(self, plan: Attempt) -> float:
-        return self.most_seconds if plan.sampling is None else self.most_optimised
+        most = self.most_seconds if plan.sampling is None else self.most_optimised
+        return _LEAD * most if plan.lead else most
 
     def _takes_over(self, mechanism: dict[str, Any]) -> bool:
         """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
         return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
 
-    def _with(self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None) -> Spec:
+    def _with(self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None, *, lead: bool = False) -> Spec:
         """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
         sampled = {} if sampling is None else {"sampling": sampling}
         parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **sampled})
-        changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism)}
+        changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism, lead=lead)}
         return self.spec.model_copy(update={**changes, "sampling": parsed.sampling}).canonical()
 
     def _hear(self, news: _News) -> None:
@@ -319,7 +346,8 @@ class _Run:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self._with(plan.mechanism)
             if plan.spec is not None:
-                factorization = self._watched(plan, tell, partial(self._solve, plan))
+                more = _COMPILING if plan.lead else 0.0
+                factorization = self._watched(plan, tell, partial(self._solve, plan), more)
                 nu = _nu(factorization) if factorization is not None and plan.mechanism.get("nu") == "tune" else nu
             if plan.solved is not None:
                 plan.entries += calibrated(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
@@ -358,7 +386,7 @@ class _Run:
         plan.entries.append(row)
         plan.bound = factorization.certificate.lower_bound
         kept = self.budgets[-1] is not None and row.noise_vectors <= self.budgets[-1]
-        plan.solved = Solved(factorization, row) if self.rows.samplings or kept else None
+        plan.solved = Solved(factorization, row, plan.lead) if self.rows.samplings or kept else None
         return factorization
 
 

@@ -212,6 +212,7 @@ def recommend(rows: Sequence[Row], budget: int | None, *, late: bool = False) ->
     )
     first = chosen == fitting[0]
     standing = "has the smallest loss" if first else "has the fewest vectors within 0.1 % of the smallest loss"
+    standing += " of what was tried" if late else ""
     reason = f"{row.mechanism} {standing}{within}{gap}; it keeps {row.noise_vectors} vectors"
     return Recommendation(chosen, reason + _at_privacy(row, [rows[i] for i in fitting], late))
 
@@ -222,10 +223,16 @@ def _at_privacy(row: Row, others: Sequence[Row], late: bool) -> str:
         return ""
     scheme = SCHEMES[row.sampling or "fixed"]
     text = f"; under {scheme.title} its rmse is {row.rmse_at_privacy:.4g} ({row.method})"
+    alike = [other for other in others if (other.sampling is None) != (row.sampling is None)]
+    untried = late and all(other.mechanism == "identity" for other in alike)
     if row.sampling is None:
+        if untried:
+            return text + "; under sampling no correlated noise was tried in the time"
         return text + ("; the time did not last to try all under sampling" if late else ", and no sampling does better")
     text += f", counting on nobody knowing {scheme.secret}; without secrecy it is {row.rmse_without_secrecy:.4g}"
-    plain = next((other for other in others if other.sampling is None), None)
+    if untried:
+        return text + "; without sampling no correlated noise was tried in the time"
+    plain = next(iter(alike), None)
     if plain is None:
         return text
     return f"{text}; the best without sampling is {plain.mechanism} with {plain.rmse_at_privacy:.4g}"

@@ -29,8 +29,8 @@ _MOST_GAIN = 2.0
 """Times that a claim's noise is below a bound's, at most: 1.9 for C = I at epsilon 0.5, 1.2 and less for other C."""
 _CLAIM, _CLAIM_A_BIN = 0.5, 8e-3
 """Seconds that a claim takes, and for each bin: measured from 30 to 1000 bins, epsilon 0.5 to 8."""
-MANY_BINS, MOST_BINS_WORK = 1024, 1 << 26
-"""Bins from which on bounds take seconds, and rows times bins^2 that get them then."""
+MANY_BINS, MOST_BINS_WORK = 256, 1 << 26
+"""Bins from which on bounds take a part of a second and more, and rows times bins^2 that get them then."""
 _CALIBRATION = 5e-7
 """Seconds of a bound for each bin squared: measured from 1000 to 4096 bins."""
 
@@ -41,10 +41,12 @@ class Solved(NamedTuple):
     Attributes:
         factorization: its result.
         row: without sampling.
+        lead: whether it is calibrated however little time there is.
     """
 
     factorization: Factorization
     row: Row
+    lead: bool = False
 
 
 def chosen_samplings(
@@ -99,7 +101,7 @@ def with_many_bins(
         workers: how many calibrations run at a time.
     """
     pairs = [(one, scheme) for one in solved for scheme in rows.fitting(one.factorization) if _many(one, scheme)]
-    pairs.sort(key=lambda pair: _promise(pair[0].row))
+    pairs.sort(key=lambda pair: (not pair[0].lead, *_promise(pair[0].row)))
     kept = [pair for place, pair in enumerate(pairs, 1) if place * _bins(pair[0]) ** 2 <= MOST_BINS_WORK]
     by_place: list[list[Row | Refused]] = [[] for _ in kept]
 
@@ -114,8 +116,8 @@ def with_many_bins(
 
 def _in_time(rows: TableRows, one: Solved, scheme: SamplingScheme, deadline: Deadline) -> Row | Refused:
     needed = _CALIBRATION * _bins(one) ** 2 if scheme.claimed else 0.0
-    exempt = one.row.mechanism == "identity" and not _many(one, scheme)  # what all others are compared with
-    if not exempt and deadline.over(CALIBRATIONS, needed):
+    cheap = one.row.mechanism == "identity" and not _many(one, scheme)  # what all others are compared with
+    if not (one.lead or cheap) and deadline.over(CALIBRATIONS, needed):
         return _late(one.row, scheme.name, deadline.told("was not calibrated"))
     return rows.sampled(one.factorization, one.row, scheme)
 
@@ -149,16 +151,17 @@ def with_claims(
         solved: where they come from.
         budgets: vectors of state that recommendations may keep, ascending.
         hear: told the name of a scheme before each claim; what it raises ends all.
-        deadline: of the comparison; no claim begins that is not expected to end by it.
+        deadline: of the comparison; no claim begins that is not expected to end by it, but the first one and those of
+            the rows recommended.
     """
     by_digest = {one.factorization.spec_digest: one for one in solved}
     table, tested = ranked(table), set[tuple[str, str | None]]()
     while True:
-        place = _next_claim(table, tested, budgets)
+        place, chosen = _next_claim(table, tested, budgets)
         if place is None:
             return table, []
         row = table[place]
-        if deadline.over(CLAIMS, _CLAIM + _CLAIM_A_BIN * _bins(by_digest[row.spec_digest])):
+        if tested and not chosen and deadline.over(CLAIMS, _CLAIM + _CLAIM_A_BIN * _bins(by_digest[row.spec_digest])):
             reason = deadline.told("states a bound, and its claim was not tested")
             return table, [_late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
@@ -167,18 +170,21 @@ def with_claims(
         table = ranked([*table[:place], rows.verified(factorization, row), *table[place + 1 :]])
 
 
-def _next_claim(table: Sequence[Row], tested: set[tuple[str, str | None]], budgets: Sequence[int | None]) -> int | None:
-    """Return the row to verify next: the recommended ones, then the best few that may take their place."""
+def _next_claim(
+    table: Sequence[Row], tested: set[tuple[str, str | None]], budgets: Sequence[int | None]
+) -> tuple[int | None, bool]:
+    """Return the row to verify next, and whether it is recommended: those are first, then the best few others."""
     chosen = None
     for within in budgets:
         chosen = recommend(table, within)
         if chosen is not None and _bounded(table[chosen.row], tested):
-            return chosen.row
+            return chosen.row, True
     if chosen is None or len(tested) >= MOST_VERIFIED:
-        return None
+        return None, False
     budget, most = budgets[-1], _MOST_GAIN * (table[chosen.row].rmse_at_privacy or 0.0)
     fitting = (i for i, row in enumerate(table) if budget is None or row.noise_vectors <= budget)
-    return next((i for i in fitting if _bounded(table[i], tested) and (table[i].rmse_at_privacy or 0.0) < most), None)
+    near = (i for i in fitting if _bounded(table[i], tested) and (table[i].rmse_at_privacy or 0.0) < most)
+    return next(near, None), False
 
 
 def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:

@@ -116,7 +116,8 @@ class TableRows:
         if noise.epsilon is None or noise.delta is None:
             return ""
         target = f"--epsilon {noise.epsilon!r} --delta {noise.delta!r}"
-        return f" && factorize calibrate factors.safetensors {target}{scheme.options(options)}"
+        bounds = " --deterministic" if scheme.claimed and scheme.method(noise) == "deterministic" else ""
+        return f" && factorize calibrate factors.safetensors {target}{scheme.options(options)}{bounds}"
 
 
 def named(mechanism: dict[str, Any]) -> tuple[str, dict[str, Any], str | None]:

@@ -31,7 +31,8 @@ FEW = [
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four formulas in place of all mechanisms, whose searches would take their time here."""
     monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW)
-    monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
+    for name in ("optimised", "leads"):
+        monkeypatch.setattr(f"factorize.solvers.comparing.compare.{name}", lambda *_: [])
 
 
 def job(**changes: Any) -> RecommendRequest:
@@ -148,11 +149,13 @@ def test_what_the_time_did_not_last_for_is_told_with_the_way_out(monkeypatch: py
     found = advise(job(seconds=5), silent)
     _, note = found["notes"]
     assert found["mechanism"] == "identity" and found["converged"] and found["sampling"] == "poisson"
-    assert "the time, 5 s, did not last for " in note and "banded_square_root" in note
+    assert "the time, 5 processor seconds, did not last for " in note and "banded_square_root" in note
     assert note.endswith("give more: --seconds 30")
     table = comparison(request_of(job(seconds=5)), None, silent)
     late = [one["reason"] for one in table["refused"] if one["out_of_time"]]
-    assert all("the time for all, 5 s, does not last; give more (--seconds 30)" in reason for reason in late)
+    assert all(
+        "the time for all, 5 processor seconds, does not last; give more (--seconds 30)" in reason for reason in late
+    )
 
 
 @pytest.mark.parametrize(

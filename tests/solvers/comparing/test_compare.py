@@ -163,6 +163,7 @@ def test_what_takes_longer_than_its_estimate_or_fails_is_refused(quick, endless,
 def test_a_search_that_still_runs_when_the_time_for_solves_is_over_is_stopped(monkeypatch, quick, endless):
     """Nothing is expected to take time, so that all begin; once begun, all have run out of it."""
     monkeypatch.setattr(Deadline, "over", lambda _self, share, needed=0.0: share == SOLVES and needed == 0.0)
+    monkeypatch.setattr("factorize.solvers.comparing.compare.leads", lambda *_: [])
     table = compare(spec_of(6), seconds=60)
     late = {refused.mechanism: refused for refused in table.refused if refused.out_of_time}
     assert "was stopped after" in late["square_root"].reason and "--seconds 360" in late["square_root"].reason
