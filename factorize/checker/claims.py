@@ -135,7 +135,7 @@ def check_bound(report: Report, file: FactorFile, utility: Utility) -> None:
     elif not file.dual:
         report.refute(f"the lower bound {claim['objective']!r} ({claim['rule']}) has no evidence", of=LOWER_BOUND)
     else:
-        _compare(report, claim, lambda: utility.lower_bound, "strategy matrix", LOWER_BOUND)
+        _compare(report, claim, lambda: utility.lower_bound, LOWER_BOUND)
 
 
 def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> None:
@@ -147,20 +147,22 @@ def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> Non
         text = f"the class_lower_bound {claim['objective']!r} is not above the lower bound over all matrices"
         report.prove(text, of=CLASS_BOUND)
     else:
-        _compare(report, claim, lambda: utility.class_bound, "strategy matrix of the mechanism's class", CLASS_BOUND)
+        _compare(report, claim, lambda: utility.class_bound, CLASS_BOUND)
 
 
-def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerBound], members: str, of: str) -> None:
+def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerBound], of: str) -> None:
     """Compare a claimed bound over some matrices with the one that is proved."""
     stated, name = claim["objective"], "lower bound" if of == LOWER_BOUND else "class_lower_bound"
     try:
-        below = road().objective
+        bound = road()
     except OUT_OF_REACH as reason:
         report.leave(f"the {name} {stated!r} ({claim['rule']}): {reason}", of=[of])
         return
+    below = bound.objective
     report.require(
         stated <= below * (1 + TOLERANCE),
-        f"no {members} has an objective below {below!r} (claimed {stated!r}; claims may differ by {TOLERANCE:g})",
+        f"no strategy matrix has an objective below {below!r}, by the {bound.rule} (claimed {stated!r}; claims may "
+        f"differ by {TOLERANCE:g})",
         f"the {name} {stated!r} is not supported: proved is {below!r}",
         of=of,
     )

@@ -42,6 +42,7 @@ OUT_OF_REACH = (NotEnclosed, MemoryError)
 """Of a road; another may be left."""
 _LONG, _FAR = 128, 24
 """Steps in all, and between two participations, from which lower bounds are quicker without whole matrices."""
+_EQUAL = 1e-6  # relative, of squared norms: what float32 makes of equal ones is below it
 _QUICKER = 16
 """Multiplications of whole matrices in the time of a unit of a recursion's work: 2e9 and 1.2e8 a second."""
 
@@ -128,7 +129,9 @@ class Utility:
         """
         kind, strategy = self._spec["mechanism"]["kind"], self._strategy
         if kind == "banded" and strategy.structure == "banded":
-            return LowerBound.of(self._bound_in_band(), "dual of the band, over matrices with these bands")
+            once = allowed(self._spec["participation"], strategy.n).most == 1
+            members = "matrices with these bands" + ("" if once else " and columns of equal norm")
+            return LowerBound.of(self._bound_in_band(), f"dual of the band, over {members}")
         if strategy.scale is not None:
             raise NotEnclosed(f"the class {kind} has bounds without scaled columns")
         column = strategy.reading.column if strategy.n <= series.LARGEST else None
@@ -149,6 +152,9 @@ class Utility:
         square = self._workload.rows == self._strategy.n
         if rows is None or diagonals is None or not (square and self._strategy.bandwidth <= bands <= form.separation):
             raise NotEnclosed("these bands can overlap, A is not square, or the objective has no bound of this kind")
+        squares = self._strategy.column_norms.values
+        if form.most > 1 and not np.ptp(squares) <= _EQUAL * squares.max():
+            raise NotEnclosed("over several participations the bound is of columns of equal norm, which these have not")
         check_products()
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         return form.most * bound_in_band(weighted, diagonals if scale is None else diagonals * scale, bands) / rows[1]

@@ -1,6 +1,11 @@
 """The lower bound within a band, from C alone.
 
-For T = W A, any F and every Y of the class with unit diagonal, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 |T F|_* >= 2 tr(T F).
+The class is of matrices C with these bands whose squared columns are at most s^2 / k, s the sensitivity and k the most
+participations: of all matrices with the bands where k = 1, and of those with columns of equal norm for any k. Over
+several participations others can be better, since the columns of one pattern may share s^2 unevenly: for A = I, n = 2
+and k = 2 all C = diag(c, d) with c^2 + d^2 = s^2 are allowed. Y = k C^T C / s^2 has a diagonal of at most 1.
+
+For T = W A, any F and every such Y, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 |T F|_* >= 2 tr(T F).
 Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its absolute entries
 in the band, and tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and
 F = X^-1 T^T, the entries of F F^T in the band are zero off the diagonal, and T F = T X^-1 T^T is positive semidefinite:

@@ -162,6 +162,32 @@ def test_a_strategy_near_the_best_of_its_band_proves_nearly_as_much(
     assert optimum * (1 - 1e-3) <= bound_of(near) <= optimum
 
 
+def test_unequal_columns_of_one_pattern_are_outside_of_the_class() -> None:
+    """Prefix sums of 4 steps in 2 epochs, C diagonal: the least sum a_j / x_j with x_0 + x_2 = x_1 + x_3 = 1.
+
+    For equal x it is 2 (4 + 3 + 2 + 1) / 4, else ((2 + sqrt 2)^2 + (sqrt 3 + 1)^2) / 4, which is 4 % less.
+    """
+    epochs = {"kind": "fixed_epochs", "epochs": 2}
+    equal = solved({"kind": "prefix", "n": 4}, {"kind": "banded", "bands": 1}, epochs, OBJECTIVES[0], tolerance=1e-9)
+    bound = equal.certificate.class_lower_bound
+    assert bound is not None and bound.objective == pytest.approx(5.0, abs=1e-8)
+    report = check_factor_file(sealed(*parts(equal)))
+    (why,) = (entry["why"] for entry in report.claims if entry["claim"] == CLASS_BOUND)
+    assert "over matrices with these bands and columns of equal norm" in why
+
+    weights = np.sqrt([4.0, 3.0, 2.0, 1.0])
+    squares = weights / np.tile(weights[:2] + weights[2:], 2)
+    unequal = claimed(equal.spec, BandedMatrix(np.sqrt(squares)[None]))
+    least = ((2 + 2**0.5) ** 2 + (3**0.5 + 1) ** 2) / 4
+    assert unequal.certificate.loss.objective == pytest.approx(least, rel=1e-9) and least < 0.96 * bound.objective
+    assert unequal.certificate.class_lower_bound is None and not unequal.certificate.converged
+    manifest, tensors = parts(unequal)
+    assert check_factor_file(sealed(manifest, tensors)).supported
+    manifest["certificate"]["class_lower_bound"] = {"objective": 4.7, "rule": "mine"}
+    report = check_factor_file(sealed(manifest, tensors))
+    assert report.supported and not proved(report) and "of columns of equal norm" in str(report.not_checked)
+
+
 def test_classes_that_are_not_reached_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Multipliers of both signs beyond whole matrices, bands beyond them, and Toeplitz columns that overlap."""
     monkeypatch.setattr(classes, "LARGEST_WHOLE", 4)

@@ -40,7 +40,7 @@ function errors({ rmse, max_error, last_iterate }) {
 function bounded({ lower_bound, class_lower_bound, relative_gap, loss }, spec) {
   const objective = part(spec.objective);
   if (!lower_bound) {
-    const within = class_lower_bound ? ` Within its class nothing is below ${short(class_lower_bound.objective, 8)}.` : "";
+    const within = class_lower_bound ? ` Within its class nothing is below ${short(class_lower_bound.objective, 8)} ("${class_lower_bound.rule}").` : "";
     return `No lower bound over all matrices is known here. The objective ${objective} is ${short(loss.objective, 8)}.${within}`;
   }
   return `No matrix has an objective ${objective} below ${short(lower_bound.objective, 8)} ("${lower_bound.rule}"). This one has ${short(loss.objective, 8)}, which is ${percent(relative_gap)} above.`;
