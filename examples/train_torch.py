@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,7 +90,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sampling", choices=("fixed", "balls_in_bins"), default="fixed", help="how batches are made")
     parser.add_argument("--seed", type=int, help="of the noise, for figures that repeat; a real job leaves it out")
     args = parser.parse_args(argv)
-    warnings.filterwarnings("ignore", "Full backward hook is firing")  # torch's, about how Opacus hooks in
     began = time.monotonic()
     try:
         seed = args.seed

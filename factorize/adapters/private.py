@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -151,6 +152,8 @@ def make_private(
     planned, auditor, dataset, loading = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
     private = _private(planned, optimizer, ranks, seed=planned.job.secret, auditor=auditor, **options)
     wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
+    # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
+    warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
     loader = PrivateLoader(
         dataset,
         planned.order,

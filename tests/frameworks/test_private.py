@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,6 +135,11 @@ class TestWhatIsReleased:
         assert c == calibrate(
             factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=1e-5), clip_norm=0.7, divisor=SIZE
         )
+
+    def test_torch_does_not_warn_of_the_hooks(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(train(private())) == N
 
 
 class TestWithThePrivacyEngine:
