@@ -136,6 +136,7 @@ advisories: $(STAMP)
 # The checkout is what is installed, so links that an archive or a clone has turned into files are made again.
 $(STAMP): requirements-pip.lock requirements-dev.lock pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "factorize needs Python 3.11 or later: make PYTHON=python3.11 ...")'
+	@test -e $@ || echo "First an environment in $(VENV), once: about a minute and 1.3 GB"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-pip.lock
 	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements-dev.lock

@@ -40,6 +40,10 @@ SPECS: dict[str, dict[str, Any]] = {
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".demo").resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    say(
+        "About 40 s on two cores: a service solves and proves four specs, then a model trains on one.\n"
+        f"  Look at optimum.png and training.png in {folder}, at the address below while it runs, and at docs/start.md"
+    )
     with running_service(folder) as url:
         service = Service(url)
         digests = [solve(service, title, spec) for title, spec in SPECS.items()]

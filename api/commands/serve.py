@@ -45,6 +45,7 @@ def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fie
 
     Where callers need keys and there is none yet, the command that makes one is shown.
     """
+    remark("starting")  # before the imports, which take seconds on a busy machine
     from factorize.api.http.server import address, listen
     from factorize.api.settings import load_settings
     from factorize.api.telemetry import log_to_stderr
