@@ -30,6 +30,7 @@ from factorize.client.cache import replace_file
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
@@ -105,7 +106,7 @@ def clipped(update: Arrays, clip_norm: float) -> np.ndarray | None:
     return flat * min(1.0, clip_norm * SHRUNK / norm)
 
 
-class FederatedRounds:
+class FederatedRounds(Secret):
     """The server's part of federated training under one guarantee, in a file that survives the server.
 
     A round: `choose` or `admit`, then `add` for each answer, then `close`. What is released is the noisy sum of clipped

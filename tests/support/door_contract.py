@@ -1,0 +1,318 @@
+"""The contract of every door through which noise reaches a training job, and what a door shows to be tested.
+
+A door is what a job calls: the client's generator, torch's, an optimizer, a trainer, a transformation, rounds of a
+server. The tests of each environment run every rule on each of their doors (`check`). What does not exist in a door is
+said in its `not_here`, with the reason.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+from handmade import Handmade
+
+from factorize.certificate.sensitivity import Sensitivity
+from factorize.client.normals import keyed
+from factorize.errors import FactorizeError
+from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+EPOCHS, BATCHES, SIZE, CLIP = 2, 3, 2, 1.0
+N, EXAMPLES = EPOCHS * BATCHES, BATCHES * SIZE
+SEED, OTHER_SEED = 0x5EED_C0DE_5EED_C0DE_0123_4567_89AB_CDEF, 0xFEED << 100
+
+
+class Solved(Handmade):
+    """A strategy by hand with the spec that a receipt names."""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return {"digest": self.digest, "spec": {"workload": {"kind": "prefix", "n": N}}}
+
+
+def factors(name: str = "one", kind: str = "fixed_epochs") -> Any:
+    """Return a strategy by hand for the participation of the contract's jobs; another one has another name."""
+    apart = {"kind": kind, **({"epochs": EPOCHS} if kind == "fixed_epochs" else {"min_sep": BATCHES})}
+    decay = {"one": 0.5, "another": 0.25}[name]
+    stated = Sensitivity(2.0, "exact", "by hand", apart)
+    return Solved(ToeplitzMatrix(decay ** np.arange(N), N), stated, digest=name)
+
+
+def calibrated(held: Any, divisor: int | None = None, clip: float = CLIP) -> Calibration:
+    """Return the calibration of a strategy of `factors`."""
+    return calibrate(held.sensitivity, PrivacyTarget(epsilon=2.0, delta=1e-5), clip_norm=clip, divisor=divisor)
+
+
+class Mistake(NamedTuple):
+    """What a door does about a mistake.
+
+    Attributes:
+        outcome: `refused`; or `right` or `said`, which the act sees for itself.
+        act: makes the mistake, in an empty folder.
+        words: of the refusal.
+    """
+
+    outcome: str
+    act: Callable[[Path], Any]
+    words: str = ""
+
+
+class Door(ABC):
+    """A door: how a job begins, steps and goes on, and mistakes that it may make there.
+
+    Attributes:
+        name: as the table of docs/adapters.md has it.
+        not_here: rules that this door has nothing for, and why; a reason that begins with "right" says that what others
+            refuse is right here.
+        goes_on: whether a job may take its step rightly after it was refused.
+    """
+
+    name: ClassVar[str]
+    not_here: ClassVar[dict[str, str]] = {}
+    goes_on: ClassVar[bool] = True
+
+    @abstractmethod
+    def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Any:
+        """Return a run of `factors(name)`: from the first step, or from a state of `saved`."""
+
+    @abstractmethod
+    def step(self, run: Any) -> bytes:
+        """Take the next step as a job should, and return the bits that it releases."""
+
+    @abstractmethod
+    def taken(self, run: Any) -> int:
+        """Return how many rows of noise were spent."""
+
+    @abstractmethod
+    def saved(self, run: Any) -> Any:
+        """Return what a checkpoint keeps."""
+
+    @abstractmethod
+    def secrets(self, run: Any) -> list[Any]:
+        """Return the objects that hold the key."""
+
+    @abstractmethod
+    def end(self, run: Any) -> None:
+        """Let another run of this process make the same noise."""
+
+    def not_real(self, run: Any) -> None:
+        """Give complex numbers where real ones are asked for."""
+        raise NotImplementedError
+
+    def wrong_rows(self, run: Any) -> None:
+        """Give gradients that are not those of the batch's examples, or sums of other shapes."""
+        raise NotImplementedError
+
+    def mixing_loss(self, run: Any) -> None:
+        """Train with a loss in which an example changes the gradients of others."""
+        raise NotImplementedError
+
+    def partial_optimizer(self, run: Any) -> None:
+        """Leave a part of the trained parameters without noise."""
+        raise NotImplementedError
+
+    def narrow(self, run: Any) -> None:
+        """Round sums to half precision before the noise is added."""
+        raise NotImplementedError
+
+    def early(self, run: Any) -> None:
+        """Have examples take part again before the participation allows it, in the step after their first."""
+        raise NotImplementedError
+
+    def more(self) -> dict[str, Mistake]:
+        """Return what else the table of docs/adapters.md says of this door, by row."""
+        return {}
+
+    def mistaken(self, run: Any, name: str, words: str) -> bytes | None:
+        """See that a mistake is refused before anything is spent, and return what the step then releases.
+
+        None where the job has to begin again.
+        """
+        refused(lambda: getattr(self, name)(run), words)
+        assert self.taken(run) == 0, "nothing was spent"
+        return self.step(run) if self.goes_on else None
+
+
+def check(door: Door, rule: str, folder: Path) -> None:
+    """Run one rule on a door, or see that the door says why it has nothing for it."""
+    row, hold = RULES[rule]
+    reason, own = door.not_here.get(rule), getattr(type(door), rule, None)
+    if reason is None:
+        hold(door, folder)
+        expected = "right" if rule in RIGHT else "refused"
+    else:
+        assert len(reason.split()) > 3 and own in (None, getattr(Door, rule, None)), f"{door.name}: {rule}"
+        expected = "right" if reason.startswith("right") else "-"
+    assert cells().get((row, door.name), "-") == expected
+
+
+def check_more(door: Door, folder: Path) -> None:
+    """Run the mistakes that a door names itself, and compare what the table says of it in all other rows."""
+    found, contract = door.more(), {row for row, _ in RULES.values()}
+    for number, mistake in enumerate(found.values()):
+        (own := folder / str(number)).mkdir()
+        if mistake.outcome == "refused":
+            refused(lambda act=mistake.act, own=own: act(own), mistake.words)  # type: ignore[misc]
+        else:
+            mistake.act(own)
+    table = {row: cell for (row, name), cell in cells().items() if name == door.name and row not in contract}
+    assert table == {row: found[row].outcome if row in found else "-" for row in table} and found.keys() <= table.keys()
+
+
+def refused(act: Callable[[], Any], words: str) -> None:
+    """See that an act is refused by an error of ours, with a sentence that names the fault and a way out."""
+    with pytest.raises(FactorizeError) as caught:
+        act()
+    told = str(caught.value)
+    assert re.search(words, told), told
+    assert re.search(r"[;:,] \w+", told), f"no way out: {told}"
+
+
+def _bits(door: Door, folder: Path, steps: int = N) -> list[bytes]:
+    """Return what an undisturbed run releases."""
+    run = door.begin(folder)
+    found = [door.step(run) for _ in range(steps)]
+    door.end(run)
+    return found
+
+
+def _state(door: Door, folder: Path, steps: int = 3) -> Any:
+    run = door.begin(folder)
+    for _ in range(steps):
+        door.step(run)
+    state = door.saved(run)
+    door.end(run)
+    return state
+
+
+def _other_seed(door: Door, folder: Path) -> None:
+    state = _state(door, folder / "one")
+    refused(lambda: door.step(door.begin(folder / "two", seed=OTHER_SEED, state=state)), "seed|commitment")
+
+
+def _other_factorization(door: Door, folder: Path) -> None:
+    state = _state(door, folder / "one")
+    words = "factorization|commitment|digest"
+    refused(lambda: door.step(door.begin(folder / "two", name="another", state=state)), words)
+
+
+def _other_scale(door: Door, folder: Path) -> None:
+    state = _state(door, folder / "one")
+    refused(lambda: door.step(door.begin(folder / "two", clip=2 * CLIP, state=state)), "sigma|scale|clip")
+
+
+def _fork(door: Door, folder: Path) -> None:
+    run = door.begin(folder)
+    with mock.patch("os.getpid", return_value=1):
+        refused(lambda: door.step(run), "fork")
+    door.end(run)
+
+
+def _copy(door: Door, folder: Path) -> None:
+    run = door.begin(folder / "one")
+    first = door.step(run)
+    for secret in door.secrets(run):
+        for act in (copy.copy, copy.deepcopy, pickle.dumps):
+            refused(lambda act=act, secret=secret: act(secret), "key|seed|same noise")  # type: ignore[misc]
+    after = door.step(run)
+    door.end(run)
+    assert [first, after] == _bits(door, folder / "two", 2)
+
+
+def _past_n(door: Door, folder: Path) -> None:
+    run = door.begin(folder)
+    for _ in range(N):
+        door.step(run)
+    refused(lambda: door.step(run), rf"past n={N}|all {N} steps are taken")
+    assert door.taken(run) == N
+    door.end(run)
+
+
+def _resumed(door: Door, folder: Path) -> None:
+    state = _state(door, folder / "one")
+    run = door.begin(folder / "two", state=state)
+    again = [door.step(run) for _ in range(N - 3)]
+    door.end(run)
+    assert again == _bits(door, folder / "three")[3:]
+
+
+def _state_without_key(door: Door, folder: Path) -> None:
+    state = _state(door, folder)
+    kept = [state, repr(state).encode(), pickle.dumps(state)] if not isinstance(state, bytes) else [state]
+    text = b"".join(part for part in kept if isinstance(part, bytes))
+    keys = [keyed(generator, SEED, "one") for generator in ("sfc64", "shake128", "torch", "jax")]
+    numbers = [SEED.to_bytes(16, "little"), SEED.to_bytes(16, "big"), str(SEED).encode(), f"{SEED:x}".encode()]
+    for key in keys:
+        numbers += [key, key.hex().encode(), key[:8], repr(key)[2:-1].encode()]
+    assert len(text) > 50 and not any(number in text for number in numbers)
+
+
+def _twin(door: Door, folder: Path) -> None:
+    run = door.begin(folder / "one")
+    door.step(run)
+    refused(lambda: door.begin(folder / "two"), "alive in this process")
+    door.end(run)
+
+
+def _short_seed(door: Door, folder: Path) -> None:
+    refused(lambda: door.begin(folder, seed=2**64 - 1), "seed")
+
+
+def _early(door: Door, folder: Path) -> None:
+    run = door.begin(folder)
+    door.step(run)
+    refused(lambda: door.early(run), "participation|early|apart")
+    assert door.taken(run) == 1
+    door.end(run)
+
+
+def _mistake(name: str, words: str) -> Callable[[Door, Path], None]:
+    def rule(door: Door, folder: Path) -> None:
+        run = door.begin(folder / "one")
+        found = door.mistaken(run, name, words)
+        door.end(run)
+        if found is not None:
+            assert found == _bits(door, folder / "two", 1)[0], "nothing is lost"
+
+    return rule
+
+
+RULES: dict[str, tuple[str, Callable[[Door, Path], None]]] = {
+    "other_seed": ("a checkpoint of another seed", _other_seed),
+    "other_factorization": ("a checkpoint of another factorization", _other_factorization),
+    "other_scale": ("a checkpoint of another clip norm, and so of another scale", _other_scale),
+    "fork": ("a fork of the process after the noise was made", _fork),
+    "copy": ("a copy or a pickle of what holds the key", _copy),
+    "twin": ("a second generator of one noise in a process, as a notebook's cell that runs twice makes", _twin),
+    "short_seed": ("a secret seed below 2^64", _short_seed),
+    "past_n": ("a step after the last", _past_n),
+    "not_real": ("complex numbers", _mistake("not_real", "complex|real|floating")),
+    "narrow": ("sums rounded to half precision before the noise", _mistake("narrow", "float16|half")),
+    "wrong_rows": (
+        "gradients whose rows are not the batch's examples, or of other shapes",
+        _mistake("wrong_rows", "shape|rows|examples"),
+    ),
+    "mixing_loss": ("a loss in which an example changes the gradients of others", _mistake("mixing_loss", "example")),
+    "partial_optimizer": ("trained parameters without noise", _mistake("partial_optimizer", "parameter")),
+    "early": ("examples that come back before the participation allows it", _early),
+    "resumed": ("a restart from a checkpoint", _resumed),
+    "state_without_key": ("a checkpoint that somebody reads", _state_without_key),
+}
+"""By name: the row of the table in docs/adapters.md, and what has to hold."""
+RIGHT = ("resumed", "state_without_key")
+
+
+def cells() -> dict[tuple[str, str], str]:
+    """Return the table of docs/adapters.md, by row and column."""
+    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text().split("## Mistakes", 1)[1]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    return {(row[0], door): cell for row in table[2:] for door, cell in zip(table[0][1:], row[1:], strict=True)}
