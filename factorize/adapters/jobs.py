@@ -241,6 +241,8 @@ class TrainingJob:
         if self.ranks > 1 and sampling != "fixed":
             message = f"sampling={sampling!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
             raise InvalidParameter(message, field="sampling")
+        if users is not None and sampling != "fixed":  # each example is sampled for itself
+            ParticipationAuditor({"kind": "single"}, 1, users=users, groups=1)
         if self.seed is not None:
             secret_seed(self.seed, self.order_seed)
         squares = self._squares()
@@ -286,6 +288,9 @@ class TrainingJob:
         """Plan the same public batches in every epoch."""
         seed, remainder = self.order_seed, self.remainder
         order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=seed, remainder=remainder)
+        taking_part = order if self.users is None else order.of_users(numbered_users(self.users))
+        if self.source.automatic:
+            taking_part.check(order.participation)
         factors = self.source.find(len(order), order.participation)
         target = PrivacyTarget(epsilon=self.epsilon, delta=self.delta)
         if squares is None:
@@ -294,7 +299,7 @@ class TrainingJob:
             second = squares.find(len(order), order.participation)
             moments = calibrate_moments(factors, second, target, **self._scale)
             planned = Planned(self, factors, moments.first, order, second=second, moments=moments)
-        order.check(planned.calibration.sensitivity.participation, factors.steps)
+        taking_part.check(planned.calibration.sensitivity.participation, factors.steps)
         return planned
 
     def _cyclic_poisson(self) -> Planned:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from opacus.data_loader import wrap_collate_with_empty
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, Sampler, default_collate
 
+from factorize.adapters.given import EmptyCollate, GivenData, empty_like
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
@@ -17,31 +17,46 @@ from factorize.training.orders import Order
 from factorize.training.sampling import CyclicPoisson
 
 
-class PrivateLoader:
+class _Pass(Sampler[list[int]]):
+    """The indices of each part of a batch that is left of a loader's pass."""
+
+    def __init__(self, loader: PrivateLoader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return sum(len(parts) for _, parts, _ in self._loader.parts_left())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _, parts, _ in self._loader.parts_left():
+            yield from (part.tolist() for part in parts)
+
+
+class PrivateLoader(DataLoader[Any]):
     """Batches in the order that the sensitivity covers; each pass goes on from the optimizer's step.
 
     Args:
-        dataset: with `__len__` and `__getitem__`.
+        given: data set, batch size, and arguments of the `DataLoader` that fetches.
         order: indices of every step.
         optimizer: whose auditor checks each batch.
         passes: number of equal passes that the order is cut into.
         physical: examples per part of a batch, None for whole batches; balls in bins have their own.
-        loading: arguments of the `DataLoader` that fetches them.
+        axis: of the examples in a batch.
         share: (rank, ranks): of every batch, the examples rank, rank + ranks and so on.
 
     Raises:
-        InvalidParameter: no example for a part, or a batch with fewer examples than ranks.
+        InvalidParameter: no example for a part, a batch with fewer examples than ranks, or with a field that an empty
+            batch cannot have, where batches may be empty.
     """
 
     def __init__(
         self,
-        dataset: Any,
+        given: GivenData,
         order: Order | CyclicPoisson | BallsInBins,
         optimizer: CorrelatedOptimizer,
         *,
         passes: int,
         physical: int | None,
-        loading: dict[str, Any],
+        axis: int = 0,
         share: tuple[int, int] = (0, 1),
     ) -> None:
         if physical is not None:
@@ -49,12 +64,16 @@ class PrivateLoader:
         if share[1] > 1 and min(len(order[step]) for step in range(len(order))) < share[1]:
             message = f"a batch has fewer examples than the {share[1]} ranks; use larger ones"
             raise InvalidParameter(message, field="batch_size")
-        self.dataset, self.order, self._shared = dataset, order, share
+        padded = isinstance(order, BallsInBins) and order.physical_batch is not None
+        loading = given.loading
+        if not isinstance(order, Order) and not padded:
+            collate = loading.get("collate_fn") or default_collate
+            loading = {**loading, "collate_fn": EmptyCollate(collate, empty_like(collate([given.dataset[0]]), axis))}
+        super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
+        self.__dict__["batch_size"] = given.batch_size  # a batch sampler has torch leave it out, and others look for it
+        self.order, self._shared = order, share
         self._optimizer, self._physical = optimizer, physical
         self._per_pass = len(order) // passes
-        collate = wrap_collate_with_empty(collate_fn=loading.pop("collate_fn", None) or default_collate)
-        collate([dataset[0]])  # what an empty batch looks like
-        self._loading = {**loading, "collate_fn": collate}
 
     def __len__(self) -> int:
         """Return the number of steps of one pass."""
@@ -75,16 +94,19 @@ class PrivateLoader:
         Raises:
             InvalidParticipation: the order is at its end, or a step was not taken.
         """
-        step = self._optimizer.noise.step
-        if step >= len(self.order):
+        left = self.parts_left()
+        if not left:
             raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers another pass")
-        stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
-        parts = [self._parts(t) for t in range(step, stop)]
-        flat = [part.tolist() for some, _ in parts for part in some]
-        fetched = iter(DataLoader(self.dataset, batch_sampler=flat, **self._loading))
-        for t, (some, masks) in zip(range(step, stop), parts, strict=True):
+        fetched = super().__iter__()
+        for t, some, masks in left:
             self._optimizer.expect(self._share(t), masks=masks)
             yield self._signalled(fetched, len(some))
+
+    def parts_left(self) -> list[tuple[int, list[np.ndarray], np.ndarray | None]]:
+        """Return each step that is left of this pass, the indices of its parts, and which of them do not pad."""
+        step = self._optimizer.noise.step
+        stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
+        return [(t, *self._parts(t)) for t in range(step, stop)]
 
     def _signalled(self, fetched: Iterator[Any], count: int) -> Iterator[Any]:
         """Yield the parts of one step, and tell the optimizer of each whether it is the last."""

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
-from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.adapters.clipping import clipped_sums
+from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
@@ -20,6 +20,8 @@ from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import Calibration
 from factorize.training.bins_audit import BinsAuditor
+
+__all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 
 
 class CorrelatedOptimizer(Secret, DPOptimizer):
@@ -38,6 +40,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         calibration: its own.
         seed: a secret integer, `secrets.randbits(128)`.
         auditor: told of every batch before the step; without it the order is the caller's promise alone.
+        model: that is trained; an optimizer over a part of it, or over another one's parameters, is then refused.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Attributes:
@@ -45,8 +48,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         auditor: the auditor, or None.
 
     Raises:
-        InvalidParameter: the calibration belongs to another factorization, or counts on sampling without an auditor.
+        InvalidParameter: the calibration belongs to another factorization, or counts on sampling without an auditor; or
+            the optimizer needs more than a released gradient.
     """
+
+    _step_supports_amp_scaling = True  # has a GradScaler set `grad_scale` here before it calls `step`
 
     def __init__(
         self,
@@ -56,11 +62,13 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         *,
         seed: int,
         auditor: ParticipationAuditor | BinsAuditor | None = None,
+        model: torch.nn.Module | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
         _refuse_ranks(optimizer, alone=type(self) is CorrelatedOptimizer)
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
+        check_optimizer(optimizer, model)
         _check_auditor(calibration, auditor)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
@@ -75,6 +83,23 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             max_grad_norm=calibration.clip_norm,
             expected_batch_size=calibration.divisor,
             loss_reduction="sum" if calibration.divisor is None else "mean",
+        )
+
+    @property
+    def grad_scale(self) -> object:
+        """1: there is nothing to undo.
+
+        Raises:
+            InvalidParameter: where a `GradScaler` sets one.
+        """
+        return 1
+
+    @grad_scale.setter
+    def grad_scale(self, scale: object) -> None:
+        raise InvalidParameter(
+            "a GradScaler multiplied the loss, by 65,536 at first, so that clipping leaves nothing but directions; "
+            "call loss.backward() and optimizer.step() without it, and use bfloat16, which needs none",
+            field="optimizer",
         )
 
     def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
@@ -243,19 +268,4 @@ def _check_auditor(calibration: Calibration, auditor: ParticipationAuditor | Bin
             f"epsilon={calibration.epsilon} counts on {what}; use make_private, which samples so, or give the {kind} "
             "that is told of every sampled batch",
             field="auditor",
-        )
-
-
-def refuse_sampling(loader: Any) -> None:
-    """Refuse a data loader that samples at random in every step, as `PrivacyEngine` makes by default.
-
-    Raises:
-        InvalidParticipation: it does. No sensitivity here covers that order; for banded C there is cyclic sampling.
-    """
-    sampler = getattr(loader, "batch_sampler", None)
-    if isinstance(sampler, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
-        raise InvalidParticipation(
-            f"the loader's {type(sampler).__name__} draws Poisson samples, and correlated noise needs a fixed order; "
-            "use poisson_sampling=False, or make_private(sampling='cyclic_poisson') with a banded C",
-            field="data",
         )

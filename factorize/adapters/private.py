@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
@@ -12,13 +13,12 @@ import numpy as np
 import torch
 from opacus import GradSampleModule
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.validators import ModuleValidator
-from torch.utils.data import DataLoader
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
+from factorize.adapters.given import GRAD_SAMPLE_MODES, GivenData, check_model, check_optimizer
 from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob, adam_workload
 from factorize.adapters.loader import PrivateLoader
-from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
+from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.statement import PrivacyStatement
@@ -57,6 +57,8 @@ def make_private(
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     loss_reduction: Literal["mean", "sum"] = "mean",
+    grad_sample_mode: Literal["hooks", "functorch"] = "hooks",
+    batch_first: bool = True,
     users: Sequence[Any] | np.ndarray | None = None,
     order_seed: int = 0,
     seed: int | None = None,
@@ -79,9 +81,9 @@ def make_private(
         model: without layers that mix examples (batch norm); Opacus says which. In Opacus's
             `DifferentiallyPrivateDistributedDataParallel`, on every rank of a job, each rank gets its share of every
             batch.
-        optimizer: over the model's parameters.
-        data: a `DataLoader`, whose data set, batch size, collation and workers are kept and whose order is replaced; or
-            a data set, with `batch_size`.
+        optimizer: over all parameters that the model trains.
+        data: a `DataLoader` over all examples, whose data set, batch size, collation and workers are kept and whose
+            `shuffle=True` is replaced, which the statement notes; or a data set, with `batch_size`.
         spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
         epsilon: of (epsilon, delta)-DP.
         delta: of (epsilon, delta)-DP.
@@ -99,7 +101,10 @@ def make_private(
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out` or `replace_one`.
         loss_reduction: of the caller's loss over a batch.
-        users: user of each example; a user with two examples in a step is then refused, and epsilon is per user.
+        grad_sample_mode: of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are some.
+        batch_first: of Opacus's `GradSampleModule`: whether examples are the first axis of the model's inputs.
+        users: user of each example; an order in which a user takes part more often than the sensitivity covers is
+            refused, and epsilon is per user.
         order_seed: public, of the fixed order.
         seed: secret, of noise and sampling; drawn here if None. A job that restarts must keep it, and all ranks of one
             must have the same.
@@ -122,48 +127,48 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         ConditionNotMet: sampling with a C that is not banded.
     """
-    if isinstance(model, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
-        message = (
-            f"a {type(model).__name__} would add noise in every process; give the model inside it, on one device, or "
-            "in Opacus's DifferentiallyPrivateDistributedDataParallel for all ranks"
-        )
-        raise InvalidParameter(message, field="model")
+    if grad_sample_mode not in GRAD_SAMPLE_MODES:
+        known = " or ".join(GRAD_SAMPLE_MODES)
+        message = f"grad_sample_mode={str(grad_sample_mode)[:20]!r} makes no gradient of each example here; use {known}"
+        raise InvalidParameter(message, field="grad_sample_mode")
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     joint = adaptive == "joint"
 
-    def plan() -> tuple[tuple[Planned, AnyAuditor, Any, dict[str, Any]], dict[str, Any]]:
+    def plan() -> tuple[tuple[Planned, AnyAuditor, GivenData], dict[str, Any]]:
         inner = getattr(optimizer, "original_optimizer", optimizer)
+        check_model(model)
+        check_optimizer(inner, model)
         if joint:
             check_adam(inner)
         betas = inner.param_groups[0]["betas"] if joint else (0.0, 0.0)
         workload = partial(adam_workload, "iterate", betas[0]) if betas[0] else partial(workload_of, inner)
         source = FactorSource(spec, workload, memory, bands, url, store, solve)
-        errors = ModuleValidator.validate(model, strict=False)
-        if errors:
-            raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
-        dataset, size, loading = _data(data, batch_size, sampling)
+        given = GivenData.read(data, batch_size, sampling=sampling, remainder=remainder)
         privacy = epsilon, delta, clip_norm, adjacency
         batching = sampling, seed, order_seed, remainder, physical_batch_size
         noise = source, users, calibration, adaptive, second, betas[1]
-        job = TrainingJob(len(dataset), size, epochs, *(privacy + batching + noise), overflow, SAMPLINGS, ranks)
+        job = TrainingJob(
+            len(given.dataset), given.batch_size, epochs, *(privacy + batching + noise), overflow, SAMPLINGS, ranks
+        )
         planned = job.plan()
-        return (planned, planned.auditor(), dataset, loading), planned.shared
+        return (planned, planned.auditor(), given), planned.shared
 
-    planned, auditor, dataset, loading = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
+    planned, auditor, given = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
     private = _private(planned, optimizer, ranks, seed=planned.job.secret, auditor=auditor, **options)
-    wrapped = GradSampleModule(model, loss_reduction=loss_reduction)
+    functorch = grad_sample_mode == "functorch"
+    wrapped = GradSampleModule(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
     warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
     loader = PrivateLoader(
-        dataset,
+        given,
         planned.order,
         private,
         passes=epochs,
         physical=physical_batch_size,
-        loading=loading,
+        axis=0 if batch_first else 1,
         share=(own_rank(), ranks) if ranks > 1 else (0, 1),
     )
-    statement = planned.statement()
+    statement = replace(planned.statement(), replaced=given.replaced)
     if receipt is not None and (ranks == 1 or own_rank() == 0):
         noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
         receipt.begin(
@@ -184,23 +189,6 @@ def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> Co
         return joint(optimizer, planned.factors, planned.second, planned.moments, **options)
     kind = CorrelatedOptimizer if ranks == 1 else ReplicatedOptimizer
     return kind(optimizer, planned.factors, planned.calibration, **options)
-
-
-def _data(data: Any, batch_size: int | None, sampling: str) -> tuple[Any, int, dict[str, Any]]:
-    """Return the data set, the batch size, and what else of a loader is kept."""
-    if not isinstance(data, DataLoader):
-        if batch_size is None:
-            raise InvalidParameter(
-                "a data set has no batch size; give batch_size=, or a DataLoader", field="batch_size"
-            )
-        return data, batch_size, {}
-    if sampling != "cyclic_poisson":
-        refuse_sampling(data)
-    size = batch_size if batch_size is not None else data.batch_size
-    if size is None:
-        raise InvalidParameter("the loader has a batch sampler of its own; give batch_size=", field="batch_size")
-    kept = ("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-    return data.dataset, size, {name: getattr(data, name) for name in kept}
 
 
 def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:

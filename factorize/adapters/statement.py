@@ -10,6 +10,9 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration
 
+MAX_MEANINGFUL_EPSILON = 20.0
+"""Above it a likelihood ratio of e^20, 5 x 10^8, is allowed, and the statement warns."""
+
 
 @dataclass(frozen=True)
 class PrivacyStatement:
@@ -27,6 +30,7 @@ class PrivacyStatement:
         ranks: processes that train together, each with its share of every batch and of the noise.
         moments: where the squares of gradients are released with noise of their own: the noise of both.
         users: number of users, where the unit is one.
+        replaced: a sentence for each setting of the caller's that the job took another for.
     """
 
     calibration: Calibration
@@ -40,6 +44,22 @@ class PrivacyStatement:
     ranks: int = 1
     moments: JointMoments | None = None
     users: int | None = None
+    replaced: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the guarantee should know beside it, one sentence each."""
+        notes, epsilon, delta = list(self.replaced), self.calibration.epsilon, self.delta
+        units = self.examples if self.users is None else self.users
+        if delta is not None and delta * units > 1:
+            notes.append(
+                f"Warning: delta {delta:g} is above 1/{units}: publishing the data of one {self.unit} would satisfy it."
+            )
+        if epsilon is not None and epsilon > MAX_MEANINGFUL_EPSILON:
+            notes.append(
+                f"Warning: epsilon {epsilon:g} is above {MAX_MEANINGFUL_EPSILON:g}: it rules out next to no attack."
+            )
+        return notes
 
     @property
     def delta(self) -> float | None:
@@ -50,9 +70,9 @@ class PrivacyStatement:
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        own = {key: value for key, value in vars(self).items() if key not in ("calibration", "moments")}
+        own = {key: value for key, value in vars(self).items() if key not in ("calibration", "moments", "replaced")}
         noise = self.calibration if self.moments is None else self.moments
-        return {**noise.document(), **own, "delta": self.delta}
+        return {**noise.document(), **own, "delta": self.delta, "notes": self.notes}
 
     def __str__(self) -> str:
         """One paragraph for a log or a model card."""
@@ -66,11 +86,12 @@ class PrivacyStatement:
                 f" Sums of squares of clipped gradients have noise of sigma {self.moments.second.sigma_of_sums:.6g} by "
                 f"factorization {self.moments.digests[1]}, and the sensitivity is of both."
             )
+        said = "".join(f" {note}" for note in self.notes)
         return (
             f"({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, "
             f"over {self.steps} steps{together} on {self.used} of {self.examples} examples ({self.sampling} order, "
             f"participation {dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.divisor}, "
             f"noise multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} "
             f"({c.sensitivity.kind}: {c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters "
-            f"is not covered.{second}{secret}"
+            f"is not covered.{second}{secret}{said}"
         )

@@ -61,6 +61,24 @@ class Order:
             return dict(self._made_for)
         return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
 
+    def of_users(self, users: np.ndarray) -> Order:
+        """Return the order in which users take part, one index for each.
+
+        Args:
+            users: number of each example's user.
+
+        Raises:
+            InvalidParticipation: a user has several examples in one step.
+        """
+        try:
+            return Order([users[batch] for batch in self._batches], epochs=self.epochs, participation=self._made_for)
+        except InvalidParameter:
+            raise InvalidParticipation(
+                "a user has several examples in one batch, and epsilon per user allows one clipped gradient of each; "
+                "keep one example of each user, or make one example of all that a user has",
+                field="users",
+            ) from None
+
     def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
         """Refuse an order that the sensitivity does not cover.
 

@@ -91,6 +91,7 @@ class JointAdam(CorrelatedOptimizer):
         floor: of the roots of second moments; by default the standard deviation of the second moments' noise, to the
             power 1/2.
         auditor: see `CorrelatedOptimizer`.
+        model: see `CorrelatedOptimizer`.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Attributes:
@@ -110,12 +111,13 @@ class JointAdam(CorrelatedOptimizer):
         seed: int,
         floor: float | None = None,
         auditor: ParticipationAuditor | None = None,
+        model: torch.nn.Module | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
         inner = getattr(optimizer, "original_optimizer", optimizer)
         noise = moments.second.sigma_of_means or moments.second.sigma_of_sums
         adam = MomentAdam(inner, noise**0.5 if floor is None else floor)
-        super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, **options)
+        super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, model=model, **options)
         self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)
         self._squares: list[torch.Tensor] | None = None
 

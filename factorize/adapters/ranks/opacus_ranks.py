@@ -29,6 +29,7 @@ def correlated_optimizer(
     *,
     seed: int,
     auditor: Any = None,
+    model: torch.nn.Module | None = None,
     **options: Unpack[TorchNoiseOptions],
 ) -> CorrelatedOptimizer:
     """Return the optimizer with correlated noise that takes the place of one that Opacus made.
@@ -39,6 +40,7 @@ def correlated_optimizer(
         calibration: its own; `divisor` is that of the batch of all ranks together.
         seed: a secret integer, the same on all ranks.
         auditor: told of every batch before the step, by `expect(indices)` with the indices of each rank's part.
+        model: that is trained; see `CorrelatedOptimizer`.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Raises:
@@ -56,7 +58,7 @@ def correlated_optimizer(
             "grad_sample_mode='hooks' (one process, DDP), or clip yourself and take NoiseGenerator (fully_shard)",
             field="optimizer",
         )
-    return made(optimizer, factors, calibration, seed=seed, auditor=auditor, **options)
+    return made(optimizer, factors, calibration, seed=seed, auditor=auditor, model=model, **options)
 
 
 class ReplicatedOptimizer(CorrelatedOptimizer):

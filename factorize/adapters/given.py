@@ -1,0 +1,298 @@
+"""What a torch job is given: model, optimizer and data, used as they are or refused by name before anything is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
+from opacus.validators import ModuleValidator
+from torch.nn.parameter import is_lazy
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from factorize.errors import InvalidParameter, InvalidParticipation
+
+GRAD_SAMPLE_MODES = ("hooks", "functorch")
+"""Modes of Opacus that compute a gradient of each example for every layer."""
+_KEPT = (
+    *("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
+    *("generator", "prefetch_factor", "persistent_workers", "in_order"),
+)
+_MAX_NAMES = 3  # of parameters in a message
+
+
+@dataclass(frozen=True)
+class GivenData:
+    """The data of a job.
+
+    Attributes:
+        dataset: with `__len__` and `__getitem__`.
+        batch_size: examples per step.
+        loading: arguments of the loader that fetches them.
+        replaced: a sentence for each setting of the caller's loader that the job's order takes the place of.
+    """
+
+    dataset: Any
+    batch_size: int
+    loading: dict[str, Any]
+    replaced: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, data: Any, batch_size: int | None, *, sampling: str, remainder: str) -> GivenData:
+        """Return the data of a loader, or a data set with a batch size.
+
+        Args:
+            data: what the caller gave.
+            batch_size: what the caller gave.
+            sampling: of the job.
+            remainder: of the job's order.
+
+        Raises:
+            InvalidParameter: no batch size or two, data without a length, or a loader that contradicts the job.
+            InvalidParticipation: the loader's sampler chooses other examples than the job's order.
+        """
+        if not isinstance(data, DataLoader):
+            _check_dataset(data)
+            if batch_size is None:
+                message = "a data set has no batch size; give batch_size=, or a DataLoader"
+                raise InvalidParameter(message, field="batch_size")
+            return cls(data, batch_size, {})
+        _check_dataset(data.dataset)
+        batches = _plain_batches(data)
+        if batch_size is not None and batch_size != batches.batch_size:
+            message = (
+                f"batch_size={batch_size}, and the loader has {batches.batch_size}; leave batch_size out, or give the "
+                "data set in place of the loader"
+            )
+            raise InvalidParameter(message, field="batch_size")
+        if batches.drop_last and remainder == "pad":
+            message = "the loader has drop_last=True and the job remainder='pad'; leave one out"
+            raise InvalidParameter(message, field="remainder")
+        kept = {name: getattr(data, name) for name in _KEPT if hasattr(data, name)}
+        return cls(data.dataset, batches.batch_size, kept, tuple(_replaced(batches, sampling)))
+
+
+def refuse_sampling(loader: Any) -> None:
+    """Refuse a data loader in another order than that of its data, where nobody audits the batches.
+
+    `PrivacyEngine` draws Poisson samples by default, and `shuffle=True` draws a new order in every epoch: the steps of
+    an example are then as close as two neighbours, and the sensitivity of fixed epochs does not cover them.
+
+    Raises:
+        InvalidParticipation: it samples, shuffles, or leaves examples out.
+    """
+    if isinstance(_plain_batches(loader).sampler, RandomSampler):
+        raise InvalidParticipation(
+            "the loader has shuffle=True, a new order in every epoch, and the sensitivity is for one order that every "
+            "epoch repeats; shuffle once (torch.utils.data.Subset(data, permutation)), give the optimizer an auditor, "
+            "or use make_private, which makes the order",
+            field="data",
+        )
+
+
+def _plain_batches(loader: Any) -> BatchSampler:
+    """Return what makes a loader's batches, if every epoch takes every example once.
+
+    Raises:
+        InvalidParticipation: it does not.
+    """
+    batches, examples = getattr(loader, "batch_sampler", None), len(loader.dataset)
+    if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
+        raise InvalidParticipation(
+            f"the loader's {type(batches).__name__} draws Poisson samples, and correlated noise needs a fixed order; "
+            "use poisson_sampling=False, or make_private(data set, sampling='cyclic_poisson') with a banded C",
+            field="data",
+        )
+    if batches is None:
+        message = "the loader has batch_size=None, so that an item may be any number of examples; give it a batch size"
+        raise InvalidParameter(message, field="batch_size")
+    own = type(loader).__iter__ is not DataLoader.__iter__
+    sampler: Any = getattr(batches, "sampler", None)
+    random = type(sampler) is RandomSampler and not sampler.replacement and len(sampler.data_source) == examples
+    whole = (random or type(sampler) is SequentialSampler) and len(sampler) == examples
+    if type(batches) is BatchSampler and whole and not own:
+        return batches
+    maker = loader if own else batches if type(batches) is not BatchSampler else sampler
+    raise InvalidParticipation(
+        f"the loader's {type(maker).__name__} decides which of the {examples} examples take part, and when, and the "
+        "sensitivity is for an order of all of them. For a part of the data give torch.utils.data.Subset(data, "
+        "indices); leave a DistributedSampler out, since every rank gets its share of each batch; else give the data "
+        "set with batch_size=",
+        field="data",
+    )
+
+
+def _replaced(batches: BatchSampler, sampling: str) -> Iterable[str]:
+    """Yield a sentence for each setting of a loader that the job's order takes the place of."""
+    order = "one public permutation (order_seed), which every epoch repeats" if sampling == "fixed" else sampling
+    if isinstance(batches.sampler, RandomSampler):
+        yield f"The loader's shuffle=True was replaced by {order}."
+    if batches.drop_last and sampling != "fixed":
+        yield f"The loader's drop_last=True was replaced by {order}: sizes of batches are random."
+
+
+def _check_dataset(dataset: Any) -> None:
+    """Refuse data that have no order of their own."""
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InvalidParameter(
+            f"{type(dataset).__name__} has no length or no index, so that nobody knows which examples a step holds; "
+            "give a data set with __len__ and __getitem__ (list(stream), for one that fits into the memory)",
+            field="data",
+        )
+
+
+def check_model(model: torch.nn.Module) -> None:
+    """Refuse a model whose examples have no gradients of their own here.
+
+    Raises:
+        InvalidParameter: see the messages.
+    """
+    for name, module in model.named_modules():
+        reason = _misfit(module)
+        if reason is not None:
+            raise InvalidParameter(f"{name or 'the model'} {reason}", field="model")
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not trained:
+        raise InvalidParameter("no parameter of the model has requires_grad; thaw what is trained", field="model")
+    complex_ones = [name for name, p in trained if p.is_complex()]
+    if complex_ones:
+        message = f"{_listed(complex_ones)}: complex parameters; hold the real and the imaginary part apart"
+        raise InvalidParameter(message, field="model")
+    errors = ModuleValidator.validate(model, strict=False)
+    if errors:
+        raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
+
+
+def _misfit(module: torch.nn.Module) -> str | None:
+    """Return why a module cannot be part of a private model, and the way out; None where it can."""
+    own = list(module.parameters(recurse=False))
+    if isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+        return (
+            f"is a {type(module).__name__}, which would add noise in every process; give the model inside it, on one "
+            f"device, or in Opacus's {DifferentiallyPrivateDistributedDataParallel.__name__} for all ranks"
+        )
+    if type(module).__name__ == "FullyShardedDataParallel":
+        return "is sharded by FSDP1; clip in your own loop over a model of fully_shard, and take NoiseGenerator"
+    if isinstance(module, AbstractGradSampleModule) or hasattr(module, "autograd_grad_sample_hooks"):
+        return "is wrapped by Opacus already; give the model before it was wrapped, or take CorrelatedOptimizer"
+    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+        return "is compiled, and Opacus's hooks do not see into it; give the model that was not compiled (_orig_mod)"
+    if any(is_lazy(p) for p in own):
+        return "has parameters without a shape yet; call the model once on a batch, and make the optimizer after that"
+    if getattr(module, "gradient_checkpointing", False) is True:
+        return "has gradient checkpointing on, which runs hooks twice; turn it off, and give physical_batch_size="
+    if not module.training and any(p.requires_grad for p in own):
+        return "is in eval mode, where Opacus takes no gradients; call model.train(), or freeze its parameters"
+    return None
+
+
+def check_optimizer(optimizer: Any, model: torch.nn.Module | None = None) -> None:
+    """Refuse an optimizer that a released gradient does not suffice, or that is not of all that the model trains.
+
+    Args:
+        optimizer: of torch.
+        model: the whole model, where it is known.
+
+    Raises:
+        InvalidParameter: see the messages.
+    """
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        message = (
+            f"{type(optimizer).__name__} computes several gradients in a step, and one is released; use SGD or Adam"
+        )
+        raise InvalidParameter(message, field="optimizer")
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise InvalidParameter("SparseAdam takes sparse gradients, and noise is dense; use Adam", field="optimizer")
+    if model is None:
+        return
+    named = {id(p): (name, p) for name, p in model.named_parameters()}
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    strange = [f"one of shape {tuple(p.shape)}" for p in held if id(p) not in named]
+    if strange:
+        message = (
+            f"the optimizer holds parameters that are not the model's: {_listed(strange)}; make it of this model's"
+        )
+        raise InvalidParameter(message, field="optimizer")
+    ids = {id(p) for p in held}
+    left = [name for key, (name, p) in named.items() if p.requires_grad and key not in ids]
+    if left:
+        raise InvalidParameter(
+            f"the optimizer leaves out {_listed(left)}, which the model trains, so that its raw gradients would stand "
+            "beside the statement; give the optimizer all of them, or freeze these (requires_grad=False)",
+            field="optimizer",
+        )
+    stale = [name for key, (name, p) in named.items() if key in ids and not p.requires_grad and p.grad is not None]
+    if stale:
+        raise InvalidParameter(
+            f"{_listed(stale)}: frozen, and still with a gradient, by which the optimizer would move it without noise; "
+            "call optimizer.zero_grad(), or leave it out of the optimizer",
+            field="optimizer",
+        )
+
+
+def _listed(names: list[str]) -> str:
+    shown, more = ", ".join(names[:_MAX_NAMES]), len(names) - _MAX_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+@dataclass(frozen=True)
+class EmptyCollate:
+    """Collates examples as the caller does, and no examples into a batch of the same fields.
+
+    Attributes:
+        collate: the caller's.
+        empty: the batch of no example.
+    """
+
+    collate: Callable[[list[Any]], Any]
+    empty: Any
+
+    def __call__(self, examples: list[Any]) -> Any:
+        """Return a batch."""
+        return self.collate(examples) if examples else self.empty
+
+
+def empty_like(batch: Any, axis: int = 0) -> Any:
+    """Return a batch of no example, made of a batch of one: tensors without a row, and lists without an item.
+
+    Args:
+        batch: tensors, in dicts, lists and tuples; a list without a tensor holds one thing, such as a text, of each
+            example.
+        axis: of the examples.
+
+    Raises:
+        InvalidParameter: a field of another type, of which nobody knows what it is without examples.
+    """
+    if torch.is_tensor(batch) and batch.dim() > axis:
+        return batch.narrow(axis, 0, 0)
+    if batch is None:
+        return None
+    if isinstance(batch, Mapping):
+        parts: Any = {key: empty_like(value, axis) for key, value in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return parts
+        empty = copy(batch)
+        empty.update(parts)
+        return empty
+    if isinstance(batch, (list, tuple)):
+        parts = [] if len(batch) == 1 and not _has_tensors(batch) else [empty_like(part, axis) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    what = f"tensor of {batch.dim()} axes" if torch.is_tensor(batch) else type(batch).__name__
+    raise InvalidParameter(
+        f"a batch of the loader has a field of type {what}, and sampled batches may be empty: nobody knows what "
+        "it is then; have collate_fn give tensors or lists with one entry for each example, or leave the field out",
+        field="data",
+    )
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_tensors(part) for part in value.values())
+    return torch.is_tensor(value) or (isinstance(value, (list, tuple)) and any(_has_tensors(part) for part in value))

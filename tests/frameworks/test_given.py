@@ -1,0 +1,269 @@
+"""What the callers of a torch job give: used as it is, or refused by name before a step, and never replaced in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from handmade import handmade
+from opacus import GradSampleModule
+from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N, factors
+from test_private import data, network, private, train
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from factorize.adapters.given import empty_like
+from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
+from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
+from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+SGD = torch.optim.SGD
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(EXAMPLES))
+
+
+class Own(SequentialSampler):
+    """A sampler of the caller's own class, whatever it does."""
+
+
+class Mixed(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
+LOADERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a part": (lambda d: DataLoader(d, SIZE, sampler=SubsetRandomSampler(range(9))), "SubsetRandomSampler.*Subset"),
+    "the first ones": (lambda d: DataLoader(d, SIZE, sampler=SequentialSampler(range(9))), "SequentialSampler"),
+    "by weight": (lambda d: DataLoader(d, SIZE, sampler=WeightedRandomSampler([1.0] * EXAMPLES, EXAMPLES)), "Weighted"),
+    "replacement": (lambda d: DataLoader(d, SIZE, sampler=RandomSampler(d, replacement=True)), "RandomSampler"),
+    "fewer": (lambda d: DataLoader(d, SIZE, sampler=RandomSampler(d, num_samples=SIZE)), "RandomSampler"),
+    "ranks": (lambda d: DataLoader(d, SIZE, sampler=DistributedSampler(d, 2, 0)), "DistributedSampler.*its share"),
+    "own sampler": (lambda d: DataLoader(d, SIZE, sampler=Own(d)), "Own decides"),
+    "own batches": (lambda d: DataLoader(d, batch_sampler=[[0, 1], [0, 2]]), "list decides"),
+    "own loader": (lambda d: Mixed(d, SIZE), "Mixed decides"),
+    "no batches": (lambda d: DataLoader(d, batch_size=None), "batch_size=None"),
+    "a stream": (lambda _d: DataLoader(Stream(), SIZE), "Stream has no length"),
+    "an iterator": (iter, "has no length"),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_loaders_that_choose_for_themselves_are_refused(name: str) -> None:
+    make, said = LOADERS[name]
+    for options in ({}, {"sampling": "cyclic_poisson", "bands": 2}):
+        with pytest.raises(FactorizeError, match=said):
+            private(loader=make(data()), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"loader": DataLoader(data(), SIZE), "batch_size": SIZE + 1}, "batch_size=9, and the loader has 8"),
+        ({"loader": DataLoader(data(), SIZE, drop_last=True), "remainder": "pad"}, "drop_last=True"),
+        ({"grad_sample_mode": "ew"}, "use hooks or functorch"),
+        ({"grad_sample_mode": "ghost"}, "use hooks or functorch"),
+        ({"seed": 42}, "seed=42"),
+        ({"seed": SECRET, "order_seed": SECRET}, "public seed"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        private(**options)
+
+
+def test_a_shuffle_gives_way_to_the_public_order_and_the_statement_says_so() -> None:
+    plain, shuffled = private(loader=DataLoader(data(), SIZE)), private(loader=DataLoader(data(), SIZE, shuffle=True))
+    batches = private(loader=DataLoader(data(), batch_sampler=BatchSampler(SequentialSampler(data()), SIZE, False)))
+    assert plain.statement.notes == batches.statement.notes == []
+    (note,) = shuffled.statement.notes
+    assert "shuffle=True was replaced by one public permutation" in note and note in str(shuffled.statement)
+    assert all(np.array_equal(a, b) for a, b in zip(plain.loader.order, shuffled.loader.order, strict=True))
+    with pytest.raises(InvalidParticipation, match="shuffle=True"):
+        refuse_sampling(DataLoader(data(), SIZE, shuffle=True))
+    refuse_sampling(DataLoader(data(), SIZE))
+
+
+def test_numbers_that_guarantee_little_are_warned_of() -> None:
+    said = str(private(epsilon=21.0, delta=0.03).statement)
+    assert f"delta 0.03 is above 1/{EXAMPLES}" in said and "epsilon 21 is above 20" in said
+
+
+def lazy() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.LazyLinear(5), torch.nn.Linear(5, 3))
+
+
+def checkpointed() -> torch.nn.Module:
+    model = network()
+    model.gradient_checkpointing = True
+    return model
+
+
+def in_place() -> torch.nn.Module:
+    model = network()
+    model[1].compile()
+    return model
+
+
+def imaginary() -> torch.nn.Module:
+    model = network()
+    model.register_parameter("phase", torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64)))
+    return model
+
+
+MODELS: dict[str, tuple[Callable[[], Any], str]] = {
+    "eval": (lambda: network().eval(), r"0 is in eval mode.*model.train\(\)"),
+    "a layer in eval": (lambda: torch.nn.Sequential(network(), network().eval()), "1.0 is in eval mode"),
+    "lazy": (lazy, "0 has parameters without a shape"),
+    "compiled": (lambda: torch.compile(network()), "compiled"),
+    "compiled in place": (in_place, "1 is compiled"),
+    "checkpointing": (checkpointed, "gradient checkpointing"),
+    "wrapped": (lambda: GradSampleModule(network()), "wrapped by Opacus"),
+    "parallel": (lambda: torch.nn.Sequential(torch.nn.DataParallel(network())), "0 is a DataParallel"),
+    "frozen": (lambda: network().requires_grad_(False), "no parameter"),
+    "complex": (imaginary, "phase: complex"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch's compiler, about itself
+@pytest.mark.parametrize("name", MODELS)
+def test_models_without_gradients_of_examples_are_refused(name: str) -> None:
+    make, said = MODELS[name]
+    model = make()
+    with pytest.raises(InvalidParameter, match=said):
+        private(model=model, kind=lambda parameters, lr: SGD(network().parameters(), lr=lr))
+
+
+def stale(model: torch.nn.Module) -> Any:
+    model(torch.zeros(1, 6)).sum().backward()
+    model[0].requires_grad_(False)
+    return SGD(model.parameters(), lr=0.1)
+
+
+OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a part": (lambda m: SGD(m[0].parameters(), lr=0.1), "leaves out 2.weight, 2.bias"),
+    "another": (lambda _m: SGD(network().parameters(), lr=0.1), r"not the model's: one of shape \(5, 6\)"),
+    "stale": (stale, "0.weight, 0.bias: frozen, and still with a gradient"),
+    "LBFGS": (lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS computes several gradients"),
+    "sparse": (lambda m: torch.optim.SparseAdam(m.parameters()), "SparseAdam takes sparse"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_that_are_not_of_the_whole_model_are_refused(name: str) -> None:
+    make, said = OPTIMIZERS[name]
+    noise = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, divisor=SIZE)
+    for door in (
+        lambda model, optimizer: private(model=model, kind=lambda parameters, lr: optimizer),
+        lambda model, optimizer: CorrelatedOptimizer(optimizer, factors(), noise, seed=SECRET, model=model),
+        lambda model, optimizer: correlated_optimizer(optimizer, factors(), noise, seed=SECRET, model=model),
+    ):
+        model = network()
+        with pytest.raises(InvalidParameter, match=said):
+            door(model, make(model))
+
+
+def test_a_scaler_is_refused_before_a_row_is_spent() -> None:
+    made = private()
+    scaler = torch.amp.GradScaler("cpu")
+    x, y = next(iter(made.loader))
+    scaler.scale(torch.nn.functional.cross_entropy(made.model(x), y)).backward()
+    with pytest.raises(InvalidParameter, match="GradScaler"):
+        scaler.step(made.optimizer)
+    assert made.optimizer.noise.step == 0
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "cyclic_poisson", "balls_in_bins", "random_allocation"])
+def test_users_of_several_examples_are_refused_before_anything_is_solved(sampling: str) -> None:
+    def solve(spec: Any) -> Any:
+        raise AssertionError("solved")
+
+    users = np.arange(EXAMPLES) // 2
+    with pytest.raises(FactorizeError, match=r"a user has several examples|order is not the participation"):
+        private("auto", solve=solve, sampling=sampling, bands=2, users=users)
+
+
+class Named(Dataset[Any]):
+    """Examples with tensors and a text, and as many other fields as are given."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"x": data()[i][0], "y": data()[i][1], "name": f"{i}.png", **self.fields}
+
+
+def test_empty_batches_of_texts_are_steps_of_noise() -> None:
+    bands = handmade(ToeplitzMatrix(np.array([1.0, 0.4]), 3 * EXAMPLES))
+    made = private(bands, loader=DataLoader(Named(extra=("a", 1)), 1), sampling="cyclic_poisson")
+    sizes = []
+    for _ in range(EPOCHS):
+        for batch in made.loader:
+            sizes.append(len(batch["y"]))
+            assert len(batch["name"]) == len(batch["x"]) == len(batch["y"])
+            torch.nn.functional.cross_entropy(made.model(batch["x"]), batch["y"]).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+    assert 0 in sizes and made.optimizer.noise.step == 3 * EXAMPLES
+
+
+def test_what_is_empty_without_examples() -> None:
+    one = {"x": torch.ones(1, 3), "names": ["a"], "pair": (torch.ones(1), ["b"]), "no": None}
+    empty = empty_like(one)
+    assert empty["x"].shape == (0, 3) and empty["names"] == [] and empty["no"] is None
+    assert empty["pair"][0].shape == (0,) and empty["pair"][1] == []
+    assert empty_like(torch.ones(4, 1, 2), axis=1).shape == (4, 0, 2)
+    for wrong in ({"count": 1}, torch.tensor(1.0), "text"):
+        with pytest.raises(InvalidParameter, match="nobody knows"):
+            empty_like(wrong)
+    counted = DataLoader(Named(), 1, collate_fn=lambda some: {"x": torch.stack([e["x"] for e in some]), "n": len(some)})
+    bands = handmade(ToeplitzMatrix(np.array([1.0, 0.4]), 3 * EXAMPLES))
+    with pytest.raises(InvalidParameter, match="field of type int"):
+        private(bands, loader=counted, sampling="cyclic_poisson")
+
+
+def test_the_loader_is_one_of_torch() -> None:
+    given = DataLoader(
+        data(), SIZE, num_workers=2, collate_fn=lambda some: tuple(map(torch.stack, zip(*some, strict=True)))
+    )
+    loader = private(loader=given, physical_batch_size=3).loader
+    assert isinstance(loader, DataLoader) and loader.dataset is given.dataset
+    assert (loader.batch_size, loader.num_workers, loader.collate_fn) == (SIZE, 2, given.collate_fn)
+    assert len(loader) == N // EPOCHS and next(iter(loader))[0].shape == (3, 6)
+
+
+def test_settings_of_opacus_are_passed_on() -> None:
+    one, other = private(), private(grad_sample_mode="functorch")
+    assert other.model.force_functorch and not one.model.force_functorch
+    for a, b in zip(train(one, 1), train(other, 1), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+    assert private(batch_first=False).model.batch_first is False
+
+
+def test_autocast_around_a_step_changes_no_bit() -> None:
+    one, other = private(), private()
+    for made, enabled in ((one, False), (other, True)):
+        x, y = next(iter(made.loader))
+        torch.nn.functional.cross_entropy(made.model(x), y).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            made.optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
