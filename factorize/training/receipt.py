@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.quantities import ClaimRefused
@@ -28,10 +26,7 @@ if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
     from factorize.auditor import ParticipationAuditor
     from factorize.format.factors import CertifiedFactors
-    from factorize.privacy import Calibration
-    from factorize.training.bins import BallsInBins
     from factorize.training.bins_audit import BinsAuditor
-    from factorize.training.orders import Order
 
 _STATED = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
 
@@ -203,58 +198,6 @@ class Receipt:
     def _read(self) -> bytes | None:
         """Return what the file holds, None where there is none."""
         return self.path.read_bytes() if self.path.exists() else None
-
-
-class OrderRecord:
-    """Writes the receipt of a run whose batches its orders tell.
-
-    Args:
-        receipt: begun here.
-        calibration: scale and guarantee of the run, which does not count on sampling.
-        factors: of C.
-        orders: of the run; several where machines with examples of their own are summed.
-        unit: whose data one contribution is: `example` or `user`.
-        dtype: of the noise.
-        commitments: see `Receipt.begin`.
-
-    Raises:
-        InvalidParameter: no orders; or as of `Receipt.begin`.
-    """
-
-    def __init__(
-        self,
-        receipt: Receipt,
-        calibration: Calibration,
-        factors: CertifiedFactors,
-        orders: Sequence[Order | BallsInBins],
-        *,
-        unit: str = "example",
-        dtype: str = "float32",
-        commitments: Sequence[str] = (),
-    ) -> None:
-        from factorize.adapters.statement import PrivacyStatement
-        from factorize.auditor import ParticipationAuditor
-
-        if not orders:
-            raise InvalidParameter("a receipt says who took part when; call check(order) first", field="receipt")
-        seen = [np.concatenate([order[t] for t in range(len(order) // order.epochs)]) for order in orders]
-        sizes = [int(indices.max(initial=-1)) + 1 for indices in seen]
-        self._orders, self._starts = list(orders), np.cumsum([0, *sizes[:-1]])
-        self._auditor = ParticipationAuditor.of(calibration, factors.steps, unit=unit)
-        used = sum(len(np.unique(indices)) for indices in seen)
-        about = factors.digest, factors.steps, sum(sizes), used, "fixed", unit
-        statement = PrivacyStatement(calibration, *about, users=sum(sizes) if unit == "user" else None)
-        receipt.begin(statement, [factors], self._auditor, generator="sfc64", dtype=dtype, commitments=commitments)
-
-    def record(self, step: int) -> None:
-        """Write that a step is about to be released.
-
-        Raises:
-            InvalidParticipation: the participation excludes it.
-            OSError: the receipt cannot be written.
-        """
-        batches = [start + order[step] for start, order in zip(self._starts, self._orders, strict=True)]
-        self._auditor.record(np.concatenate(batches))
 
 
 def _described(

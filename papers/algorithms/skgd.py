@@ -25,10 +25,11 @@ from papers.algorithms.filtered_noise import standard_row
 from papers.algorithms.sketches import Draw, Sketch
 from papers.training.clip import Rows, clipped_sum
 from papers.training.ftrl import Observer, Run, unobserved
+from papers.training.order_record import OrderRecord
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
-    from factorize.training.receipt import OrderRecord, Receipt
+    from factorize.training.receipt import Receipt
 
 PartialGradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From (weights of shape (d,), coordinates U) to the partial derivatives of all examples, shape (examples, len(U))."""
@@ -181,8 +182,6 @@ def independent_releases(lengths: Lengths) -> Factorization:
 
 
 def _record(receipt: Receipt, noise: Calibration | None, lengths: Lengths) -> OrderRecord:
-    from factorize.training.receipt import OrderRecord
-
     if noise is None or noise.divisor is None:
         raise InvalidParameter("a run without noise guarantees nothing; leave its receipt out", field="receipt")
     order = full_batch(noise.divisor, lengths.total)

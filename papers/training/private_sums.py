@@ -18,8 +18,9 @@ from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bins import BallsInBins
 from factorize.training.orders import Order
-from factorize.training.receipt import OrderRecord, Receipt
+from factorize.training.receipt import Receipt
 from papers.training.clip import Contributions, clipped_sum
+from papers.training.order_record import OrderRecord
 
 
 class NoiseSource(Protocol):

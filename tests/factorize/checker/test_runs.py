@@ -22,7 +22,8 @@ from factorize.checker.receipt import check_receipt
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import InvalidParameter
 from factorize.training import fixed_order
-from factorize.training.receipt import OrderRecord, Receipt
+from factorize.training.receipt import Receipt
+from papers.training.order_record import OrderRecord
 
 EXAMPLES, BATCH, EPOCHS, N = 24, 6, 3, 12
 SECRET = 0x9E3779B97F4A7C15F39CC0605CEDC834
