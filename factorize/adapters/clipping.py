@@ -1,4 +1,6 @@
-"""Sums of clipped per-example gradients, in float64 whatever the gradients are in.
+"""Per-example gradients, row by row, and their clipped sums, in float64 whatever the gradients are in.
+
+An example is clipped by its norm over all parameters, so that row i has to be example i's in each of them.
 
 A rounding before the noise is no post-processing: the calibrated sensitivity is that of the exact sum. What is lost in
 float16 or bfloat16, in a norm that float32 adds up (torch's is low by 1e-2 at 7 x 10^7 entries, and by more for some
@@ -7,7 +9,9 @@ strides), or in a matrix product that TF32 makes, lets one example move the sum 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,6 +20,49 @@ from factorize.errors import InvalidParameter
 _DIGITS = 24  # of float32
 _ENTRIES = 1 << 20  # that are widened at a time
 _SHRUNK = 1 - 2.0**-40  # for the roundings of norms, factors and products in float64
+
+
+def example_rows(parameters: Sequence[tuple[str, Any]], examples: int | None = None) -> list[torch.Tensor]:
+    """Return the gradients of all parameters by example, shapes (examples, *shape), of all backward passes together.
+
+    Args:
+        parameters: names, and parameters with Opacus's `grad_sample`.
+        examples: of the batch; where nobody told, or no parameter has as many, the parameters have to agree.
+
+    Raises:
+        InvalidParameter: a parameter has none, or other rows than the batch has examples.
+    """
+    found = [(name, p, _passes(name, p)) for name, p in parameters]
+    rows = [tuple(len(each) for each in passes) for _, _, passes in found]
+    as_told = [each for each in rows if sum(each) == examples]
+    expected = Counter(as_told or rows).most_common(1)[0][0]
+    for (name, p, passes), own in zip(found, rows, strict=True):
+        if own != expected:
+            counts = [" + ".join(map(str, each)) for each in (own, expected)]
+            raise InvalidParameter(
+                f"{name} has {counts[0]} per-example gradients, and the batch has {counts[1]} examples: its layer works"
+                " on inputs without the batch's axis in front (position ids of shape (tokens,) or "
+                "(1, tokens), an expert's share of the tokens, time first), so that no row is one example's; expand "
+                "them to (batch, ...), or register a grad sampler with Opacus",
+                field="model",
+            )
+        if any(each.shape[1:] != p.shape for each in passes):
+            shapes = [tuple(each.shape[1:]) for each in passes]
+            raise InvalidParameter(f"{name} of shape {tuple(p.shape)} has gradients of shape {shapes}", field="model")
+    return [passes[0] if len(passes) == 1 else torch.cat(passes) for _, _, passes in found]
+
+
+def _passes(name: str, parameter: Any) -> list[torch.Tensor]:
+    """Return a parameter's per-example gradients by backward pass."""
+    samples = getattr(parameter, "grad_sample", None)
+    if samples is None:
+        raise InvalidParameter(
+            f"{name} has no per-example gradient: the loss does not use it, its layer is in eval mode, or the model is "
+            "not the one in Opacus's GradSampleModule; call model.train(), and freeze (requires_grad=False) what a "
+            "step may leave out before the job is made private",
+            field="model",
+        )
+    return samples if isinstance(samples, list) else [samples]
 
 
 def clipped_sums(
@@ -63,12 +110,26 @@ def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
 
 def _factors(samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None) -> torch.Tensor:
     """Return what each example's gradient is multiplied by, shape (examples,): 0 where it is not finite."""
-    squares = _squares(samples[0])
-    for sample in samples[1:]:
-        squares = squares + _squares(sample).to(squares.device)
+    squares = squared_norms(samples)
     factors = (clip_norm * _SHRUNK / squares.sqrt()).clamp(max=1.0)
     counts = squares.isfinite() if counted is None else squares.isfinite() & counted.to(squares.device)
     return torch.where(counts, factors, torch.zeros_like(factors))
+
+
+def squared_norms(samples: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the squared norm of each example's gradient over all parameters, float64, shape (examples,).
+
+    Raises:
+        InvalidParameter: parameters have different numbers of examples, which would be added up by broadcasting.
+    """
+    rows = sorted({len(sample) for sample in samples})
+    if len(rows) > 1:
+        message = f"gradients of {rows} examples: every parameter needs one row for each example of the batch"
+        raise InvalidParameter(message, field="model")
+    squares = _squares(samples[0])
+    for sample in samples[1:]:
+        squares = squares + _squares(sample).to(squares.device)
+    return squares
 
 
 def _squares(sample: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import JointMoments, calibrate_moments
-from factorize.adapters.statement import PrivacyStatement
+from factorize.adapters.statement import LossCheck, PrivacyStatement
 from factorize.auditor import ParticipationAuditor, numbered_users
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
@@ -89,13 +89,19 @@ class Planned:
         noise = {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
         return {**batches, **order, "adaptive": job.adaptive, "factorization": self.factors.digest, **noise}
 
-    def statement(self) -> PrivacyStatement:
-        """Return what the job guarantees; per user, where examples have users."""
+    def statement(self, loss: LossCheck = "not_looked_at") -> PrivacyStatement:
+        """Return what the job guarantees; per user, where examples have users.
+
+        Args:
+            loss: how the job makes sure that the loss does not mix examples.
+        """
         job, factors = self.job, self.factors
         used = len(np.unique(np.concatenate(list(self.order)))) if isinstance(self.order, Order) else job.examples
         unit, users = ("example", None) if job.users is None else ("user", int(numbered_users(job.users).max()) + 1)
         about = factors.digest, factors.steps, job.examples, used, job.sampling, unit
-        return PrivacyStatement(self.calibration, *about, self.overflow_delta, job.ranks, self.moments, users)
+        return PrivacyStatement(
+            self.calibration, *about, self.overflow_delta, job.ranks, self.moments, users, loss=loss
+        )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.given import EmptyCollate, GivenData, empty_like
 from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.rehearsal import Part, Randomness, Rehearsal, altered_batches, rare_example
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.training.bins import BallsInBins
@@ -38,6 +39,7 @@ class PrivateLoader(DataLoader[Any]):
         given: data set, batch size, and arguments of the `DataLoader` that fetches.
         order: indices of every step.
         optimizer: whose auditor checks each batch.
+        rehearsal: of the optimizer, for which the loader hands out batches of its own first.
         passes: number of equal passes that the order is cut into.
         physical: examples per part of a batch, None for whole batches; balls in bins have their own.
         axis: of the examples in a batch.
@@ -53,6 +55,7 @@ class PrivateLoader(DataLoader[Any]):
         given: GivenData,
         order: Order | CyclicPoisson | BallsInBins,
         optimizer: CorrelatedOptimizer,
+        rehearsal: Rehearsal,
         *,
         passes: int,
         physical: int | None,
@@ -72,8 +75,10 @@ class PrivateLoader(DataLoader[Any]):
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
         self.__dict__["batch_size"] = given.batch_size  # a batch sampler has torch leave it out, and others look for it
         self.order, self._shared = order, share
-        self._optimizer, self._physical = optimizer, physical
+        self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
         self._per_pass = len(order) // passes
+        self._sampled = not isinstance(order, Order) and not padded  # sizes of batches depend on their examples
+        self._rare: int | None = None
 
     def __len__(self) -> int:
         """Return the number of steps of one pass."""
@@ -99,8 +104,12 @@ class PrivateLoader(DataLoader[Any]):
             raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers another pass")
         fetched = super().__iter__()
         for t, some, masks in left:
-            self._optimizer.expect(self._share(t), masks=masks)
-            yield self._signalled(fetched, len(some))
+            if t != self._optimizer.noise.step:
+                raise InvalidParticipation(
+                    f"the batch of step {t - 1} was handed out, and its step not taken; call step() once for each "
+                    "batch, or examples and noise part ways"
+                )
+            yield self._signalled(t, some, masks, fetched)
 
     def parts_left(self) -> list[tuple[int, list[np.ndarray], np.ndarray | None]]:
         """Return each step that is left of this pass, the indices of its parts, and which of them do not pad."""
@@ -108,12 +117,48 @@ class PrivateLoader(DataLoader[Any]):
         stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
         return [(t, *self._parts(t)) for t in range(step, stop)]
 
-    def _signalled(self, fetched: Iterator[Any], count: int) -> Iterator[Any]:
-        """Yield the parts of one step, and tell the optimizer of each whether it is the last."""
-        for i in range(count):
-            if count > 1:
-                self._optimizer.signal_skip_step(do_skip=i < count - 1)
-            yield next(fetched)
+    def _signalled(
+        self, step: int, parts: list[np.ndarray], masks: np.ndarray | None, fetched: Iterator[Any]
+    ) -> Iterator[Any]:
+        """Yield the parts of a step, after their rehearsals, and tell the optimizer of each whether it is the last."""
+        rehearsal, audited = self._rehearsal, False
+        for i, indices in enumerate(parts):
+            wanted = rehearsal.wanted and i == 0
+            before = Randomness.now() if wanted else None
+            batch = next(fetched)
+            if len(parts) > 1:
+                self._optimizer.signal_skip_step(do_skip=i < len(parts) - 1)
+            examples = len(indices) if masks is None else int(masks[i].sum())
+            while True:
+                if wanted and examples > 1:
+                    batch = yield from rehearsal.passes(self._part((step, i), indices, before or Randomness.now()))
+                if not audited:
+                    self._optimizer.expect(self._share(step), masks=masks)
+                    audited = True
+                rehearsal.examples, rehearsal.again = examples, False
+                yield batch
+                rehearsal.examples = None
+                wanted, before = rehearsal.again, None
+                if not wanted:
+                    break
+
+    def _part(self, place: tuple[int, int], indices: np.ndarray, before: Randomness) -> Part:
+        """Return a part with the batches that rehearse it, made of one reading of its examples."""
+        after = Randomness.now()
+        if self._rare is None:
+            self._rare = rare_example(self.dataset)
+        before.restore()
+        read = getattr(self.dataset, "__getitems__", None)
+        items = [self.dataset[i] for i in indices.tolist()] if read is None else read(indices.tolist())
+        batch, altered = altered_batches(
+            items,
+            self.collate_fn,
+            self.dataset[self._rare],
+            drop=self._sampled,
+            shapes=self._shared[1] == 1,
+        )
+        after.restore()
+        return Part(place, batch, altered, after)
 
     def _parts(self, step: int) -> tuple[list[np.ndarray], np.ndarray | None]:
         """Return the indices of each part of a step, and which of them do not pad; None where nothing does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,9 +11,10 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.adapters.clipping import clipped_sums
+from factorize.adapters.clipping import clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.ranks.placements import is_sharded
+from factorize.adapters.rehearsal import Rehearsal, difference_of_autograd
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
 from factorize.client.single_use import Secret
@@ -46,6 +47,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     Attributes:
         noise: the generator.
         auditor: the auditor, or None.
+        rehearsal: looks at model and loss before their first step; None where nobody gave the model.
 
     Raises:
         InvalidParameter: the calibration belongs to another factorization, or counts on sampling without an auditor; or
@@ -77,6 +79,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._samples = 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
+        self.rehearsal: Rehearsal | None = None
+        self._fresh = all(p.grad is None for p in parameters)
         super().__init__(
             optimizer,
             noise_multiplier=calibration.noise_multiplier,
@@ -116,6 +120,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if self.auditor is None:
             raise InvalidParameter("there is no auditor; give one to the optimizer", field="auditor")
         if self.auditor.step != self.noise.step:
+            if self.rehearsal is not None and self.rehearsal.again:
+                raise InvalidParticipation(
+                    f"the model was changed before step {self.noise.step}, which was not taken since its batch has to "
+                    "be rehearsed again; change it before a pass over the loader begins"
+                )
             raise InvalidParticipation(
                 f"batch {self.auditor.step} was handed out, and step {self.noise.step} not taken yet; call step() once "
                 "for each batch, or examples and noise part ways"
@@ -127,17 +136,63 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._expected = len(indices) if masks is None else masks.size
         self._masks = [] if masks is None else list(masks)
 
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take a step, or a part of one; with a batch that rehearses one, keep its gradients and change nothing.
+
+        Raises:
+            InvalidParameter: settings, gradients, parameters or a loss that the noise does not cover.
+            InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.
+        """
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        if self.rehearsal is not None and not self._may_step(self.rehearsal):
+            return None
+        return super().step()
+
+    def _may_step(self, rehearsal: Rehearsal) -> bool:
+        """Return whether the gradients that are there are for a step."""
+        if rehearsal.rehearsing:
+            rehearsal.capture([self, self.original_optimizer])
+            return False
+        rehearsal.check_parameters()
+        if self._expected is None or not rehearsal.due(rehearsal.examples or self._expected):
+            return True
+        if rehearsal.examples is None:
+            raise InvalidParticipation(
+                "nobody has looked at the loss: the batch did not come from the loader that make_private returned, "
+                "which rehearses the first step; take it from there, or say loss='not_looked_at'"
+            )
+        rehearsal.postpone()
+        return False
+
+    @property
+    def grad_samples(self) -> list[torch.Tensor]:
+        """Gradients by parameter, one row for each example.
+
+        Raises:
+            InvalidParameter: a parameter has none, or other rows than the others.
+        """
+        return example_rows(self._named, self._expected)
+
+    @property
+    def _named(self) -> list[tuple[str, Any]]:
+        own = self.params
+        numbered = [(f"parameter {i}", p) for i, p in enumerate(own)]
+        return numbered if self.rehearsal is None else self.rehearsal.names(own)
+
     def clip_and_accumulate(self) -> None:
         """Clip and add up, and count the rows; padding, and a gradient that is not finite, count as zero.
 
         Raises:
-            InvalidParameter: clip norm, divisor or noise multiplier were changed, as Opacus's schedulers do.
+            InvalidParameter: clip norm, divisor or noise multiplier were changed, as Opacus's schedulers do; or a
+                parameter has other rows than the batch has examples.
         """
         self._check_settings()
-        samples = self.grad_samples
         for p in self.params:
-            _check_processed_flag(p.grad_sample)
-        for p, total in zip(self.params, self.accumulate_moments(list(samples)), strict=True):
+            _check_processed_flag(getattr(p, "grad_sample", None))
+        samples = self.grad_samples
+        for p, total in zip(self.params, self.accumulate_moments(samples), strict=True):
             if p.summed_grad is None:
                 p.summed_grad = total
             else:
@@ -147,7 +202,17 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of the clipped gradients of a part of the batch."""
-        return clipped_sums(samples, self.max_grad_norm, self._unpadded(len(samples[0])))
+        return clipped_sums(samples, self.max_grad_norm, self._counted(samples))
+
+    def _counted(self, samples: list[torch.Tensor]) -> torch.Tensor | None:
+        """Return which rows do not pad, after a look at the gradients of a run's first step."""
+        counted = self._unpadded(len(samples[0]))
+        if self.rehearsal is not None:
+            self.rehearsal.compare(samples, counted, self.max_grad_norm)
+        elif self._fresh and (fault := difference_of_autograd(self._named, samples)) is not None:
+            raise fault
+        self._fresh = False
+        return counted
 
     def add_noise(self) -> None:
         """Put (sum of clipped gradients + the step's noise) / divisor into `p.grad`.
@@ -230,6 +295,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         return torch.from_numpy(mask.copy())
 
     def _check_batch(self) -> None:
+        if self.rehearsal is not None and self.rehearsal.fault is not None:
+            raise self.rehearsal.fault
         if self.auditor is None:
             return
         if self._expected is None or self.auditor.step != self.noise.step + 1:

@@ -21,6 +21,7 @@ from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
+from factorize.adapters.rehearsal import Loss, Rehearsal
 from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
@@ -56,6 +57,7 @@ def make_private(
     memory: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    loss: Loss | Literal["rehearsed", "not_looked_at"] = "rehearsed",
     loss_reduction: Literal["mean", "sum"] = "mean",
     grad_sample_mode: Literal["hooks", "functorch"] = "hooks",
     batch_first: bool = True,
@@ -76,6 +78,9 @@ def make_private(
 
     Train as ever: for each epoch, for each batch of the loader: forward, backward, `optimizer.step()`,
     `optimizer.zero_grad()`. Checkpoint model and optimizer together; the loader goes on from the optimizer's step.
+
+    The loader hands out one batch more, before the first: a rehearsal, of which nothing is released
+    (`factorize.adapters.rehearsal`). It refuses a model or a loss in which one example changes the gradients of others.
 
     Args:
         model: without layers that mix examples (batch norm); Opacus says which. In Opacus's
@@ -100,6 +105,9 @@ def make_private(
             warns where the noise takes all earlier rows (`DenseNoise`).
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out` or `replace_one`.
+        loss: what looks at the loss. `rehearsed`: the first step through the caller's loop. Or a function of the model
+            and a batch of the loader, one loss for each example: that is rehearsed before the first batch comes, and
+            the loop has to compute the same. Or `not_looked_at`: nothing does, and the statement begins with that.
         loss_reduction: of the caller's loss over a batch.
         grad_sample_mode: of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are some.
         batch_first: of Opacus's `GradSampleModule`: whether examples are the first axis of the model's inputs.
@@ -159,16 +167,18 @@ def make_private(
     wrapped = GradSampleModule(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
     warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
+    private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction)
     loader = PrivateLoader(
         given,
         planned.order,
         private,
+        private.rehearsal,
         passes=epochs,
         physical=physical_batch_size,
         axis=0 if batch_first else 1,
         share=(own_rank(), ranks) if ranks > 1 else (0, 1),
     )
-    statement = replace(planned.statement(), replaced=given.replaced)
+    statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=given.replaced)
     if receipt is not None and (ranks == 1 or own_rank() == 0):
         noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
         receipt.begin(

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal, get_args
 
 from factorize.accounting.joint_moments import JointMoments
+from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration
 
 MAX_MEANINGFUL_EPSILON = 20.0
 """Above it a likelihood ratio of e^20, 5 x 10^8, is allowed, and the statement warns."""
+
+LossCheck = Literal["per_example", "rehearsed", "not_looked_at"]
+"""How a job made sure that no example changes the gradients of others: by a loss that was given and that returns one
+number for each example, by a rehearsal of the first step through the caller's loop, or not at all."""
+
+_SAID = {
+    "per_example": " The loss is one for each example; it was compared before the first step.",
+    "rehearsed": " The loss was looked at in a rehearsal of the first step.",
+}
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class PrivacyStatement:
         moments: where the squares of gradients are released with noise of their own: the noise of both.
         users: number of users, where the unit is one.
         replaced: a sentence for each setting of the caller's that the job took another for.
+        loss: how the job made sure that the loss does not mix examples.
     """
 
     calibration: Calibration
@@ -45,6 +56,17 @@ class PrivacyStatement:
     moments: JointMoments | None = None
     users: int | None = None
     replaced: tuple[str, ...] = ()
+    loss: LossCheck = "not_looked_at"
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown way to look at the loss.
+
+        Raises:
+            InvalidParameter: it is none of the three.
+        """
+        if self.loss not in get_args(LossCheck):
+            known = ", ".join(get_args(LossCheck))
+            raise InvalidParameter(f"loss={str(self.loss)[:20]!r} is not one of {known}", field="loss")
 
     @property
     def notes(self) -> list[str]:
@@ -87,11 +109,16 @@ class PrivacyStatement:
                 f"factorization {self.moments.digests[1]}, and the sensitivity is of both."
             )
         said = "".join(f" {note}" for note in self.notes)
+        unseen = ""
+        if self.loss == "not_looked_at":
+            unseen = (
+                "The loss was not looked at: the guarantee holds only if no example changes the gradients of others.\n"
+            )
         return (
-            f"({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, adjacency {c.adjacency.value}, "
-            f"over {self.steps} steps{together} on {self.used} of {self.examples} examples ({self.sampling} order, "
-            f"participation {dict(c.sensitivity.participation)}); clip norm {c.clip_norm:g}, divisor {c.divisor}, "
-            f"noise multiplier {c.noise_multiplier:.6g} on sensitivity {c.sensitivity.value:.6g} "
-            f"({c.sensitivity.kind}: {c.sensitivity.rule}); factorization {self.digest}. The choice of hyperparameters "
-            f"is not covered.{second}{secret}{said}"
+            f"{unseen}({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, "
+            f"adjacency {c.adjacency.value}, over {self.steps} steps{together} on {self.used} of {self.examples} "
+            f"examples ({self.sampling} order, participation {dict(c.sensitivity.participation)}); clip norm "
+            f"{c.clip_norm:g}, divisor {c.divisor}, noise multiplier {c.noise_multiplier:.6g} on sensitivity "
+            f"{c.sensitivity.value:.6g} ({c.sensitivity.kind}: {c.sensitivity.rule}); factorization {self.digest}. The "
+            f"choice of hyperparameters is not covered.{_SAID.get(self.loss, '')}{second}{secret}{said}"
         )

@@ -123,7 +123,7 @@ class JointAdam(CorrelatedOptimizer):
 
     def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of clipped gradients, and keep those of their squares."""
-        sums, squares = clipped_moments(samples, self.max_grad_norm, self._unpadded(len(samples[0])))
+        sums, squares = clipped_moments(samples, self.max_grad_norm, self._counted(samples))
         if self._squares is None or self.params[0].summed_grad is None:  # what was there was thrown away
             self._squares = squares
         else:

@@ -106,6 +106,7 @@ class PrivateTrainer(Trainer):
             epochs=int(self.args.num_train_epochs),
             clip_norm=privacy.clip_norm,
             physical_batch_size=privacy.physical_batch_size,
+            loss=lambda _, part: self.example_losses(self.model, self._prepare_inputs(dict(part))),
             loss_reduction="sum",
             seed=privacy.seed,
             **privacy.options,
@@ -121,15 +122,15 @@ class PrivateTrainer(Trainer):
         """Compute the gradients of all parts of a batch; each is clipped before the next one comes."""
         assert self.private is not None
         model.train()
-        total = torch.zeros((), device=self.args.device)
-        for place, part in enumerate(inputs["parts"]):
-            if place:
+        means: list[torch.Tensor] = []
+        for part in inputs["parts"]:
+            if means:
                 self.private.optimizer.step()  # adds up, and moves nothing
             self.private.optimizer.zero_grad()  # the Trainer clears those of the model alone
-            losses = self.example_losses(model, self._prepare_inputs(part))
+            losses = self.example_losses(model, self._prepare_inputs(dict(part)))
             self.accelerator.backward(losses.sum())
-            total += losses.detach().mean() / len(inputs["parts"])
-        return total
+            means.append(losses.detach().mean())
+        return torch.stack(means).mean()
 
     def example_losses(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         """Return one loss for each example, which no other example of the batch changes.
@@ -175,9 +176,9 @@ class _Steps:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the parts of each step that is left in this pass."""
+        """Yield the parts of each step that is left in this pass, each of which is read when it is computed."""
         for parts in self._loader.steps():
-            yield {"parts": [dict(part) for part in parts]}
+            yield {"parts": parts}
 
 
 def example_losses(output: Any, labels: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,450 @@
+"""Rehearsals of the first step: layers and losses that mix examples are refused, and nothing else is or changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from handmade import handmade
+from opacus import GradSampleModule
+from opacus.layers import DPLSTM
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from factorize.adapters.clipping import clipped_sums
+from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.private import Private, make_private
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.privacy import PrivacyTarget, calibrate
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of numpy and torch, about models that are wrong on purpose
+EXAMPLES, SIZE, WORDS, LENGTH = 32, 8, 11, 8
+WEIGHTS = torch.tensor([1.0, 5.0, 0.1])
+Loop = Callable[[Any, Any], torch.Tensor]
+cross_entropy = functional.cross_entropy
+
+
+def vectors(labels: torch.Tensor | None = None) -> TensorDataset:
+    luck = torch.Generator().manual_seed(0)
+    x, y = torch.randn(EXAMPLES, 6, generator=luck), torch.randint(0, 3, (EXAMPLES,), generator=luck)
+    return TensorDataset(x, y if labels is None else labels)
+
+
+def texts() -> TensorDataset:
+    words = torch.randint(0, WORDS, (EXAMPLES, LENGTH + 1), generator=torch.Generator().manual_seed(0))
+    return TensorDataset(words[:, :-1], words[:, 1:])
+
+
+def network(*between: torch.nn.Module) -> torch.nn.Sequential:
+    torch.manual_seed(4)
+    middle = between or (torch.nn.Tanh(),)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), *middle, torch.nn.Linear(8, 3))
+
+
+def private(model: torch.nn.Module, data: Any = None, size: int = SIZE, **options: Any) -> Private:
+    n = EXAMPLES // size
+    factors = handmade(ToeplitzMatrix(np.eye(1, n)[0], n))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    settings = {"epsilon": 8.0, "delta": 1e-2, "epochs": 1, "seed": 2**70, "batch_size": size}
+    return make_private(model, optimizer, vectors() if data is None else data, factors, **{**settings, **options})
+
+
+def train(made: Private, loop: Loop) -> int:
+    """Train for an epoch, and return how many batches came."""
+    batches = 0
+    for batch in made.loader:
+        loop(made.model, batch).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+        batches += 1
+    return batches
+
+
+def mean(model: Any, batch: Any, **options: Any) -> torch.Tensor:
+    return cross_entropy(model(batch[0]), batch[1], **options)
+
+
+def weighted(model: Any, batch: Any) -> torch.Tensor:
+    return mean(model, batch, weight=WEIGHTS)
+
+
+def contrastive(model: Any, batch: Any) -> torch.Tensor:
+    directions = functional.normalize(model(batch[0]), dim=1)
+    return cross_entropy(directions @ directions.T / 0.1, torch.arange(len(directions)))
+
+
+def mixed_up(model: Any, batch: Any) -> torch.Tensor:
+    share, other = float(np.random.beta(1, 1)), torch.randperm(len(batch[0]))
+    return cross_entropy(model(share * batch[0] + (1 - share) * batch[0][other]), batch[1])
+
+
+def standardized(model: Any, batch: Any) -> torch.Tensor:
+    return mean(model, ((batch[0] - batch[0].mean(0)) / batch[0].std(0), batch[1]))
+
+
+def of_words(model: Any, batch: Any, **options: Any) -> torch.Tensor:
+    return cross_entropy(model(batch[0]).transpose(1, 2), batch[1], **options)
+
+
+class Layer(torch.nn.Module):
+    """A layer without parameters."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.forward = function  # type: ignore[method-assign]
+
+
+def rare_labels() -> torch.Tensor:
+    """No label of the first batch but one is another's."""
+    labels = torch.zeros(EXAMPLES, dtype=torch.long)
+    labels[17] = 1
+    return labels
+
+
+MIXING: dict[str, tuple[Any, Any, Loop]] = {
+    "weights of classes": (network, vectors, weighted),
+    "weights of classes, of which a batch has one": (network, lambda: vectors(rare_labels()), weighted),
+    "ignored labels": (network, lambda: vectors(rare_labels() * -100), mean),
+    "contrastive": (network, vectors, contrastive),
+    "mixup": (network, vectors, mixed_up),
+    "inputs less their mean": (network, vectors, standardized),
+    "the largest losses": (network, vectors, lambda m, b: mean(m, b, reduction="none").topk(SIZE // 2)[0].mean()),
+    "the root of the mean": (network, vectors, lambda m, b: mean(m, b).sqrt()),
+    "a layer less its mean": (lambda: network(Layer(lambda x: x - x.mean(0))), vectors, mean),
+    "a layer less its first": (lambda: network(Layer(lambda x: x - x[:1])), vectors, mean),
+    "neighbours": (lambda: network(Layer(lambda x: x + x.roll(1, 0))), vectors, mean),
+    "batch norm without parameters": (
+        lambda: network(torch.nn.BatchNorm1d(8, affine=False, track_running_stats=False)),
+        vectors,
+        mean,
+    ),
+    "dropout and weights": (lambda: network(torch.nn.Dropout(0.5)), vectors, weighted),
+    "bfloat16": (lambda: network().bfloat16(), vectors, lambda m, b: weighted(lambda x: m(x.bfloat16()).float(), b)),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_what_mixes_examples_is_refused_before_anything_is_released(name: str) -> None:
+    model, data, loop = MIXING[name]
+    made = private(model(), data())
+    before = [p.clone() for p in made.model.parameters()]
+    with pytest.raises(InvalidParameter, match="of 8 examples moved the sum .* mixes the examples of a batch"):
+        train(made, loop)
+    assert made.optimizer.noise.step == 0
+    assert all(map(torch.equal, before, made.model.parameters()))
+
+
+SOUND: dict[str, tuple[Any, Loop, dict[str, Any]]] = {
+    "dropout": (lambda: network(torch.nn.Dropout(0.5), torch.nn.Tanh()), mean, {}),
+    "layer norm": (lambda: network(torch.nn.LayerNorm(8)), mean, {}),
+    "noise on the inputs": (network, lambda m, b: mean(m, (b[0] + torch.randn_like(b[0]), b[1])), {}),
+    "smooth labels": (network, lambda m, b: mean(m, b, label_smoothing=0.1), {}),
+    "weights of one mean": (network, lambda m, b: mean(m, b, weight=WEIGHTS, reduction="none").mean(), {}),
+    "sums": (network, lambda m, b: mean(m, b, reduction="sum"), {"loss_reduction": "sum"}),
+    "a size that is written down": (network, lambda m, b: cross_entropy(m(b[0]).view(SIZE, 3), b[1]), {}),
+    "parts": (network, mean, {"physical_batch_size": 3}),
+    "parts of one": (network, mean, {"physical_batch_size": 1}),
+    "batches of one": (network, mean, {"size": 1}),
+    "two processes that load": (network, mean, {"data": DataLoader(vectors(), batch_size=SIZE, num_workers=1)}),
+    "a loss for each": (network, mean, {"loss": lambda m, b: mean(m, b, reduction="none")}),
+    "bfloat16": (lambda: network().bfloat16(), lambda m, b: mean(lambda x: m(x.bfloat16()).float(), b), {}),
+    "Adam of both moments": (network, mean, {"adaptive": "joint"}),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_sound_trains_after_one_batch_more(name: str) -> None:
+    model, loop, options = SOUND[name]
+    if options.get("adaptive"):
+        n, net = EXAMPLES // SIZE, model()
+        factors = handmade(ToeplitzMatrix(np.eye(1, n)[0], n))
+        settings = {"epsilon": 8.0, "delta": 1e-2, "epochs": 1, "seed": 2**70, "batch_size": SIZE, "second": factors}
+        made = make_private(net, torch.optim.Adam(net.parameters()), vectors(), factors, **settings, **options)
+    else:
+        made = private(model(), **options)
+    parts = sum(len(made.loader._parts(t)[0]) for t in range(len(made.loader.order)))
+    rehearsed = options.get("physical_batch_size") != 1 and options.get("size") != 1 and "loss" not in options
+    assert train(made, loop) == parts + rehearsed
+    assert made.optimizer.noise.step == len(made.loader.order)
+
+
+class Positions(torch.nn.Module):
+    """Words and positions, looked up by ids of shape (tokens,), (1, tokens) or (batch, tokens)."""
+
+    def __init__(self, shape: str) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.words, self.places = torch.nn.Embedding(WORDS, 6), torch.nn.Embedding(LENGTH, 6)
+        self.out, self._shape = torch.nn.Linear(6, WORDS), shape
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ids = torch.arange(x.shape[1])
+        ids = {"T": ids, "1T": ids[None], "BT": ids.expand(len(x), -1)}[self._shape]
+        return self.out(self.words(x) + self.places(ids))
+
+
+class TestRows:
+    @pytest.mark.parametrize(
+        ("shape", "size", "parts", "rows"),
+        [("T", 4, None, "8"), ("T", 4, 1, "8"), ("1T", 8, None, "1"), ("1T", 4, 2, "1")],
+    )
+    def test_that_are_no_examples_are_refused_by_name(self, shape, size, parts, rows):
+        made = private(Positions(shape), texts(), size, physical_batch_size=parts)
+        with pytest.raises(InvalidParameter, match=rf"places.weight has {rows} per-example gradients.*expand them"):
+            train(made, of_words)
+        assert made.optimizer.noise.step == 0
+
+    def test_that_are_as_many_as_there_are_tokens(self):
+        with pytest.raises(InvalidParameter, match="mixes the examples"):
+            train(private(Positions("T"), texts(), LENGTH), of_words)
+
+    @pytest.mark.parametrize(("shape", "size", "parts"), [("BT", 8, None), ("1T", 4, 1)])
+    def test_that_are_examples(self, shape, size, parts):
+        made = private(Positions(shape), texts(), size, physical_batch_size=parts)
+        train(made, of_words)
+        assert made.optimizer.noise.step == EXAMPLES // size
+
+    def test_time_first(self):
+        class Recurrent(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.words, self.cell = torch.nn.Embedding(WORDS, 6), DPLSTM(6, 6, batch_first=False)
+                self.out = torch.nn.Linear(6, WORDS)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.out(self.cell(self.words(x.T))[0]).transpose(0, 1)
+
+        for size, said in ((4, "has 8 per-example gradients"), (LENGTH, "mixes the examples")):
+            with pytest.raises(InvalidParameter, match=said):
+                train(private(Recurrent(), texts(), size), of_words)
+
+    def test_of_sums_that_anybody_makes(self):
+        with pytest.raises(InvalidParameter, match=r"gradients of \[1, 4\] examples"):
+            clipped_sums([torch.ones(4, 2), torch.ones(1, 2)], 1.0)
+
+    def test_a_parameter_that_no_step_uses(self):
+        model = network()
+        model.unused = torch.nn.Linear(2, 2)
+        with pytest.raises(InvalidParameter, match="unused.weight has no per-example gradient"):
+            train(private(model), lambda m, b: mean(m._module[:3], b))
+
+
+class Beside(torch.nn.Module):
+    """Weights that are used beside their layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.words, self.between = torch.nn.Embedding(WORDS, 6), torch.nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.between(self.words(x)) @ self.words.weight.T
+
+
+class TestPlainAutograd:
+    def test_weights_that_are_used_beside_their_layer(self):
+        with pytest.raises(InvalidParameter, match="words.weight add up to another gradient than that of the batch"):
+            train(private(Beside(), texts()), of_words)
+
+    def test_a_penalty_in_the_loss(self):
+        model = network()
+        with pytest.raises(InvalidParameter, match="weight_decay"):
+            train(private(model), lambda m, b: mean(m, b) + sum(p.square().sum() for p in model.parameters()))
+
+    def test_an_optimizer_by_hand_looks_as_far_as_it_can(self):
+        factors = handmade(ToeplitzMatrix(np.eye(1, 4)[0], 4))
+        calibration = calibrate(factors.sensitivity, PrivacyTarget(mu=1.0), clip_norm=1.0, divisor=SIZE)
+        model = GradSampleModule(Beside())
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors, calibration, seed=2**70)
+        of_words(model, [part[:SIZE] for part in texts().tensors]).backward()
+        with pytest.raises(InvalidParameter, match="parameter 0 add up to another"):
+            optimizer.step()
+        assert optimizer.noise.step == 0
+
+
+def test_texts_of_several_lengths() -> None:
+    """A mean over all tokens is refused for their number alone; one over the tokens of each text is not."""
+    lengths = np.random.default_rng(0).integers(3, LENGTH, EXAMPLES)
+    lengths[private(network()).loader.order[0][2]] = LENGTH
+    rows = [(x[:end], y[:end]) for x, y, end in zip(*texts().tensors, lengths, strict=True)]
+
+    def collate(items: Any, fill: int = -100) -> tuple[torch.Tensor, torch.Tensor]:
+        pad = torch.nn.utils.rnn.pad_sequence
+        return pad([x for x, _ in items], True), pad([y for _, y in items], True, fill)
+
+    def each(model: Any, batch: Any) -> torch.Tensor:
+        losses, counts = of_words(model, batch, reduction="none"), (batch[1] != -100).sum(1)
+        return (losses.sum(1) / counts).mean()
+
+    def made(fill: int, dropped: float = 0.0) -> Private:
+        torch.manual_seed(4)
+        layers = torch.nn.Embedding(WORDS, 6), torch.nn.Dropout(dropped), torch.nn.Linear(6, WORDS)
+        loader = DataLoader(rows, batch_size=SIZE, collate_fn=lambda items: collate(items, fill))  # type: ignore
+        return private(torch.nn.Sequential(*layers), loader, batch_size=None)
+
+    for fill, dropped, loop, wrong in (
+        (-100, 0.0, of_words, True),
+        (-100, 0.3, of_words, True),
+        (0, 0.0, of_words, True),  # the longest text says over how many tokens all means go
+        (-100, 0.0, each, False),
+        (-100, 0.3, each, False),
+    ):
+        if wrong:
+            with pytest.raises(InvalidParameter, match="mixes the examples"):
+                train(made(fill, dropped), loop)
+        else:
+            train(made(fill, dropped), loop)
+
+
+class TestSampledSizes:
+    def poisson(self, **options: Any) -> Private:
+        n = EXAMPLES // 4
+        factors = handmade(ToeplitzMatrix(np.eye(1, n)[0], n))
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        settings = {"epsilon": 8.0, "delta": 1e-2, "epochs": 1, "seed": 2**70, "batch_size": 4}
+        asked = {**settings, "sampling": "cyclic_poisson", **options}
+        return make_private(model, optimizer, vectors(), factors, **asked)
+
+    def test_a_sum_in_the_place_of_a_mean_scales_all_gradients_by_a_secret_size(self):
+        with pytest.raises(InvalidParameter, match="leaving out"):
+            train(self.poisson(), lambda m, b: mean(m, b, reduction="sum"))
+        train(self.poisson(loss_reduction="sum"), lambda m, b: mean(m, b, reduction="sum"))
+        train(self.poisson(), mean)
+
+
+class TestNothingElseChanges:
+    def weights(self, loss: Any, workers: int = 0) -> list[torch.Tensor]:
+        class Noisy(TensorDataset):
+            def __getitem__(self, index: Any) -> Any:
+                x, y = super().__getitem__(index)
+                return x + torch.randn(6) + np.random.normal(), y
+
+        torch.manual_seed(0)
+        np.random.seed(0)
+        made = private(network(torch.nn.Dropout(0.5)), Noisy(*vectors().tensors), loss=loss)
+        train(made, mean)
+        return list(made.model.parameters())
+
+    def test_random_numbers_and_weights(self):
+        expected = self.weights("not_looked_at")
+        for loss in ("rehearsed", lambda m, b: mean(m, b, reduction="none")):
+            assert all(map(torch.equal, self.weights(loss), expected))
+
+    def test_buffers_gradients_and_schedules(self):
+        class Counting(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("seen", torch.zeros(()))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.seen += 1
+                return x
+
+        model = network(Counting())
+        made, rates, n = private(model), [], EXAMPLES // SIZE
+        schedule = torch.optim.lr_scheduler.SequentialLR(
+            made.optimizer,
+            [
+                torch.optim.lr_scheduler.LinearLR(made.optimizer, total_iters=2),
+                torch.optim.lr_scheduler.OneCycleLR(made.optimizer, max_lr=1.0, total_steps=n, cycle_momentum=False),
+            ],
+            milestones=[2],
+        )
+        for batch in made.loader:
+            mean(made.model, batch).backward()
+            rates.append(made.optimizer.param_groups[0]["lr"])
+            before, rehearsing = made.model.state_dict(), made.optimizer.rehearsal.rehearsing
+            made.optimizer.step()
+            if rehearsing:
+                assert all(not p.grad.any() for p in model.parameters()) and not made.optimizer.state_dict()["state"]
+                assert all(map(torch.equal, before.values(), made.model.state_dict().values()))
+            schedule.step()
+            made.optimizer.zero_grad()
+        assert rates[0] == rates[1] and schedule.last_epoch == n == int(model[1].seen)
+
+    def test_loops_that_ask_for_one_batch_at_a_time(self):
+        made = private(network(torch.nn.Dropout(0.5)))
+        next(iter(made.loader))  # a look
+        for _ in range(EXAMPLES // SIZE + 1):
+            mean(made.model, next(iter(made.loader))).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+        assert made.optimizer.noise.step == EXAMPLES // SIZE
+
+    def test_a_rehearsal_without_its_step(self):
+        batches = iter(private(network()).loader)
+        next(batches)
+        with pytest.raises(InvalidParticipation, match="part ways"):
+            next(batches)
+
+
+class TestChanges:
+    """What is changed in the third batch that comes."""
+
+    def train(self, change: Callable[[Any], Any], model: Any = None) -> tuple[Private, int]:
+        made, came = private(network() if model is None else model), 0
+
+        def loop(wrapped: Any, batch: Any) -> torch.Tensor:
+            nonlocal came
+            came += 1
+            if came == 3:
+                change(made.model._module)
+            return mean(wrapped, batch)
+
+        return made, train(made, loop)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda m: m[0].weight.requires_grad_(False), r"0.weight has noise and is not trained"),
+            (lambda m: m.append(torch.nn.Linear(3, 3)), r"3.weight is trained and has no noise"),
+            (lambda m: m.__setitem__(1, Layer(lambda x: x - x.mean(0))), "mixes the examples"),
+            (lambda m: m.eval(), "in eval mode"),
+        ],
+    )
+    def test_that_are_refused(self, change, said):
+        with pytest.raises(InvalidParameter, match=said):
+            self.train(change)
+
+    def test_a_parameter_that_is_thawed(self):
+        model = network()
+        model[0].bias.requires_grad_(False)
+        with pytest.raises(InvalidParameter, match=r"0.bias is trained and has no noise"):
+            self.train(lambda m: m[0].bias.requires_grad_(True), model)
+
+    def test_a_sound_layer_is_rehearsed_again(self):
+        made, came = self.train(lambda m: m.__setitem__(1, torch.nn.ReLU()))
+        assert came == EXAMPLES // SIZE + 3 and made.optimizer.noise.step == EXAMPLES // SIZE
+
+
+class TestWhatIsSaid:
+    def test_in_the_statement(self):
+        losses = {"rehearsed": "rehearsed", "per_example": lambda m, b: mean(m, b, reduction="none")}
+        for said, loss in losses.items():
+            statement = private(network(), loss=loss).statement
+            assert statement.document()["loss"] == said and str(statement).startswith("(8, 0.01)-differential privacy")
+        statement = private(network(), loss="not_looked_at").statement
+        assert str(statement).splitlines()[0].startswith("The loss was not looked at")
+        with pytest.raises(InvalidParameter, match="is not one of per_example"):
+            private(network(), loss="seen")
+
+    def test_a_loss_that_is_no_loss_for_each(self):
+        with pytest.raises(InvalidParameter, match="reduction='none'"):
+            train(private(network(), loss=mean), mean)
+
+    def test_a_loop_that_computes_another_loss_than_was_given(self):
+        with pytest.raises(InvalidParameter, match="mixes the examples"):
+            train(private(network(), loss=lambda m, b: mean(m, b, reduction="none")), weighted)
+
+    def test_batches_of_ones_own(self):
+        made = private(network())
+        batch = made.loader.order[0]
+        made.optimizer.expect(batch)
+        mean(made.model, vectors()[batch]).backward()
+        with pytest.raises(InvalidParticipation, match="nobody has looked at the loss"):
+            made.optimizer.step()
