@@ -159,5 +159,5 @@ def is_digest(value: object) -> bool:
 def check_digest(text: str, *, what: str = "digest") -> str:
     """Return `text` if it is a digest, else raise InvalidParameter."""
     if not is_digest(text):  # not repeated in the message, which may go into a header or a log
-        raise InvalidParameter(f"a {what} is 64 lower-case hexadecimal digits; this is not", field=what)
+        raise InvalidParameter(f"a {what} is named by 64 lower-case hexadecimal digits; this is not", field=what)
     return text

@@ -74,8 +74,13 @@ class Access:
         if self.known and self.scope is None and not (self.details and values):
             return Call(request, replace(STRANGER if self.details else ANYONE, address=address))
         gate: Gate = request.app.state.gate
-        credential = credential_in([value.encode("latin-1") for value in values])
-        caller = await gate.admit(credential)
+        try:
+            credential = credential_in([value.encode("latin-1") for value in values])
+            caller = await gate.admit(credential)
+        except AccessRefused as refused:
+            if self.known and self.scope is None and refused.problem == "unauthorized":  # as who shows no key
+                return Call(request, replace(STRANGER, address=address))
+            raise
         if not caller.may(self.scope):
             message = f"the key does not have the scope {self.scope}; ask the operator for one"
             raise AccessRefused(message, "forbidden")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from anyio import CapacityLimiter
@@ -15,7 +17,7 @@ from factorize.api.http.access import Call
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.jobs.job import Job
 from factorize.api.service import SolverService
-from factorize.encoding import canonical_json, is_digest
+from factorize.encoding import canonical_json, is_digest, sha256
 from factorize.storage.index import Result
 
 RETRY_SECONDS = 1
@@ -26,6 +28,8 @@ FOREVER = "private, max-age=31536000, immutable, no-transform"
 MAX_WAIT_SECONDS = 30
 NO_HEADERS: Mapping[str, str] = {}
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
+_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))")
+_STRONG = re.compile(r'(?<!/)("[^"]*"|\*)')
 _TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
 
 heavy = CapacityLimiter(4)
@@ -95,10 +99,26 @@ def lasting(request: Request, result: Result) -> str:
 
 
 def kept_response(request: Request, body: bytes, headers: Mapping[str, str], media: str) -> Response:
-    """Return an answer that clients keep by its ETag, or 304 where the client has it."""
+    """Return an answer that clients keep by its ETag, or 304 where the client has it; see `check_match`."""
+    check_match(request, headers["ETag"])
     if is_current(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return Response(body, 200, headers, media)
+
+
+def compressed_response(request: Request, body: bytes, headers: Mapping[str, str], media: str) -> Response:
+    """Return an answer that is the same for all callers until the next release: with an ETag, in gzip where taken."""
+    taken = request.headers.get("accept-encoding", "").lower()
+    packed = _GZIP.search(taken) is not None
+    sent = _packed(body) if packed else body
+    encoding = {"Content-Encoding": "gzip"} if packed else {}
+    about = {"ETag": f'"{sha256(sent)}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding", **encoding}
+    return kept_response(request, sent, {**about, **headers}, media)
+
+
+@lru_cache(maxsize=128)
+def _packed(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)
 
 
 def wanted_wait(request: Request) -> int | None:
@@ -111,6 +131,17 @@ def is_current(request: Request, tag: str) -> bool:
     """Say whether the client of a GET has what an entity tag names, by its If-None-Match."""
     named = _TAG.findall(request.headers.get("if-none-match", ""))
     return request.method in ("GET", "HEAD") and any(one in (tag, "*") for one in named)
+
+
+def check_match(request: Request, tag: str) -> None:
+    """Refuse a GET whose If-Match names other bytes.
+
+    Raises:
+        ProblemAnswer: it does.
+    """
+    wanted = request.headers.get("if-match")
+    if wanted is not None and not any(one in (tag, "*") for one in _STRONG.findall(wanted)):
+        raise ProblemAnswer("precondition-failed", f"this address has the bytes {tag}, which If-Match does not name")
 
 
 async def whole(view: memoryview) -> AsyncIterator[memoryview]:

@@ -6,13 +6,13 @@ The page is one HTML file, its style and its scripts, all from this origin.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from factorize import __version__
@@ -20,7 +20,7 @@ from factorize.api.access.caller import KeyQuotas
 from factorize.api.access.gate import Gate, IssuerTokens
 from factorize.api.http import matrices, operator_routes, questions, routes
 from factorize.api.http.access import OpenCall, rows_of
-from factorize.api.http.answers import kept_response
+from factorize.api.http.answers import compressed_response
 from factorize.api.http.pending import PendingAnswers
 from factorize.api.http.problems import ProblemAnswer, install
 from factorize.api.http.questions import KEPT_BYTES
@@ -54,9 +54,8 @@ _PAGE = (_HERE / "page.html").read_bytes()
 
 def _file(request: Request, name: str, body: bytes) -> Response:
     """Return a file of the page, or 304 where the browser has it."""
-    tag, media = hashlib.sha256(body).hexdigest(), _MEDIA[name.rpartition(".")[2]]
-    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    return kept_response(request, body, headers, f"{media}; charset=utf-8")
+    media = _MEDIA[name.rpartition(".")[2]]
+    return compressed_response(request, body, {"Content-Security-Policy": POLICY}, f"{media}; charset=utf-8")
 
 
 page = APIRouter(default_response_class=Response)
@@ -85,6 +84,26 @@ _ROUTERS = {
     "page": page,
 }
 """By the tag of their routes in the OpenAPI document."""
+
+
+def _add_heads(router: APIRouter) -> None:
+    """Answer HEAD wherever GET is answered; the server leaves the body out."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    known = {route.path for route in routes if "HEAD" in (route.methods or ())}
+    for route in routes:
+        if "GET" in (route.methods or ()) and route.path not in known:
+            router.add_api_route(
+                route.path,
+                route.endpoint,
+                methods=["HEAD"],
+                dependencies=route.dependencies,
+                include_in_schema=False,
+                name=f"head_{route.name}",
+            )
+
+
+for _router in _ROUTERS.values():
+    _add_heads(_router)
 ROUTES = rows_of(_ROUTERS.values())
 """Every route with what it asks of its callers."""
 

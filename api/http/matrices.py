@@ -19,6 +19,7 @@ from starlette.responses import Response
 from factorize.api.http.access import Call, ReadCall, UploadCall
 from factorize.api.http.answers import (
     FOREVER,
+    check_match,
     digest_in,
     heavy,
     in_threads,
@@ -143,7 +144,7 @@ async def post_matrix(
         detail = f"the body has {int(declared)} bytes, and {rows} x {columns} float64 numbers are {expected}"
         raise ProblemAnswer("invalid-parameter", detail)
     async with _uploads:
-        body = await read_body(call.request, limit=expected)
+        body = await read_body(call.request, limit=expected, json=False)
         array = np.frombuffer(body, dtype="<f8").reshape(rows, columns)
         names = await run_sync(call.service.upload, array, call.caller, limiter=heavy)
         return json_response(names, 201, {"Location": f"/v1/blobs/{names['sha256']}"})
@@ -214,7 +215,7 @@ async def get_errors(call: ReadCall, name: str) -> Response:
     return json_response(document, headers={"Cache-Control": lasting(call.request, result)})
 
 
-_RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.ASCII | re.IGNORECASE)
+_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)", re.ASCII | re.IGNORECASE)
 
 SIGNED_SECONDS = 600.0
 """How long the address of a file in a bucket is good."""
@@ -239,6 +240,7 @@ async def get_blob(call: ReadCall, sha256: str) -> Response:
         raise not_known(sha256) from None
     headers = {"ETag": f'"{blob.sha256}"', "Accept-Ranges": "bytes", "Cache-Control": FOREVER}
     headers["Repr-Digest"] = _repr_digest(bytes.fromhex(blob.sha256))
+    check_match(request, headers["ETag"])
     if is_current(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     start, stop, status = 0, blob.size, 200

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from factorize.api.access.caller import AccessKey, Scope
 from factorize.api.access.key_register import KEY_ID, KeyRegister, KeyRequest
 from factorize.api.http.access import AdminCall, Call, DetailsCall, MonitorCall, OpenCall, ReadCall
-from factorize.api.http.answers import json_response
+from factorize.api.http.answers import compressed_response, json_response
 from factorize.api.http.problems import KINDS, ProblemAnswer, prefix, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
@@ -211,7 +211,8 @@ def _gauge(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Me
 async def openapi(call: ReadCall) -> Response:
     """Give the OpenAPI document; its fields are in the order of the models, which forms of the page follow."""
     document = await run_sync(call.request.app.openapi)
-    return JSONResponse({**document, "servers": [{"url": prefix() or "/"}]})
+    text = JSONResponse({**document, "servers": [{"url": prefix() or "/"}]}).body
+    return compressed_response(call.request, bytes(text), {}, "application/json")
 
 
 @probes.get("/problems/{slug}", responses=answers(200, 404, media="text/plain", schema={"type": "string"}))

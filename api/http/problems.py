@@ -71,8 +71,13 @@ KINDS: dict[str, Kind] = {
     "finished": Kind(409, "Job has finished", "Only a queued or running job can be cancelled."),
     "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
     "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
-    "precondition-failed": Kind(412, "Precondition failed", "What changes has no versions; leave If-Match out."),
+    "precondition-failed": Kind(
+        412, "Precondition failed", "If-Match names other bytes than this address has, or what changes has no versions."
+    ),
     "too-much-data": Kind(413, "Body too large", "The body is larger than the limit that the detail states."),
+    "unsupported-media-type": Kind(
+        415, "Not JSON by its type", "Bodies are JSON: send Content-Type: application/json, as `curl --json` does."
+    ),
     "compressed-body": Kind(415, "Compressed body", "Bodies are read as they are; send them without Content-Encoding."),
     "range-not-satisfiable": Kind(416, "Range not satisfiable", "Ask for one range inside the file."),
     "invalid-spec": Kind(422, "Not a valid spec", "Each entry of `errors` points at a field and says what to change."),
@@ -87,7 +92,7 @@ KINDS: dict[str, Kind] = {
     "unavailable": Kind(503, "Unavailable", "The service cannot do this now; try again after Retry-After seconds."),
 }
 
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _STATUSES = {404: "not-found", 413: "too-much-data"}
 
 
@@ -214,7 +219,7 @@ def _of_status(request: Request, error: HTTPException) -> ProblemAnswer:
     """Return the problem of a status; of 405 with every method that some route has for this path."""
     if error.status_code != 405:
         return ProblemAnswer(_STATUSES.get(error.status_code, "bad-request"))
-    scopes = ({**request.scope, "method": method} for method in _METHODS)
+    scopes = ({**request.scope, "method": method} for method in METHODS)
     fits = [one for one in scopes if any(route.matches(one)[0] is Match.FULL for route in request.app.routes)]
     return ProblemAnswer("method-not-allowed", headers={"Allow": ", ".join(one["method"] for one in fits)})
 

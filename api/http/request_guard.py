@@ -8,15 +8,17 @@ import secrets
 import time
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from factorize.api.access.caller import Caller
 from factorize.api.http.access import is_proxy, trusts
-from factorize.api.http.problems import ProblemAnswer, below, prefix, problem_of
+from factorize.api.http.problems import METHODS, ProblemAnswer, below, prefix, problem_of
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.monitoring import HttpCounts
 from factorize.api.settings import PATH_PREFIX, Settings
@@ -27,6 +29,8 @@ from factorize.loopback import is_loopback
 MAX_HEADER_BYTES = 16 << 10
 MAX_HEADERS = 64
 MAX_JSON_BYTES = 1 << 20
+JSON = "application/json"
+HSTS_SECONDS = 31_536_000
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -36,6 +40,7 @@ SECURITY_HEADERS = {
 }
 MAX_PREFIX_LENGTH = 200
 _PREFIX = re.compile(PATH_PREFIX, re.ASCII)
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/.*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(r"(?:\[([^\]]+)\]|([^:\[][^:]*))(?::[0-9]*)?")
 _log = logging.getLogger(__name__)
 REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
@@ -58,12 +63,15 @@ class RequestGuard:
     def __init__(self, app: ASGIApp, settings: Settings, counts: HttpCounts, audit: AuditLog) -> None:
         self.app, self.settings = app, settings
         self._counts, self._audit = counts, audit
+        secure = {"Strict-Transport-Security": f"max-age={HSTS_SECONDS}"} if settings.https_certificate else {}
+        self._headers = SECURITY_HEADERS | secure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        _read_target(scope)
         headers = Headers(scope=scope)
         path = _proxied_below(scope, headers, self.settings)
         for name in ("path", "raw_path"):
@@ -88,7 +96,7 @@ class RequestGuard:
                 headers["X-Request-Id"] = request_id
                 if headers.get("location", "").startswith("/"):
                     headers["location"] = prefix() + headers["location"]
-                for name, value in SECURITY_HEADERS.items():
+                for name, value in self._headers.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -107,7 +115,10 @@ class RequestGuard:
                 await headed(message)
 
         refusal = _refusal(scope, self.settings)
-        await (self.app if refusal is None else refusal.response(request_id))(scope, receive, completed)
+        answering: ASGIApp = self.app if refusal is None else refusal.response(request_id)
+        if refusal is None and scope["method"] == "OPTIONS" and scope["path"] == "*":
+            answering = Response(status_code=204, headers={"Allow": ", ".join(METHODS)})
+        await answering(scope, receive, completed)
         for problem in lost:
             await problem.response(request_id)(scope, receive, headed)
 
@@ -123,6 +134,16 @@ class RequestGuard:
         elif self.settings.audit_requests and scope["path"].startswith("/v1/"):
             detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
             await run_sync(partial(self._audit.add, "request", actor=actor, detail=detail))
+
+
+def _read_target(scope: Scope) -> None:
+    """Bring a request whose target is a whole address into the usual form; its Host is then the address's."""
+    whole = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
+    if whole is not None:
+        path = whole[2] or b"/"
+        scope["raw_path"], scope["path"] = path, unquote(path.decode("ascii"))
+        others = [pair for pair in scope["headers"] if pair[0] != b"host"]
+        scope["headers"] = [*others, (b"host", whole[1])]
 
 
 def _proxied_below(scope: Scope, headers: Headers, settings: Settings) -> str:
@@ -151,6 +172,9 @@ def _refusal(scope: Scope, settings: Settings) -> ProblemAnswer | None:
         # Two lengths for one body are how requests are smuggled past a proxy.
         detail = "the request has both Content-Length and Transfer-Encoding; send one of them"
         return ProblemAnswer("bad-request", detail, headers=close)
+    if b"%2f" in (scope.get("raw_path") or b"").lower():
+        # A rule of a proxy that looks at the address as it was sent would not see the route that this would reach.
+        return ProblemAnswer("not-found", "an address here has no encoded slash")
     if headers.get("content-encoding", "identity").lower() != "identity":
         return ProblemAnswer("compressed-body", "the body has a Content-Encoding; send it as it is")
     if length is not None and int(length) > settings.max_upload_bytes:
@@ -192,12 +216,20 @@ def too_much_data(limit: int) -> ProblemAnswer:
     return ProblemAnswer("too-much-data", f"the body is larger than {limit} bytes, the limit")
 
 
-async def read_body(request: Request, *, limit: int = MAX_JSON_BYTES) -> bytes:
+async def read_body(request: Request, *, limit: int = MAX_JSON_BYTES, json: bool = True) -> bytes:
     """Return a request's body.
 
+    Args:
+        request: the request.
+        limit: bytes.
+        json: whether it has to be JSON, where it says what it is.
+
     Raises:
-        ProblemAnswer: it is, or says that it is, larger than `limit` bytes.
+        ProblemAnswer: it is, or says that it is, larger than `limit` bytes; or it says that it is no JSON.
     """
+    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if json and kind != JSON and not kind.endswith("+json"):
+        raise ProblemAnswer("unsupported-media-type")
     declared = request.headers.get("content-length")
     if declared is not None and int(declared) > limit:
         raise too_much_data(limit)

@@ -175,7 +175,7 @@ _EVENT = {
     "required": ["event", "data"],
     "properties": {
         "id": {"type": "string"},
-        "event": {"enum": ["progress", "done", "failed", "cancelled"]},
+        "event": {"enum": ["state", "progress", "done", "failed", "cancelled"]},
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
@@ -186,11 +186,13 @@ _EVENT = {
     responses=answers(200, 404, 410, 429, media="text/event-stream", schema=_EVENT),
 )
 async def get_events(call: ReadCall, name: str) -> Response:
-    """Follow a job: `progress` events, then one of `done`, `failed` or `cancelled`, after which the stream ends.
+    """Follow a job: its `state` while it has no progress, `progress`, then `done`, `failed` or `cancelled`, the last.
 
     The id of an event is the number of the job's change; `Last-Event-ID` takes a stream up where it broke off.
     """
     known = await _lookup(call, digest_in(name))
+    if call.request.method == "HEAD":
+        return Response(None, media_type="text/event-stream")
     if isinstance(known, Job) and not known.finished:
         text = call.request.headers.get("last-event-id", "")
         seen = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
@@ -221,12 +223,17 @@ async def frames_of(
 
 
 def frame(job: Job) -> bytes:
-    """Return a job's newest event; a job that waits or has said nothing yet has only a comment."""
-    if not job.finished and job.progress is None:
-        return f": {job.state}\n\n".encode()
+    """Return a job's newest event; that of a job that waits, or has said nothing yet, is its state."""
     ends: dict[str, Any] = {"done": {"digest": job.digest}, "failed": {"error": shown_error(job.error)}}
-    data = {"spec_digest": job.spec_digest, **ends.get(job.state, {})} if job.finished else job.progress
-    name = job.state if job.finished else "progress"
+    about: dict[str, Any] = {"spec_digest": job.spec_digest}
+    if job.finished:
+        return _numbered(job, job.state, about | ends.get(job.state, {}))
+    if job.progress is None:
+        return _numbered(job, "state", about | {"state": job.state})
+    return _numbered(job, "progress", job.progress)
+
+
+def _numbered(job: Job, name: str, data: dict[str, Any]) -> bytes:
     return f"id: {job.seq}\n".encode() + event(name, canonical_json(data))
 
 

@@ -160,7 +160,7 @@ def _addresses(host: str) -> list[str]:
 
 def _check_private(host: str) -> None:
     address = ipaddress.ip_address(host.partition("%")[0])
-    if address.is_global or address.is_unspecified or address.is_multicast:
+    if not address.is_private or address.is_unspecified or address.is_multicast:  # carriers share 100.64.0.0/10
         raise InvalidParameter(
             f"{host} can be reached from other networks, and whoever reaches a scheduler or a worker can run code "
             "there; use tls:// with tls_ca, tls_cert and tls_key, or an address of a private network",

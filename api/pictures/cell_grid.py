@@ -47,6 +47,8 @@ class CellGrid:
         if not 0 <= first < end <= most:
             message = f"columns {first}:{end} are outside the matrix, which has columns 0:{most}"
             raise InvalidParameter(message, field="columns")
+        if not self.rows.shape[0]:
+            raise InvalidParameter("an empty range of rows has no cells; ask for one row at least", field="rows")
         limits = min(self.rows.shape[0], MOST_CELLS), min(end - first, MOST_CELLS)
         if not (1 <= down <= limits[0] and 1 <= across <= limits[1]):
             message = f"cells={down}:{across} is outside 1:1 to {limits[0]}:{limits[1]}, the limits for this range"

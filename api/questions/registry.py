@@ -130,7 +130,7 @@ class _Predict(Question):
         read_union(question, AnyQuestion)
         if name is None:
             return {"request": question, "digest": None}, _PREDICTION_MB
-        about = find(check_digest(name))
+        about = find(check_digest(name, what="factorization"))
         size = _OPENING * about.file.bytes
         limit_mb = service.engine.capacity_mb
         if limit_mb is not None and size > limit_mb << 20:

@@ -50,4 +50,4 @@ def keyed_service(
 
 def filled(path: str, name: str = UNKNOWN) -> str:
     """Return a path of the table with a name in its place."""
-    return path.format(name=name, matrix="C", slug="forbidden", sha256=name, key_id=name[:12])
+    return path.format(name=name, matrix="C", slug="forbidden", sha256=name, digest=name, key_id=name[:12])

@@ -21,7 +21,8 @@ export async function ask(path, { method = "GET", body, headers = {}, signal } =
   const sent = body === undefined ? undefined : JSON.stringify(body);
   let answer;
   try {
-    answer = await fetch(at(path), { method, body: sent, headers: { ...headers, ...keyHeaders() }, signal, credentials: "omit" });
+    const typed = sent === undefined ? {} : { "Content-Type": "application/json" };
+    answer = await fetch(at(path), { method, body: sent, headers: { ...typed, ...headers, ...keyHeaders() }, signal, credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("The service does not answer; is it running?");

@@ -28,7 +28,7 @@ export async function askForm(main, { intro, schema, id, seldom, draft, path, te
     }
     [go.disabled, stop.disabled] = [false, true];
   };
-  main.append(...intro, el("form", { class: "card", novalidate: true, submit }, form.node, el("p", { class: "actions" }, go, stop)), answer);
+  main.append(...intro, el("form", { class: "card", novalidate: true, submit }, form.node, el("p", { class: "actions near" }, go, stop)), answer);
 }
 
 async function worked(path, request, answer, signal) {

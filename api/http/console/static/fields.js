@@ -58,11 +58,14 @@ function row(form, path, label, control, hint, inline = false) {
   return el("div", { class: inline ? "field inline" : "field" }, inline ? [control, name] : [name, control], note, error);
 }
 
+/** Limits from here on are guards that nobody reaches, and are not shown. */
+const UNREACHED = 1e9;
+
 function limits(schemas) {
   const words = { minimum: "at least", exclusiveMinimum: "above", maximum: "at most", exclusiveMaximum: "below" };
   const texts = schemas.map((schema) => {
     if (schema.enum) return schema.enum.map((value) => `or "${value}"`).join(" ");
-    return Object.entries(words).filter(([name]) => schema[name] !== undefined).map(([name, word]) => `${word} ${schema[name]}`).join(", ");
+    return Object.entries(words).filter(([name]) => schema[name] !== undefined).filter(([name]) => Math.abs(schema[name]) < UNREACHED).map(([name, word]) => `${word} ${schema[name]}`).join(", ");
   });
   return texts.filter(Boolean).join(" ");
 }

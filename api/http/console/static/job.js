@@ -33,6 +33,10 @@ export async function jobPage(main, job, { signal, again }) {
   const trace = new Trace();
   let phase = "";
   for await (const event of events(`${path}/events`, { signal })) {
+    if (event.name === "state") {
+      state.textContent = event.data.state;
+      continue;
+    }
     if (event.name !== "progress") break;
     const news = event.data;
     trace.add(news);
@@ -49,7 +53,7 @@ export async function jobPage(main, job, { signal, again }) {
 function progressTerms(news) {
   const gap = news.relative_gap ?? news.class_gap;
   return terms([
-    ["iteration", String(news.iteration)],
+    news.phase === "compile" ? ["now", "compiling, once on this machine"] : ["iteration", String(news.iteration)],
     [news.relative_gap === null && news.class_gap !== null ? "gap within the class" : "certified gap", gap === null ? "none known yet" : short(gap, 3)],
     ["so far", seconds(news.seconds)],
     ["left, by the estimate", news.seconds_left === undefined || news.seconds_left === null ? "unknown" : seconds(news.seconds_left)],

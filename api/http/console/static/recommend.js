@@ -28,10 +28,10 @@ export async function recommendPage(main, { signal, name }) {
   const { schema, path, draft, other } = name === "fleet" ? FLEET : DATA_SET;
   const intro = [
     el("h1", {}, "Recommend a mechanism"),
-    el("p", {}, "Training with differential privacy adds noise. This service finds noise that is correlated from step to step, which harms the model less, and proves what it found. Say what is trained and what privacy it needs: the mechanisms that fit the memory are compared, and one is named with its noise and its code. Nothing is stored."),
+    el("p", {}, "Training with differential privacy adds noise. This service finds noise that is correlated from step to step, which harms the model less, and proves what it found. Say what is trained and what privacy it needs: the mechanisms that fit the memory are compared, and one is named with its noise and its code. Nothing is stored until you have its spec solved."),
     el("p", {}, el("a", { href: other[0] }, other[1])),
   ];
-  const seldom = ["check_in", "offline", "workload", "objective", "samplings", "parameters", "seconds"];
+  const seldom = ["check_in", "offline", "objective", "samplings", "parameters", "seconds"];
   await askForm(main, { intro, schema, id: "recommend", seldom, draft, path, text: "Recommend", draw: advice, signal });
 }
 
