@@ -20,7 +20,7 @@ NAMES = {
     "factorize.adapters.opacus": ["CorrelatedOptimizer", "refuse_sampling"],
     "factorize.adapters.ranks.opacus_ranks": ["correlated_optimizer"],
     "factorize.adapters.jax": ["correlated_noise", "noising_matrix", "raised_sigma_of_sums"],
-    "factorize.adapters.jax_private": ["make_private", "summed_over_parts"],
+    "factorize.adapters.jax_private": ["make_private"],
 }
 """Modules by import path, with the names that are shown; without names: all that the package exports."""
 

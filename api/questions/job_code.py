@@ -116,8 +116,10 @@ def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
         imports = [
             "from factorize.adapters.jax import correlated_noise",
             "from factorize.training.sampling import CyclicPoisson",
+            "from jax_privacy import clipped_grad",
         ]
         noise = _sampled_lines(job, sampling, "len(x)", divided=True)
+        noise.append("gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y)")
         noise.append(f"noise = correlated_noise(factors, scale, seed={_SECRET})")
         total = [
             "for batch in order:",
@@ -125,23 +127,22 @@ def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
             "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
         ]
     else:
-        imports = ["from factorize.adapters.jax_private import make_private, summed_over_parts"]
+        imports = ["from factorize.adapters.jax_private import make_private"]
         noise = [
-            "noise, batches, statement = make_private(",
-            f"    spec, solve=factorize.solve, examples=len(x), epsilon={job.epsilon!r}, "
+            "noise, batches, statement, gradients = make_private(     # loss(params, x, y): one number, a mean",
+            f"    spec, loss=loss, solve=factorize.solve, examples=len(x), epsilon={job.epsilon!r}, "
             f"delta={job.delta!r}, epochs={job.epochs},",
             f'    batch_size={job.batch_size}, sampling="{sampling}", seed={_SECRET})',
         ]
         total = [
             "for indices, mask in batches:",
-            "    total = summed_over_parts(gradient, params, (x, y), indices, mask)",
+            "    total = gradients(params, (x, y), indices, mask)",
         ]
     return _program(
         spec,
-        ["import factorize, jax, optax", *imports, "from jax_privacy import clipped_grad"],
+        ["import factorize, jax, optax", *imports],
         *noise,
         f"optimizer = optax.chain(noise, optax.sgd({rate}{_momentum(spec)}))",
-        "gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y): a mean",
         "state = optimizer.init(params)",
         *total,
         "    updates, state = optimizer.update(total, state)",

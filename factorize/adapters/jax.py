@@ -6,10 +6,11 @@ refused where JAX would round it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -17,16 +18,20 @@ import optax
 from jax import numpy as jnp
 
 from factorize.adapters.coefficients import PlanTable, plan_table
-from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, zeros_beside
+from factorize.adapters.jax_guard import StepGuard
+from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, whole_shape, zeros_beside
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
 from factorize.client.normals import committed, keyed
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
+from factorize.client.single_use import Secret
+from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.format.factors import certified
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
 
+_COMMITTED = 64  # numbers of z_0 that a commitment is made from
 Precision = Literal["float32", "float64"]
 Row = Callable[[jax.Array, Callable[[Any], jax.Array], Any], tuple[jax.Array, Any]]
 """From a step, the normals of any step, and the state of a leaf to the row of sigma C^-1 Z and the next state."""
@@ -38,20 +43,37 @@ class NoiseState(NamedTuple):
     Attributes:
         step: whose noise comes next, int32.
         buffers: a leaf of shape (k, *leaf) for each leaf of the parameters; no state where C has no recurrence.
+        commitment: of seed, factorization, scale and parameters, shape (8,), uint32; it shows none of them.
     """
 
     step: jax.Array
     buffers: Any
+    commitment: jax.Array
+
+
+class NoiseTransformation(Secret, optax.GradientTransformation):
+    """A transformation of optax that makes noise: it is not copied, and one of each noise is alive in a process."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, maker: Any) -> Self:
+        """Return the transformation of an object with the methods `init`, `update` and `close`."""
+        return cls(maker.init, maker.update)
+
+    def close(self) -> None:
+        """Let another transformation make the same noise, or this one make it again: nobody may have seen it."""
+        self.update.__self__.close()  # of what `of` was given
 
 
 def correlated_noise(
     factors: Any, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: Any = None
-) -> optax.GradientTransformation:
+) -> NoiseTransformation:
     """Return the transformation that adds row t of C^-1 Z to the t-th sum of clipped gradients.
 
     Put it first: `optax.chain(correlated_noise(...), optax.sgd(rate))`. It takes sums, never means: where the
-    calibration has a divisor it returns means, dividing after the noise. It may be jitted. The noise of step n and
-    after is NaN under jit, an error outside of it.
+    calibration has a divisor it returns means, dividing after the noise. It may be jitted. No step is taken twice, not
+    under jit either: a state is used once. The noise of step n and after is refused.
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
@@ -64,46 +86,84 @@ def correlated_noise(
             Under jit nothing is needed: buffers lie as the parameters that `init` gets, and each device makes its part.
 
     Raises:
-        InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, or the
-            roundings cannot be bounded (factorize/client/allowances.py): use float64. `update` raises it for gradients
-            of float16 or bfloat16.
+        InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, the roundings
+            cannot be bounded (factorize/client/allowances.py): use float64; or another transformation of this noise is
+            alive. `update` raises it for gradients that are not real, of float16 or bfloat16, of other parameters than
+            the state's or of a part of them, for the state of another run or one that was used before, and under vmap.
+            Where only the running program can see it, JAX raises a JaxRuntimeError with the same sentence.
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
     held = certified(factors)
     check_own(calibration, held)
-    kind = checked_dtype(dtype)
-    key = _key(seed, held.digest)
-    source = source_of(held)
-    states: int | None
-    if isinstance(source, Streamable):
-        sigma = raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))
-        steps, states, row = _streamed(plan_table(source), sigma, kind)
-    else:
-        inverse = _inverse(source)
-        sigma = raised(calibration.sigma_of_sums, _rows_allowance(inverse, kind))
-        steps, states, row = len(inverse), None, _replayed(SplitDouble.of(inverse * sigma, kind), kind)
+    return NoiseTransformation.of(_CorrelatedNoise(held, calibration, seed, checked_dtype(dtype), specs))
 
-    def init(params: Any) -> NoiseState:
-        buffers = jax.tree.map(lambda p: zeros_beside(states, p, kind), params) if states is not None else ()
-        return NoiseState(jnp.array(0, jnp.int32), buffers)
 
-    def update(updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
-        _refuse_past(state.step, steps)
+class _CorrelatedNoise(Secret):
+    """The noise of `correlated_noise`, whose arguments it takes."""
+
+    def __init__(self, held: CertifiedFactors, calibration: Calibration, seed: int, kind: np.dtype, specs: Any) -> None:
+        self._key, self._kind, self._specs = _key(seed, held.digest), kind, specs
+        self._divisor = calibration.divisor or 1
+        source = source_of(held)
+        self._states: int | None = None
+        if isinstance(source, Streamable):
+            sigma = raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))
+            steps, self._states, self._row = _streamed(plan_table(source), sigma, kind)
+        else:
+            inverse = _inverse(source)
+            sigma = raised(calibration.sigma_of_sums, _rows_allowance(inverse, kind))
+            steps, self._row = len(inverse), _replayed(SplitDouble.of(inverse * sigma, kind), kind)
+        first = normals(self._key, 0, 0, jax.ShapeDtypeStruct((_COMMITTED,), kind), kind)
+        commitment = committed(keyed("jax", seed, held.digest), np.asarray(first).tobytes())
+        self._stated = {"noise": commitment, "sigma": sigma.hex(), "dtype": str(kind)}
+        self._guard = StepGuard(noise_commitment(held, seed), steps)
+
+    def init(self, params: Any) -> NoiseState:
+        """Return the state before step 0."""
+        commitment, states = jnp.asarray(self._commitment(params)), self._states
+        buffers = jax.tree.map(lambda p: zeros_beside(states, p, self._kind), params) if states is not None else ()
+        return NoiseState(jnp.array(0, jnp.int32), buffers, commitment)
+
+    def update(self, updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
+        """Return sums with the noise of the state's step, divided, and the next state."""
+        own = self._commitment(updates)
+        for leaf in jax.tree.leaves(updates):
+            refuse_unfit(leaf)
+        updates, step = self._guard.taken(updates, state.step, state.commitment, own)
         leaves, shape = jax.tree.flatten(updates)
-        held = shape.flatten_up_to(state.buffers) if states is not None else [None] * len(leaves)
+        streams = self._states is not None
+        try:
+            held = shape.flatten_up_to(state.buffers) if streams else [None] * len(leaves)
+        except ValueError as reason:
+            message = f"the gradients are not those of the parameters that init was given: {str(reason)[:200]}"
+            raise InvalidParameter(message, field="parameters") from None
         noisy, kept = [], []
-        for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs_of(specs, updates), strict=True)):
-            refuse_narrow(leaf)
+        for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs_of(self._specs, updates), strict=True)):
 
-            def normal(step: Any, own: tuple[int, jax.Array, np.dtype, Any] = (i, leaf, kind, spec)) -> jax.Array:
-                return normals(key, step, *own)
+            def normal(step: Any, own: tuple[int, jax.Array, np.dtype, Any] = (i, leaf, self._kind, spec)) -> jax.Array:
+                return normals(self._key, step, *own)
 
-            drawn, after = row(state.step, normal, buffers)
-            noisy.append(_released(leaf, drawn, calibration.divisor or 1))
+            drawn, after = self._row(step, normal, buffers)
+            noisy.append(_released(leaf, drawn, self._divisor))
             kept.append(after)
-        return shape.unflatten(noisy), NoiseState(state.step + 1, shape.unflatten(kept) if states is not None else ())
+        return shape.unflatten(noisy), NoiseState(step + 1, shape.unflatten(kept) if streams else (), state.commitment)
 
-    return optax.GradientTransformation(init, update)
+    def close(self) -> None:
+        """Let another transformation make the same noise."""
+        self._guard.close()
+
+    def _commitment(self, tree: Any) -> np.ndarray:
+        """Return what names noise and parameters, shape (8,), uint32.
+
+        Raises:
+            InvalidParameter: a leaf is no real number, or optax has masked a part of the tree.
+        """
+        named = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda each: isinstance(each, optax.MaskedNode))
+        for path, leaf in named:
+            refuse_unreal(jax.tree_util.keystr(path), leaf)
+        shapes = [whole_shape(leaf, spec) for (_, leaf), spec in zip(named, specs_of(self._specs, tree), strict=True)]
+        about = {jax.tree_util.keystr(path): shape for (path, _), shape in zip(named, shapes, strict=True)}
+        return np.frombuffer(hashlib.sha256(canonical_json({**self._stated, "parameters": about})).digest(), "<u4")
 
 
 def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
@@ -141,7 +201,7 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
         return jnp.array(0, jnp.int32), jnp.zeros((states, *value.shape), kind)
 
     def multiply(value: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        refuse_narrow(value)
+        refuse_unfit(value)
         step, buffers = state
         x, buffers = advance(table, step, value.astype(kind), buffers)
         return x, (step + 1, buffers)
@@ -166,17 +226,40 @@ def checked_dtype(dtype: str) -> np.dtype:
     return np.dtype(dtype)
 
 
-def refuse_narrow(value: jax.Array) -> None:
-    """Refuse sums of clipped gradients, or normals, that are rounded to fewer digits than float32 has.
+def refuse_unfit(value: Any) -> None:
+    """Refuse sums of clipped gradients, or normals, that are not real or have fewer digits than float32.
 
     Raises:
         InvalidParameter: they are. Rounding before the noise is added raises the sensitivity.
     """
-    if jnp.finfo(value.dtype).eps > jnp.finfo(np.float32).eps:
+    refuse_unreal("", value)
+    kind = jnp.result_type(value)
+    if jnp.finfo(kind).eps > jnp.finfo(np.float32).eps:
         raise InvalidParameter(
-            f"the sum of clipped gradients (or its noise) is {value.dtype}, and rounding it before the noise is added "
+            f"the sum of clipped gradients (or its noise) is {kind}, and rounding it before the noise is added "
             "raises its sensitivity; clip and sum in float32: clipped_grad(..., dtype=jnp.float32) in jax_privacy",
             field="dtype",
+        )
+
+
+def refuse_unreal(name: str, value: Any) -> None:
+    """Refuse a parameter, or its gradient, that real noise does not cover.
+
+    Raises:
+        InvalidParameter: it is complex, an integer or a truth value, or optax has masked it.
+    """
+    if isinstance(value, optax.MaskedNode):
+        raise InvalidParameter(
+            f"optax has masked the parameter {name}, and its gradient would be released without noise; put the noise "
+            "first, over all parameters, and mask after it: optax.chain(noise, optax.multi_transform(...))",
+            field="parameters",
+        )
+    kind = getattr(value, "dtype", None) or jnp.result_type(value)
+    if not jnp.issubdtype(kind, jnp.floating):
+        raise InvalidParameter(
+            f"the parameter or gradient {name} is {getattr(kind, 'name', kind)}, and the noise is real; train real "
+            "and imaginary parts as two parameters, and leave others out of the tree that is trained",
+            field="parameters",
         )
 
 
@@ -257,15 +340,6 @@ def _replayed(rows: SplitDouble, kind: np.dtype) -> Row:
 def _released(leaf: jax.Array, drawn: jax.Array, divisor: int) -> jax.Array:
     """Return the sum, rounded to the digits of the noise (beyond them a gradient of float64 would show), divided."""
     return ((leaf + drawn).astype(drawn.dtype) / divisor).astype(leaf.dtype)
-
-
-def _refuse_past(step: Any, steps: int) -> None:
-    """Refuse step n where the step is known; under jit its noise is NaN."""
-    if not isinstance(step, jax.core.Tracer) and int(step) >= steps:
-        raise InvalidParameter(
-            f"step {int(step) + 1} is past n={steps}: no sensitivity covers it; stop, or factor a larger n",
-            field="step",
-        )
 
 
 def _inverse(source: ComputedRows) -> np.ndarray:

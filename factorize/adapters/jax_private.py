@@ -9,12 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
-import optax
 
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
-from factorize.adapters.jax import Precision, correlated_noise, noise_commitment, refuse_narrow
+from factorize.adapters.jax import NoiseTransformation, Precision, correlated_noise, noise_commitment
+from factorize.adapters.jax_gradients import ClippedGradients
 from factorize.adapters.jobs import FactorSource, TrainingJob, adam_workload, second_seed
 from factorize.adapters.statement import PrivacyStatement
+from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.audited import AuditedBatches
 from factorize.training.receipt import Receipt
@@ -22,22 +23,25 @@ from factorize.training.sampling import CyclicPoisson
 
 
 class PrivateJax(NamedTuple):
-    """A job made private; it unpacks to noise, batches, statement.
+    """A job made private; it unpacks to noise, batches, statement, gradients.
 
     Attributes:
         noise: the transformation that comes first in `optax.chain`: from sums of clipped gradients to noisy means.
         batches: yields (indices, mask) for each step, both of the same shape in all steps.
-        statement: what they guarantee together, if gradients are clipped and divided as it says.
+        statement: what they guarantee together.
+        gradients: from (params, data, indices, mask) to the sum of clipped gradients of the batch.
     """
 
-    noise: optax.GradientTransformation
+    noise: NoiseTransformation
     batches: AuditedBatches
     statement: PrivacyStatement
+    gradients: ClippedGradients
 
 
 def make_private(
     spec: Any = "auto",
     *,
+    loss: Callable[..., jax.Array],
     examples: int,
     epsilon: float,
     delta: float,
@@ -57,26 +61,28 @@ def make_private(
     dtype: Precision = "float32",
     adaptive: Literal["plain", "joint"] = "plain",
     second: Any = "auto",
-    betas: tuple[float, float] = (0.9, 0.999),
+    betas: tuple[float, float] | None = None,
     url: str | None = None,
     store: str | Path | None = None,
     solve: Callable[..., Any] | None = None,
     receipt: Receipt | None = None,
 ) -> PrivateJax:
-    """Return noise, batches and the statement of what they guarantee together.
+    """Return noise, batches, the statement of what they guarantee together, and clipped gradients of the loss.
 
-    For each (indices, mask) of the batches: sum the clipped gradients of all parts (`summed_over_parts`) and update
-    with `optax.chain(noise, ...)`, which adds noise to the sums and divides by `batch_size`. Checkpoint the optimizer's
-    state, `batches.state_dict()` and the weights together, after a step.
+    For each (indices, mask) of the batches: `gradients(params, data, indices, mask)` sums the clipped gradients of all
+    parts. Update with `optax.chain(noise, ...)`, which adds noise to the sums and divides by `batch_size`. Checkpoint
+    the optimizer's state, `batches.state_dict()` and the weights together, after a step.
 
     Args:
         spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
+        loss: of params and a batch of each array of the data, one number. It is computed for one example at a time,
+            as a batch of one; see `ClippedGradients`, which looks at it first.
         examples: in the data.
         epsilon: of (epsilon, delta)-DP.
         delta: of (epsilon, delta)-DP.
         epochs: passes over the data; n = epochs x batches.
         batch_size: examples per step, expected where it is random, and divisor of the means.
-        clip_norm: bound on an example's gradient, `l2_clip_norm` of jax_privacy's `clipped_grad`.
+        clip_norm: bound on an example's gradient.
         physical_batch_size: examples per part, None for one part.
         sampling: `fixed`: the same batches in every epoch; or `balls_in_bins`, where each example draws its step of an
             epoch once, in secret, and every step computes equally many padded parts; or `random_allocation`, for
@@ -92,11 +98,10 @@ def make_private(
         calibration: that counts on balls in bins in place of a new one, for (epsilon, delta) or less.
         dtype: of the noise.
         adaptive: `plain`: noise for gradients, whatever the optimizer makes of them; or `joint`: squares of clipped
-            gradients are released beside them, and `noise` is `scale_by_joint_adam`, over what
-            `clipped_moments_of` sums.
+            gradients are released beside them, `noise` is `scale_by_joint_adam`, and `gradients` gives both sums.
         second: with `joint`, the factorization for the squares, said as `spec` is; `auto` asks for the optimum of
             Adam's second moments, as `auto` for `spec` does for its iterate.
-        betas: with `joint`, Adam's decays.
+        betas: with `joint`, Adam's decays, (0.9, 0.999) by default.
         url: of a service that solves and serves.
         store: of factorizations.
         solve: `solvers.solve`, to solve in this process what is given as a spec.
@@ -107,16 +112,20 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         UnsupportedAdjacency: balls in bins with another adjacency than zero-out.
     """
-    sums = partial(adam_workload, "iterate", betas[0]) if adaptive == "joint" else _running_sums
+    if adaptive != "joint" and betas is not None:
+        message = f"betas={betas} are those of adaptive='joint'; with {adaptive!r} give them to your optimizer"
+        raise InvalidParameter(message, field="betas")
+    b1, b2 = betas or (0.9, 0.999)
+    sums = partial(adam_workload, "iterate", b1) if adaptive == "joint" else _running_sums
     source = FactorSource(spec, workload or sums, memory, None, url, store, solve)
     privacy = epsilon, delta, clip_norm, adjacency
     batching = sampling, seed, order_seed, remainder, physical_batch_size
-    noise_of = source, users, calibration, adaptive, second, betas[1]
+    noise_of = source, users, calibration, adaptive, second, b2
     planned = TrainingJob(examples, batch_size, epochs, *(privacy + batching + noise_of)).plan()
     secret = planned.job.secret
     if planned.moments is not None:
         both = planned.factors, planned.second, planned.moments
-        noise = scale_by_joint_adam(*both, seed=secret, b1=betas[0], b2=betas[1], dtype=dtype)
+        noise = scale_by_joint_adam(*both, seed=secret, b1=b1, b2=b2, dtype=dtype)
     else:
         noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
     assert not isinstance(planned.order, CyclicPoisson)  # which the batching here does not know
@@ -133,41 +142,8 @@ def make_private(
             dtype=dtype,
             commitments=commitments,
         )
-    return PrivateJax(noise, batches, statement)
-
-
-def summed_over_parts(
-    gradient: Callable[..., Any], params: Any, data: Sequence[jax.Array], indices: Any, mask: Any
-) -> Any:
-    """Return the sum of clipped gradients over all parts of a batch; padding is computed like examples and counts zero.
-
-    It may be jitted: shapes are those of every step, so that neither compilation nor time shows the size of a batch. Do
-    not give `clipped_grad` a `microbatch_size`: jax_privacy leaves out microbatches of padding alone.
-
-    Args:
-        gradient: of `jax_privacy.clipped_grad`: takes params, the arrays of `data`, and `is_padding_example`.
-        params: what is trained.
-        data: arrays whose first axis is the examples.
-        indices: of the parts, shape (parts, physical batch size).
-        mask: True where there is an example, same shape.
-
-    Raises:
-        InvalidParameter: the gradient comes in float16 or bfloat16; give `clipped_grad` `dtype=jnp.float32`.
-    """
-
-    def one(indices: Any, mask: Any) -> Any:
-        return gradient(params, *(values[indices] for values in data), is_padding_example=~mask)
-
-    def add(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-        return jax.tree.map(lambda a, b: a + b, total, one(*part)), None
-
-    parts = jax.numpy.asarray(indices), jax.numpy.asarray(mask)
-    zero = jax.tree.map(
-        lambda like: jax.numpy.zeros(like.shape, like.dtype), jax.eval_shape(one, *(p[0] for p in parts))
-    )
-    for leaf in jax.tree.leaves(zero):
-        refuse_narrow(leaf)
-    return jax.lax.scan(add, zero, parts)[0]
+    gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None)
+    return PrivateJax(noise, batches, statement, gradients)
 
 
 def _running_sums(steps: int) -> dict[str, Any]:

@@ -91,11 +91,17 @@ def normals(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtyp
     own = jax.random.fold_in(jax.random.fold_in(key, step), leaf)
     if spec is None:
         return jax.random.normal(own, like.shape, kind)
-    names = [_names(spec, side) for side in range(like.ndim)]
-    counts = [math.prod(jax.lax.axis_size(name) for name in each) for each in names]
-    whole = jax.random.normal(own, tuple(n * count for n, count in zip(like.shape, counts, strict=True)), kind)
-    starts = [_place(each) * n for n, each in zip(like.shape, names, strict=True)]
+    whole = jax.random.normal(own, whole_shape(like, spec), kind)
+    starts = [place_of(_names(spec, side)) * n for side, n in enumerate(like.shape)]
     return jax.lax.dynamic_slice(whole, starts, like.shape)
+
+
+def whole_shape(like: Any, spec: Any) -> tuple[int, ...]:
+    """Return the shape of the whole array that a leaf is, or that a device holds a part of in shard_map."""
+    if spec is None:
+        return tuple(np.shape(like))
+    counts = [math.prod(jax.lax.axis_size(name) for name in _names(spec, side)) for side in range(like.ndim)]
+    return tuple(n * count for n, count in zip(like.shape, counts, strict=True))
 
 
 def zeros_beside(states: int, parameter: Any, kind: np.dtype) -> jax.Array:
@@ -114,7 +120,7 @@ def specs_of(specs: Any, tree: Any) -> list[Any]:
         InvalidParameter: in shard_map without specs: every device would draw the same numbers for another shard.
     """
     count = len(jax.tree.leaves(tree))
-    if not _manual():
+    if not manual_axes():
         return [None] * count
     if specs is None:
         raise InvalidParameter(
@@ -126,9 +132,9 @@ def specs_of(specs: Any, tree: Any) -> list[Any]:
     return jax.tree.leaves(spread, is_leaf=lambda each: isinstance(each, PartitionSpec))
 
 
-def _manual() -> bool:
-    """Whether this is traced inside shard_map (or pmap), where arrays are the parts of one device."""
-    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+def manual_axes() -> tuple[str, ...]:
+    """Return the axes over which this is traced inside shard_map, where arrays are the parts of one device."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def _names(spec: Any, side: int) -> tuple[str, ...]:
@@ -139,7 +145,8 @@ def _names(spec: Any, side: int) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else tuple(named)
 
 
-def _place(names: tuple[str, ...]) -> Any:
+def place_of(names: tuple[str, ...]) -> Any:
+    """Return the number of this device along axes of the mesh."""
     place: Any = 0
     for name in names:
         place = place * jax.lax.axis_size(name) + jax.lax.axis_index(name)

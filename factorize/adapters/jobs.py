@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from secrets import randbits
@@ -206,7 +206,7 @@ class TrainingJob:
     clip_norm: float
     adjacency: Adjacency | str
     sampling: str
-    seed: int | None
+    seed: int | None = field(repr=False)
     order_seed: int
     remainder: Literal["drop", "pad"]
     physical: int | None

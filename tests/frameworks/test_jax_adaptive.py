@@ -14,9 +14,8 @@ from private_cases import CLIP, EPOCHS, SIZE, N, factors
 from test_jax_private import X, Y, fixed, job, loss
 
 from factorize.accounting.joint_moments import calibrate_moments
-from factorize.adapters.adaptive.jax_joint import clipped_moments_of, scale_by_joint_adam
+from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
 from factorize.adapters.jax import correlated_noise
-from factorize.adapters.jax_private import summed_over_parts
 from factorize.adapters.jobs import second_seed
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
@@ -53,11 +52,10 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
         moments.second.sigma_of_means
     )
     optimizer = optax.chain(private.noise, optax.scale_by_learning_rate(RATE))
-    gradient = clipped_moments_of(loss, l2_clip_norm=CLIP)
 
     @jax.jit
     def step(weights, state, indices, mask):
-        sums = summed_over_parts(gradient, weights, DATA, indices, mask)
+        sums = private.gradients(weights, DATA, indices, mask)
         updates, state = optimizer.update(sums, state)
         return optax.apply_updates(weights, updates), state
 
@@ -77,6 +75,7 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
         assert np.allclose(weights, own, atol=1e-4)
         if t == 3:
             kept = private.batches.state_dict(), weights, state
+    private.noise.close()
     again = fixed(adaptive="joint", second=SECOND)
     assert kept is not None
     again.batches.load_state_dict(kept[0])

@@ -9,11 +9,10 @@ import numpy as np
 import optax
 import pytest
 from jax import numpy as jnp
-from jax_privacy import clipped_grad
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 
 from factorize.accounting import BinsCalibration
-from factorize.adapters.jax_private import PrivateJax, make_private, summed_over_parts
+from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve
@@ -24,6 +23,7 @@ Y = np.random.default_rng(1).integers(0, 3, EXAMPLES)
 
 def job(**options: Any) -> PrivateJax:
     settings = {
+        "loss": loss,
         "examples": EXAMPLES,
         "epsilon": 4.0,
         "delta": 1e-5,
@@ -46,9 +46,6 @@ def loss(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(x @ weights, y).mean()
 
 
-GRADIENT = clipped_grad(loss, l2_clip_norm=CLIP, batch_argnums=(1, 2))
-
-
 class Training:
     """A job as users write it."""
 
@@ -61,7 +58,7 @@ class Training:
 
         @jax.jit
         def step(weights, state, indices, mask):
-            total = summed_over_parts(GRADIENT, weights, (jnp.asarray(X), jnp.asarray(Y)), indices, mask)
+            total = made.gradients(weights, (jnp.asarray(X), jnp.asarray(Y)), indices, mask)
             updates, state = self.optimizer.update(total, state)
             return optax.apply_updates(weights, updates), state
 
@@ -76,6 +73,20 @@ class Training:
         return self
 
 
+def class_weighted(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """A mean over the weights of a batch's classes, as torch's cross entropy takes."""
+    each = jnp.asarray([1.0, 4.0, 9.0])[y]
+    return (each * optax.softmax_cross_entropy_with_integer_labels(x @ weights, y)).sum() / each.sum()
+
+
+MIXING: dict[str, Any] = {
+    "centred": lambda weights, x, y: loss(weights, x - x.mean(axis=0), y),
+    "contrastive": lambda weights, x, y: (jnp.tanh(x @ weights) @ jnp.tanh(x @ weights).T).mean(),
+    "class weights": class_weighted,
+    "largest": lambda weights, x, y: ((x @ weights) ** 2).sum(axis=1).max(),
+}
+
+
 def one_by_one(weights: jax.Array, batch: np.ndarray) -> np.ndarray:
     """Clipped gradients without jax_privacy."""
     total = np.zeros((6, 3))
@@ -85,22 +96,76 @@ def one_by_one(weights: jax.Array, batch: np.ndarray) -> np.ndarray:
     return total
 
 
-class TestHalfPrecision:
+class TestGradients:
     indices, mask = np.arange(6).reshape(2, 3), np.array([[True] * 3, [True, True, False]])
 
-    def total(self, gradient: Any) -> jax.Array:
-        weights = jnp.full((6, 3), 0.1, jnp.bfloat16)
-        return summed_over_parts(gradient, weights, (jnp.asarray(X), jnp.asarray(Y)), self.indices, self.mask)
-
-    def test_sums_of_half_precision_are_refused(self):
-        with pytest.raises(InvalidParameter, match="bfloat16.*dtype=jnp.float32"):
-            self.total(GRADIENT)
-
-    def test_sums_in_float32(self):
-        wide = clipped_grad(loss, l2_clip_norm=CLIP, batch_argnums=(1, 2), dtype=jnp.float32)
-        total = self.total(wide)
+    @pytest.mark.parametrize(("kind", "close"), [(jnp.float32, 1e-6), (jnp.bfloat16, 0.02)])
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_clipped_sums_in_float32_whatever_the_parameters_are_in(self, kind: Any, close: float, jit: bool) -> None:
+        weights, summed = jnp.full((6, 3), 0.1, kind), fixed().gradients
+        total = (jax.jit(summed) if jit else summed)(weights, (X, Y), self.indices, self.mask)
         assert total.dtype == jnp.float32
-        assert np.allclose(total, one_by_one(jnp.full((6, 3), 0.1, jnp.bfloat16), np.arange(5)), atol=0.02)
+        assert np.allclose(total, one_by_one(weights, np.arange(5)), atol=close)
+
+    @pytest.mark.parametrize("jit", [False, True])
+    @pytest.mark.parametrize("given", ["closed over", "an argument"])
+    @pytest.mark.parametrize("name", MIXING)
+    def test_a_loss_that_mixes_examples_is_refused(self, name: str, given: str, jit: bool) -> None:
+        summed = fixed(loss=MIXING[name]).gradients
+
+        def total(weights: jax.Array, x: Any, y: Any) -> jax.Array:
+            return summed(weights, (X, Y) if given == "closed over" else (x, y), self.indices, self.mask)
+
+        with pytest.raises(InvalidParameter, match=r"mixes examples: its gradient over 4 of them is [\d.]+ clip norms"):
+            (jax.jit(total) if jit else total)(jnp.full((6, 3), 0.1), X, Y)
+
+    def test_a_row_that_is_not_its_examples_gradient_is_refused(self) -> None:
+        """Rows count right and mix: a rule of its own under vmap, as a layer over the batch has."""
+
+        @jax.custom_batching.custom_vmap
+        def centred(x: jax.Array) -> jax.Array:
+            return x
+
+        @centred.def_vmap
+        def over_the_batch(size: int, batched: Any, x: jax.Array) -> Any:
+            return x - x.mean(axis=0), True
+
+        summed = fixed(loss=lambda weights, x, y: loss(weights, centred(x), y)).gradients
+        with pytest.raises(InvalidParameter, match=r"example 0 moves the sum .* are not its own gradient"):
+            summed(jnp.full((6, 3), 0.1), (X, Y), self.indices, self.mask)
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            (lambda w, x, y: optax.softmax_cross_entropy_with_integer_labels(x @ w, y), r"is \(1,\), not one number"),
+            (lambda w, x, y: (0.0, loss(w, x, y)), "is tuple, not one number"),
+            (lambda w, x, y: loss(w, x, y) * jnp.nan, "not finite.*outside of jit"),
+        ],
+    )
+    def test_what_is_no_loss_of_one_example(self, wrong: Any, says: str) -> None:
+        with pytest.raises(InvalidParameter, match=says):
+            fixed(loss=wrong).gradients(jnp.full((6, 3), 0.1), (X, Y), self.indices, self.mask)
+
+    def test_a_loss_for_one_example_alone_and_one_that_drawn_parameters_break(self) -> None:
+        def single(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+            return loss(jnp.log(weights), x.reshape(1, 6), y)
+
+        weights = jnp.full((6, 3), 0.1)
+        total = jax.jit(fixed(loss=single).gradients)(weights, (X, Y), self.indices, self.mask)
+        assert np.isfinite(total).all()
+
+    def test_it_looks_once_for_each_shape(self) -> None:
+        calls = []
+
+        def counted(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+            calls.append(len(x))
+            return loss(weights, x, y)
+
+        summed = fixed(loss=counted).gradients
+        for rows in (3, 3, 6):
+            before = len(calls)
+            summed(jnp.full((6, 3), 0.1), (X[:, :], Y), np.arange(rows)[None], np.ones((1, rows), bool))
+            assert (4 in calls[before:]) == (before == 0)
 
 
 class TestBallsInBins:
@@ -110,6 +175,7 @@ class TestBallsInBins:
         assert len({len(batch) for batch in made.batches.order}) > 1
         training = Training(made).run()
         assert len(training.shapes) == 1 and made.batches.step == N
+        made.noise.close()  # and once more, by hand
         weights, state = jnp.zeros((6, 3)), made.noise.init(jnp.zeros((6, 3)))
         for step in range(N):
             gradient = jnp.asarray(one_by_one(weights, made.batches.order[step]), dtype=jnp.float32)
@@ -158,6 +224,7 @@ class TestBallsInBins:
             ({"sampling": "cyclic_poisson"}, InvalidParameter),
             ({"users": [1] * EXAMPLES}, InvalidParameter),
             ({"users": [1]}, InvalidParameter),
+            ({"betas": (0.9, 0.99)}, InvalidParameter),
         ],
     )
     def test_refusals(self, wrong, error):

@@ -11,12 +11,10 @@ import numpy as np
 import optax
 import pytest
 import torch
-from jax_privacy import clipped_grad
 from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N
 from safetensors.torch import save_file
 
 from factorize.adapters.jax_private import make_private as make_private_jax
-from factorize.adapters.jax_private import summed_over_parts
 from factorize.adapters.private import make_private
 from factorize.checker.receipt import MODEL, check_receipt
 from factorize.checker.report import Status
@@ -119,18 +117,17 @@ def test_a_torch_job_that_was_killed_between_two_steps(tmp_path: Path) -> None:
 def test_a_jax_job(tmp_path: Path, sampling: str) -> None:
     receipt, solving = Receipt(tmp_path / "receipt.json"), Solving(tmp_path)
     settings: dict[str, Any] = {**COMMON, "sampling": sampling, "physical_batch_size": 4, "receipt": receipt}
-    noise, batches, _ = make_private_jax("auto", examples=EXAMPLES, solve=solving, **settings)
     x = np.random.default_rng(0).standard_normal((EXAMPLES, 6)).astype(np.float32)
 
     def loss(weights: Any, x: Any) -> Any:
         return ((x @ weights) ** 2).mean()
 
-    gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=1)
+    noise, batches, _, gradients = make_private_jax("auto", loss=loss, examples=EXAMPLES, solve=solving, **settings)
     optimizer = optax.chain(noise, optax.sgd(0.1))
     weights = jax.numpy.ones(6)
     state = optimizer.init(weights)
     for indices, mask in batches:
-        total = summed_over_parts(gradient, weights, (jax.numpy.asarray(x),), indices, mask)
+        total = gradients(weights, (jax.numpy.asarray(x),), indices, mask)
         updates, state = optimizer.update(total, state)
         weights = optax.apply_updates(weights, updates)
     receipt.close(model={"weights": weights})

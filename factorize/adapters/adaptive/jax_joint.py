@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,7 @@ import optax
 from jax import numpy as jnp
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.adapters.jax import Precision, correlated_noise
+from factorize.adapters.jax import NoiseTransformation, Precision, correlated_noise
 from factorize.adapters.jobs import check_floor, second_seed
 
 
@@ -32,30 +32,6 @@ class JointState(NamedTuple):
     nu: Any
 
 
-def clipped_moments_of(loss: Callable[..., Any], *, l2_clip_norm: float) -> Callable[..., tuple[Any, Any]]:
-    """Return the function that sums clipped gradients, and the squares of their entries, over a batch.
-
-    It takes (params, *data, is_padding_example=...), as `summed_over_parts` calls it, and returns float32.
-
-    Args:
-        loss: of params and a batch of one example.
-        l2_clip_norm: bound on the norm of an example's gradient over all parameters.
-    """
-    from jax_privacy.clipping import clip_pytree
-
-    def moments(params: Any, *data: Any, is_padding_example: Any) -> tuple[Any, Any]:
-        def one(padding: jax.Array, *example: jax.Array) -> tuple[Any, Any]:
-            own = jax.grad(loss)(params, *(part[None] for part in example))
-            wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), own)
-            clipped, _ = clip_pytree(wide, clip_norm=l2_clip_norm, nan_safe=True, return_zero=padding)
-            return clipped, jax.tree.map(jnp.square, clipped)
-
-        each = jax.vmap(one)(is_padding_example, *data)
-        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), each)
-
-    return moments
-
-
 def scale_by_joint_adam(
     first: Any,
     second: Any,
@@ -68,7 +44,7 @@ def scale_by_joint_adam(
     floor: float | None = None,
     dtype: Precision = "float32",
     specs: Any = None,
-) -> optax.GradientTransformation:
+) -> NoiseTransformation:
     """Return the transformation of (sums of clipped gradients, sums of their squares) into Adam's direction.
 
     Put it first: `optax.chain(scale_by_joint_adam(...), optax.scale_by_learning_rate(rate))`. It adds row t of C1^-1 Z
@@ -94,20 +70,38 @@ def scale_by_joint_adam(
     least = check_floor(noise**0.5 if floor is None else floor)
     one = correlated_noise(first, moments.first, seed=seed, dtype=dtype, specs=specs)
     two = correlated_noise(second, moments.second, seed=second_seed(seed), dtype=dtype, specs=specs)
+    return NoiseTransformation.of(_JointAdam(one, two, b1, b2, eps, least))
 
-    def init(params: Any) -> JointState:
+
+@dataclass(frozen=True)
+class _JointAdam:
+    """Adam over the noise of gradients and that of squares; see `scale_by_joint_adam`."""
+
+    first: NoiseTransformation
+    second: NoiseTransformation
+    b1: float
+    b2: float
+    eps: float
+    floor: float
+
+    def init(self, params: Any) -> JointState:
+        """Return the state before step 0."""
         zeros = jax.tree.map(lambda p: jnp.zeros_like(p, dtype=jnp.float32), params)
-        return JointState(one.init(params), two.init(params), jnp.array(0, jnp.int32), zeros, zeros)
+        return JointState(self.first.init(params), self.second.init(params), jnp.array(0, jnp.int32), zeros, zeros)
 
-    def update(updates: tuple[Any, Any], state: JointState, params: Any = None) -> tuple[Any, JointState]:
+    def update(self, updates: tuple[Any, Any], state: JointState, params: Any = None) -> tuple[Any, JointState]:
+        """Return Adam's direction from sums of gradients and of their squares, and the next state."""
         gradients, squares = updates
-        noisy, kept = one.update(gradients, state.first, params)
-        noisy_squares, kept_squares = two.update(squares, state.second, params)
-        mu = optax.tree.update_moment(noisy, state.mu, b1, 1)
-        nu = optax.tree.update_moment(noisy_squares, state.nu, b2, 1)
+        noisy, kept = self.first.update(gradients, state.first, params)
+        noisy_squares, kept_squares = self.second.update(squares, state.second, params)
+        mu = optax.tree.update_moment(noisy, state.mu, self.b1, 1)
+        nu = optax.tree.update_moment(noisy_squares, state.nu, self.b2, 1)
         count = state.count + 1
-        m, v = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
-        moved = jax.tree.map(lambda a, b: a / (jnp.sqrt(jnp.maximum(b, least**2)) + eps), m, v)
+        m, v = optax.tree.bias_correction(mu, self.b1, count), optax.tree.bias_correction(nu, self.b2, count)
+        moved = jax.tree.map(lambda a, b: a / (jnp.sqrt(jnp.maximum(b, self.floor**2)) + self.eps), m, v)
         return moved, JointState(kept, kept_squares, count, mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    def close(self) -> None:
+        """Let another transformation make both noises."""
+        self.first.close()
+        self.second.close()

@@ -36,7 +36,7 @@ class PrivacyArguments:
     delta: float
     spec: Any = "auto"
     clip_norm: float = 1.0
-    seed: int | None = None
+    seed: int | None = field(default=None, repr=False)
     physical_batch_size: int | None = None
     example_losses: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,169 @@
+"""Sums of clipped gradients of a loss in JAX, one example at a time, and a look at the loss before the first sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from factorize.adapters.jax import refuse_unfit
+from factorize.errors import InvalidParameter
+
+MAX_LOOKED_AT = 4
+"""Examples that are computed together and alone: what mixes examples shows in two of them."""
+MAX_RELATIVE_ROUNDING = 2.0**-5
+"""Of gradients of the loss, at most: those of bfloat16 have 8 bits, and a batch adds up in another order than one."""
+
+
+class ClippedGradients:
+    """The sum of clipped gradients over all parts of a batch; padding is computed like examples and counts zero.
+
+    It may be jitted: shapes are those of every step, so that neither compilation nor time shows the size of a batch.
+    Gradients are clipped and summed in float32 at least, whatever the parameters are in.
+
+    The loss is looked at whenever parameters or data have new shapes, before the first sum of them. Its gradient over a
+    few examples together has to be the sum, or the mean, of their own: a loss that mixes examples is not what would be
+    trained. And none of them may move the clipped sum by more than the clip norm. Under jit this is done for
+    parameters, and data that are arguments of the program, that are drawn here.
+
+    Args:
+        loss: of params and a batch of each array of the data, one number.
+        clip_norm: bound on the norm of an example's gradient over all parameters.
+        squares: whether the squares of the entries of clipped gradients are summed beside them.
+    """
+
+    def __init__(self, loss: Callable[..., Any], clip_norm: float, *, squares: bool = False) -> None:
+        self._loss, self._clip_norm, self._squares = loss, clip_norm, squares
+        self._seen: set[Any] = set()
+
+    def __call__(self, params: Any, data: Sequence[Any], indices: Any, mask: Any) -> Any:
+        """Return the sum over a batch, shaped like the parameters; with `squares` a pair of sums.
+
+        Args:
+            params: what is trained.
+            data: arrays whose first axis is the examples.
+            indices: of the parts, shape (parts, physical batch size).
+            mask: True where there is an example, same shape.
+
+        Raises:
+            InvalidParameter: the loss mixes examples, is not one number, or a parameter is not real.
+        """
+        arrays = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in data]
+        self._look(params, arrays)
+
+        def add(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+            rows, present = part
+            return jax.tree.map(jnp.add, total, self._of_part(params, [each[rows] for each in arrays], present)), None
+
+        parts = jnp.asarray(indices), jnp.asarray(mask)
+        zero = jax.tree.map(lambda p: jnp.zeros(p.shape, _wide(p)), (params, params) if self._squares else params)
+        return jax.lax.scan(add, zero, parts)[0]
+
+    def _of_part(self, params: Any, examples: Sequence[Any], present: Any) -> Any:
+        """Return the sum over examples that are there, each clipped."""
+        from jax_privacy.clipping import clip_pytree
+
+        def one(present: jax.Array, *example: jax.Array) -> Any:
+            own = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)), self._alone(params, *example))
+            clipped, _ = clip_pytree(own, clip_norm=self._clip_norm, nan_safe=True, return_zero=~present)
+            return (clipped, jax.tree.map(jnp.square, clipped)) if self._squares else clipped
+
+        return jax.tree.map(lambda leaf: leaf.sum(axis=0), jax.vmap(one)(present, *examples))
+
+    def _alone(self, params: Any, *example: Any) -> Any:
+        """Return the gradient of one example."""
+        return jax.grad(self._loss)(params, *(part[None] for part in example))
+
+    def _look(self, params: Any, data: Sequence[Any]) -> None:
+        """Refuse a loss whose gradients are not those of single examples; see the class.
+
+        Raises:
+            InvalidParameter: it mixes examples, or is not one number.
+        """
+        shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), (params, list(data)))
+        known = str(shapes), str(jax.tree.structure((params, list(data))))
+        if known in self._seen:
+            return
+        for leaf in jax.tree.leaves(params):
+            refuse_unfit(jax.ShapeDtypeStruct(jnp.shape(leaf), _wide(leaf)))
+        count = min(MAX_LOOKED_AT, *(len(each) for each in data))
+        with jax.ensure_compile_time_eval():
+            value = jax.eval_shape(self._loss, params, *(each[:1] for each in data))
+            if getattr(value, "shape", None) != ():
+                shown = getattr(value, "shape", type(value).__name__)
+                message = f"the loss of a batch of one is {shown}, not one number; return its mean"
+                raise InvalidParameter(message, field="loss")
+            examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
+            for positive in (False, True):
+                own = jax.tree.map(
+                    lambda p, positive=positive: _drawn(p, positive=positive) if _traced(p) else p, params
+                )
+                rows = [_flat(self._alone(own, *(each[i] for each in examples))) for i in range(count)]
+                if np.isfinite(rows).all():
+                    break
+            else:
+                raise InvalidParameter(
+                    "the gradients of the loss are not finite at parameters, or data, that were drawn to look at it; "
+                    "call gradients(params, data, indices, mask) once outside of jit, with yours",
+                    field="loss",
+                )
+            self._refuse_mixing(own, examples, rows)
+        self._seen.add(known)
+
+    def _refuse_mixing(self, params: Any, examples: Sequence[Any], rows: list[np.ndarray]) -> None:
+        """Compare gradients of examples, one vector each, with that of their batch and with what each adds to a sum."""
+        count, total = len(rows), np.sum(rows, axis=0)
+        try:
+            together = _flat(jax.grad(self._loss)(params, *examples))
+        except Exception:  # whatever it is: a loss that is written for one example mixes none
+            together = total
+        off = min(float(np.linalg.norm(together * times - total)) for times in (1, count))
+        if not off <= MAX_RELATIVE_ROUNDING * sum(map(np.linalg.norm, rows)):
+            raise InvalidParameter(
+                f"the loss mixes examples: its gradient over {count} of them is {off / self._clip_norm:.3g} clip norms "
+                "away from the sum of their own, and further from their mean's. Give a loss that is a mean, or a sum, "
+                "of one term for each example, which no other example changes; random numbers come from the data",
+                field="loss",
+            )
+        for i, row in enumerate(rows):
+            present = np.ones((2, count), dtype=bool)
+            present[1, i] = False
+            sums = [self._of_part(params, examples, jnp.asarray(each)) for each in present]
+            with_it, without = (_flat(each[0] if self._squares else each) for each in sums)
+            norm, moved = float(np.linalg.norm(row)), float(np.linalg.norm(with_it - without))
+            wrong = float(np.linalg.norm(with_it - without - row * min(1.0, self._clip_norm / max(norm, 1e-300))))
+            rounding = MAX_RELATIVE_ROUNDING * min(norm, self._clip_norm) + 1e-5 * self._clip_norm * count
+            if not (moved <= self._clip_norm * (1 + 1e-4 * count) and wrong <= rounding):
+                raise InvalidParameter(
+                    f"example {i} moves the sum of clipped gradients by {moved / self._clip_norm:.3g} clip norms, and "
+                    f"{wrong / self._clip_norm:.3g} of them are not its own gradient; its term of the loss must not "
+                    "depend on other examples",
+                    field="loss",
+                )
+
+
+def _wide(leaf: Any) -> Any:
+    return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+
+
+def _flat(tree: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(leaf, dtype=np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+def _drawn(like: Any, *, positive: bool = False) -> Any:
+    """Return numbers of a shape and type, drawn here: integers are 0 and 1, which any vocabulary and class has."""
+    rng, kind = np.random.default_rng(1), jnp.result_type(like)
+    if jnp.issubdtype(kind, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(1), like.shape)
+    if not jnp.issubdtype(kind, jnp.floating):
+        return jnp.asarray(rng.integers(0, 2, like.shape), kind)
+    numbers = rng.standard_normal(like.shape) / math.sqrt(max(1, *like.shape[-1:]))
+    return jnp.asarray(abs(numbers) if positive else numbers, kind)
