@@ -15,7 +15,7 @@ SITE := .venv-docs
 CLIENTS := .venv-clients
 FEDERATED := .venv-federated
 
-.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes forgeries release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -103,6 +103,10 @@ fuzz: $(STAMP)
 # 10,000 probes of one caller's jobs and uploads by others, beside names that nobody has; `make test` sends some hundred.
 probes: $(STAMP)
 	PROBES=10000 $(BIN)/python -m pytest tests/api/http/test_tenancy.py
+
+# 3,000 receipts with two fields changed, each refused or no stronger than the truth; `make test` tries 200.
+forgeries: $(STAMP)
+	FORGERIES=3000 $(BIN)/python -m pytest tests/factorize/checker/test_receipt_forgeries.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -65,8 +65,9 @@ class AnyFactors(CertifiedFactors):
         """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
 
         With `sigma`, which is for sums, and one of epsilon and delta it returns what that noise is worth: the other one
-        is found. With `steps` the answer is for the first steps of the run, where it stops there; with `spent_mu` for
-        what is left of the target after other runs on the same data. `divisor` is the public divisor of means;
+        is found. With `steps` the answer is for the first steps of the run, where it stops there, and where that does
+        not depend on the data or on what was released; with `spent_mu` for what is left of the target after other runs
+        on the same data. `divisor` is the public divisor of means;
         `batch_size` is of a sampling and divides nothing. See `factorize.privacy.calibrate`; and with another
         `sampling` than `fixed`, which takes (epsilon, delta) and the file of C, see
         `factorize.accounting.calibrate_sampling`.

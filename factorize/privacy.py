@@ -227,6 +227,26 @@ class Calibration:
         """Return the sensitivity that a factorization has to have for this noise to be its own."""
         return mine
 
+    def rmse(self, factors: CertifiedFactors) -> float:
+        """Return the root mean squared error of the outputs of a workload under this noise, in each coordinate.
+
+        It is that of outputs of sums, and `compare` and `recommend` call it `rmse_at_privacy`. A certificate's losses
+        are for noise whose standard deviation is its sensitivity. So this is `loss.rmse` times `sigma_of_sums` over the
+        certificate's sensitivity, and `loss.rmse` times `sigma_of_sums` is wrong by the sensitivity.
+
+        Args:
+            factors: that this noise was calibrated for.
+
+        Raises:
+            InvalidParameter: other factors, or a workload without end, whose error grows without limit.
+        """
+        check_own(self, factors)
+        certified, loss = factors.sensitivity.value, factors.manifest["certificate"]["loss"]["rmse"]
+        if loss is None:
+            message = "the workload has no last step, and its error grows without limit; give factors with n"
+            raise InvalidParameter(message, field="factors")
+        return float(loss * (self.sigma_of_sums / certified))
+
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form, in the names of the contract's `calibrate` answer."""
         return {

@@ -12,6 +12,7 @@ from factorize.api.terminal.sources import check_picture, open_target, read_spec
 from factorize.api.terminal.spec_command import options_of
 from factorize.encoding import is_digest, read_json
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
+from factorize.numbers.scalars import at_most
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
@@ -36,7 +37,7 @@ def calibrate(
     It is for sums of clipped contributions; with --divisor the answer has that for means too.
 
     With --sigma and one of --epsilon and --delta it computes the other: what a given noise is worth; with --steps, for
-    the first steps of the run alone.
+    the first steps of the run alone, where the stop depends neither on the data nor on what was released.
 
     With --sampling the epsilon counts on random batches; balls_in_bins covers every C and prints a claim that can be
     tested again, and the epsilon that holds if the bins are not secret.
@@ -84,9 +85,9 @@ def _text(document: dict[str, Any]) -> str:
     names = ("sigma_of_sums", "sigma_of_means", "divisor", "noise_multiplier", "sensitivity", "clip_norm", "adjacency")
     shown = [f"{name:<18}{document[name]}" for name in names if document[name] is not None]
     guarantees = ("epsilon", "delta", "rho", "mu")
-    shown += [f"{name:<18}{document[name]:.12g}" for name in guarantees if document[name] is not None]
-    rates = (f"{most:.4g} at {float(rate):.3g}" for rate, most in document["true_positive_rates"].items())
-    advantage = f"{document['attack_advantage']:.6g}; true-positive rate at most {', '.join(rates)}"
+    shown += [f"{name:<18}{at_most(document[name], 12)}" for name in guarantees if document[name] is not None]
+    rates = (f"{at_most(most, 4)} at {float(rate):.3g}" for rate, most in document["true_positive_rates"].items())
+    advantage = f"{at_most(document['attack_advantage'])}; true-positive rate at most {', '.join(rates)}"
     shown.append(f"{'attack advantage':<18}{advantage}")
     shown.append(f"the guarantee is {'exact' if document['exact'] else 'an upper bound'}")
     sampling = document["sampling"]
@@ -104,8 +105,8 @@ def _of_bins(document: dict[str, Any]) -> list[str]:
     shown = {
         **{name: document[name] for name in ("bins", "epochs", "method")},
         "deterministic": f"{document['deterministic_sigma']} is the sigma of the bounds without samples",
-        "without secrecy": f"{document['epsilon_without_secrecy']:.6g} is epsilon if bins, batches or their sizes "
-        "become known",
+        "without secrecy": f"{at_most(document['epsilon_without_secrecy'])} is epsilon if bins, batches or their "
+        "sizes become known",
         "claim": document["claim_digest"],
         "tested": f"{document['samples']} samples, {document['seconds']:.2f} s",
     }

@@ -25,7 +25,8 @@ class CalibrationRequest(Frozen):
         rho: of rho-zCDP.
         mu: of mu-GDP.
         spent_mu: of the target, spent by independent runs on the same data without sampling: the noise is for the rest.
-        steps: of the run, where it stops early: what its first steps release.
+        steps: of the run, where it stops early: what its first steps release. The stop may depend neither on the data
+            nor on what was released.
         clip_norm: bound on one contribution.
         divisor: the fixed public divisor of means: adds their `sigma_of_means`.
         adjacency: `zero_out` or `replace_one`.

@@ -38,6 +38,9 @@ _ENDLESS_CHECK = 4096  # steps of a strategy without end
 class Loss:
     """Losses of the factorization at its stated sensitivity s; e_i are the squared row norms of B.
 
+    They are of noise whose standard deviation is s. That of a calibration has the error `Calibration.rmse`, which is
+    rmse times sigma_of_sums / s, and not times sigma_of_sums.
+
     Attributes:
         total_squared: s^2 sum_i e_i (a variance).
         mean_squared: the same divided by the number of outputs.

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,133 +17,24 @@ import pytest
 from checker_files import parts, random_result, sealed, true_squares
 from checker_mutations import dense
 from manifest_mutations import changed, nodes
+from receipt_runs import GUARANTEED, KINDS, Run, in_fixed_order, signed, with_others
 
 import factorize
-from factorize.accounting.amplification import calibrate_amplified
-from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import UNKNOWN
-from factorize.encoding import canonical_json, json_digest
+from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.numbers.gaussian import gaussian_delta
-from factorize.privacy import PrivacyTarget
-from factorize.training.bins_audit import BinsAuditor
-from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
+from factorize.training.orders import fixed_order
 from factorize.training.receipt import Receipt
 
-KEY = bytes(range(32))
-TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
-GUARANTEED = {"epsilon": 2.0, "delta": 1e-5}
 
-
-@dataclass
-class Run:
-    """A receipt's text, the bytes of its factors, and what they are of."""
-
-    text: bytes
-    files: list[bytes]
-    sensitivity: float
-
-    @property
-    def document(self) -> dict[str, Any]:
-        return dict(json.loads(self.text))
-
-
-def taken(
-    folder: Path,
-    factors: list[Any],
-    calibration: Any,
-    auditor: Any,
-    batches: Any,
-    *,
-    moments: Any = None,
-    others: dict[str, float] | None = None,
-) -> Run:
-    """Take the steps of a run, and return what is then on the disk."""
-    statement = PrivacyStatement(
-        calibration,
-        factors[0].digest,
-        factors[0].steps,
-        24,
-        24,
-        getattr(calibration, "sampling", "fixed"),
-        "example",
-        moments=moments,
-    )
-    receipt = Receipt(folder / "receipt.json", others=others)
-    receipt.begin(statement, factors, auditor, generator="sfc64", dtype="float32")
-    for batch in batches:
-        auditor.record(batch)
-    receipt.close()
-    files = []
-    for place, each in enumerate(factors):
-        each.save(folder / f"{place}.safetensors")
-        files.append((folder / f"{place}.safetensors").read_bytes())
-    return Run(receipt.path.read_bytes(), files, factors[0].sensitivity.value)
-
-
-def in_fixed_order(folder: Path, adjacency: str = "zero_out", **others: Any) -> Run:
-    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="buffered_linear", buffers=2)
-    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, divisor=6, adjacency=adjacency)
-    auditor = ParticipationAuditor.of(calibration, 12)
-    return taken(folder, [factors], calibration, auditor, fixed_order(24, 6, epochs=3, seed=1), **others)
-
-
-def with_others(folder: Path) -> Run:
-    return in_fixed_order(folder, "replace_one", others={"probe": 0.3, "pilot": 0.1})
-
-
-def apart(folder: Path) -> Run:
-    factors = factorize.solve("prefix", n=12, mechanism="toeplitz", min_sep=4, max_participations=2)
-    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
-    batches = [[step % 8] for step in range(12)]
-    return taken(folder, [factors], calibration, ParticipationAuditor.of(calibration, 12), batches)
-
-
-def in_bins(folder: Path) -> Run:
-    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="blt", buffers=1)
-    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling="balls_in_bins", bins=4)
-    order = balls_in_bins(24, 4, 3, KEY)
-    return taken(folder, [factors], calibration, BinsAuditor.of(order), order)
-
-
-def drawn_anew(folder: Path) -> Run:
-    factors = factorize.solve("prefix", n=12, epochs=3, mechanism="identity")
-    calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling="random_allocation", bins=4)
-    order = random_allocation(24, 4, 3, KEY)
-    return taken(folder, [factors], calibration, BinsAuditor.of(order), order)
-
-
-def of_both_moments(folder: Path) -> Run:
-    first, second = (factorize.solve("prefix", n=12, epochs=3, mechanism=kind) for kind in ("dense", "identity"))
-    moments = calibrate_moments(first, second, TARGET, divisor=6)
-    auditor = ParticipationAuditor.of(moments.first, 12)
-    batches = fixed_order(24, 6, epochs=3, seed=1)
-    return taken(folder, [first, second], moments.first, auditor, batches, moments=moments)
-
-
-def sampled_by_poisson(folder: Path) -> Run:
-    factors = factorize.solve("prefix", n=12, mechanism="banded", bands=2, min_sep=2)
-    calibration = calibrate_amplified(factors, epsilon=2.0, delta=1e-5, dataset_size=24, batch_size=6)
-    auditor = ParticipationAuditor.of(calibration, 12)
-    return taken(folder, [factors], calibration, auditor, [[step % 2] for step in range(12)])
-
-
-PROVED = [in_fixed_order, with_others, apart, in_bins, drawn_anew, sampled_by_poisson, of_both_moments]
-
-
-@pytest.fixture(scope="module", params=PROVED, ids=lambda make: make.__name__)
+@pytest.fixture(scope="module", params=KINDS, ids=lambda make: make.__name__)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return request.param(tmp_path_factory.mktemp("run"))  # type: ignore[no-any-return]  # of a parameter
-
-
-def signed(document: dict[str, Any]) -> bytes:
-    """Return the bytes of a receipt whose digest is its own."""
-    held = {name: value for name, value in document.items() if name != "digest"}
-    return canonical_json({**held, "digest": json_digest(held)})
 
 
 def test_the_receipt_of_a_run_is_proved(run: Run) -> None:

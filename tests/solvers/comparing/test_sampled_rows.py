@@ -82,6 +82,7 @@ def test_a_row_states_the_noise_of_its_own_command(table: Comparison, mechanism:
     assert row.sigma_of_sums == pytest.approx(sigma, rel=1e-12)
     sensitivity, loss = found.certificate.sensitivity, found.certificate.loss
     assert row.rmse_at_privacy == pytest.approx(sigma * loss.rmse / sensitivity.value, rel=1e-12)
+    assert again.rmse(found) == pytest.approx(row.rmse_at_privacy, rel=1e-12)
     assert again.epsilon == EPSILON
 
 
