@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from handmade import handmade
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer, example_losses
 from factorize.adapters.torch import NoiseGenerator
@@ -139,11 +140,66 @@ def test_classes_and_words() -> None:
         ({"gradient_accumulation_steps": 2}, "physical_batch_size"),
         ({"max_steps": 3}, "num_train_epochs"),
         ({"num_train_epochs": 1.5}, "whole number"),
+        ({"max_grad_norm": 0.3}, "clip_norm"),
+        ({"train_sampling_strategy": "group_by_length"}, "public permutation"),
+        ({"data_seed": 3}, "order_seed"),
+        ({"label_smoothing_factor": 0.1}, "example_losses"),
+        ({"neftune_noise_alpha": 5.0}, "longest example"),
+        ({"gradient_checkpointing": True}, "physical_batch_size"),
+        ({"include_num_input_tokens_seen": "all"}, "secret"),
+        ({"debug": "underflow_overflow"}, "prints activations"),
+        ({"optim": "galore_adamw_layerwise"}, "raw gradients"),
+        ({"optim": "lomo"}, "raw gradients"),
     ],
 )
 def test_settings_that_are_not_covered(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
         trainer(tmp_path, arguments=arguments)
+
+
+def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
+    class Own(PrivateTrainer):
+        def compute_loss(self, *args: Any, **others: Any) -> Any:
+            return super().compute_loss(*args, **others)
+
+    args, rows = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]), data()
+    privacy = PrivacyArguments(epsilon=4.0, delta=1e-5)
+    for kind, given, said in (
+        (PrivateTrainer, {"compute_loss_func": lambda *_: None}, "example_losses"),
+        (Own, {}, "example_losses"),
+        (PrivateTrainer, {"eval_dataset": rows}, "other data"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            kind(lora(), args, train_dataset=rows, privacy=privacy, **given)
+
+
+def test_settings_of_the_loader_are_used(tmp_path: Path) -> None:
+    arguments = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 3, "dataloader_drop_last": True}
+    made = trainer(tmp_path, arguments=arguments)
+    made.get_train_dataloader()
+    loader = made.private.loader
+    assert (loader.num_workers, loader.prefetch_factor, loader.batch_size) == (1, 3, SIZE)
+    assert "shuffle=True was replaced" in str(made.statement)
+    with pytest.raises(InvalidParameter, match="drop_last"):
+        trainer(tmp_path, arguments=arguments, options={"remainder": "pad"}).get_train_dataloader()
+
+
+def test_no_loss_of_training_is_told_to_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Told(TrainerCallback):
+        told: ClassVar[list[str]] = []
+
+        def on_log(self, *args: Any, logs: dict[str, Any], **others: Any) -> None:
+            self.told.extend(logs)
+
+    made = trainer(tmp_path, arguments={"save_strategy": "epoch", "logging_first_step": True, "disable_tqdm": False})
+    made.add_callback(Told())
+    done = made.train()
+    made.save_state()
+    kept = "".join(path.read_text() for path in tmp_path.rglob("trainer_state.json"))
+    assert kept and Told.told and np.isnan(done.training_loss)
+    for told in (kept, " ".join(Told.told), capsys.readouterr().out, json.dumps(done.metrics)):
+        assert "loss" not in told and "grad_norm" not in told
+    assert "learning_rate" in kept and "train_runtime" in done.metrics
 
 
 def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:

@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import Trainer
+from transformers.trainer_utils import TrainOutput
 
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.private import Private, make_private
 from factorize.errors import InvalidParameter
 
-_SECRET = ("loss", "grad_norm", "num_input_tokens_seen")
+_SECRET = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
+_GIVE_LOSSES = "give example_losses= in PrivacyArguments"
+_COVERED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "gradient_accumulation_steps": ((1,), "give physical_batch_size= in PrivacyArguments"),
+    "max_steps": ((-1,), "give num_train_epochs"),
+    "max_grad_norm": ((1.0, 0.0, None), "give clip_norm= in PrivacyArguments, for each example"),
+    "train_sampling_strategy": (("random",), "the order is one public permutation"),
+    "group_by_length": ((False,), "the order is one public permutation"),
+    "data_seed": ((None,), "give options={'order_seed': ...} in PrivacyArguments"),
+    "world_size": ((1,), "use make_private with Opacus's data-parallel module"),
+    "n_gpu": ((0, 1), "show one device to the job"),
+    "fsdp": ((None, False, "", []), "clip in your own loop, with NoiseGenerator"),
+    "deepspeed": ((None,), "clip in your own loop, with NoiseGenerator"),
+    "parallelism_config": ((None,), "clip in your own loop, with NoiseGenerator"),
+    "fp16": ((False,), "use bf16, which needs no scaler"),
+    "auto_find_batch_size": ((False,), "give physical_batch_size= in PrivacyArguments"),
+    "label_smoothing_factor": ((0.0,), _GIVE_LOSSES),
+    "label_names": ((None, ["labels"]), "name the labels `labels`"),
+    "neftune_noise_alpha": ((None,), "its noise depends on the longest example of a batch"),
+    "gradient_checkpointing": ((None, False), "give physical_batch_size= in PrivacyArguments"),
+    "activation_checkpointing": ((None, False), "give physical_batch_size= in PrivacyArguments"),
+    "torch_compile": ((False,), "Opacus's hooks do not see into what is compiled"),
+    "use_liger_kernel": ((False,), "its kernels add up over examples"),
+    "include_num_input_tokens_seen": ((False, "no"), "counts of tokens are secret"),
+    "include_tokens_per_second": ((False,), "counts of tokens are secret"),
+    "debug": (("", []), "it prints activations of the private data"),
+    "torch_empty_cache_steps": ((None,), "give physical_batch_size= in PrivacyArguments"),
+}
+"""Settings of `TrainingArguments`: the values that a private job covers, and what to do in place of others."""
+_RAW_STEPS = ("lomo", "layerwise", "schedule_free")
+"""In names of optimizers that step by raw gradients during the backward pass, or that fail after a row is spent."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +99,26 @@ class PrivateTrainer(Trainer):
         _check(self.args)
         if self.train_dataset is None or not hasattr(self.train_dataset, "__len__"):
             raise InvalidParameter("there is no train_dataset with a length; give one", field="train_dataset")
+        self._check_given()
         self.args.max_grad_norm = 0.0  # it would clip what the noise is already on
         self.args.ignore_data_skip = True  # the loader goes on from the optimizer's step
-        self.args.remove_unused_columns = False
+
+    def _check_given(self) -> None:
+        """Refuse what this trainer would not use, and what it would publish.
+
+        Raises:
+            InvalidParameter: see above.
+        """
+        if self.compute_loss_func is not None or type(self).compute_loss is not Trainer.compute_loss:
+            message = f"compute_loss takes the loss of a whole batch, and each example has one; {_GIVE_LOSSES}"
+            raise InvalidParameter(message, field="compute_loss_func")
+        evaluated = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        if any(each is self.train_dataset for each in evaluated):
+            message = "eval_dataset is the private train_dataset, whose metrics have no noise; evaluate on other data"
+            raise InvalidParameter(message, field="eval_dataset")
+        if getattr(self.accelerator, "scaler", None) is not None:
+            message = "Accelerate has a GradScaler, which looks at gradients without noise; use bf16, which needs none"
+            raise InvalidParameter(message, field="fp16")
 
     @property
     def statement(self) -> Any:
@@ -89,6 +138,31 @@ class PrivateTrainer(Trainer):
             self.optimizer = self.private.optimizer
         return _Steps(self.private.loader)
 
+    def train(self, *args: Any, **others: Any) -> TrainOutput:
+        """Train; the output has no training loss, which is a function of the data without noise."""
+        done = super().train(*args, **others)
+        metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET}
+        return TrainOutput(done.global_step, math.nan, metrics)
+
+    def _given_data(self) -> torch.utils.data.DataLoader[Any]:
+        """Return the loader that `Trainer` would make of its arguments."""
+        args, dataset, collate = self.args, self.train_dataset, self.data_collator
+        if hasattr(dataset, "column_names"):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collate = self._get_collator_with_removed_columns(collate, description="training")
+        return torch.utils.data.DataLoader(
+            dataset,
+            batch_size=args.train_batch_size,
+            shuffle=True,
+            collate_fn=collate,
+            drop_last=args.dataloader_drop_last,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+        )
+
     def _make_private(self) -> Private:
         privacy = self.privacy
         if self.optimizer is None:
@@ -97,9 +171,7 @@ class PrivateTrainer(Trainer):
         return make_private(
             self.model,
             self.optimizer,
-            torch.utils.data.DataLoader(
-                self.train_dataset, batch_size=self.args.train_batch_size, collate_fn=self.data_collator
-            ),
+            self._given_data(),
             privacy.spec,
             epsilon=privacy.epsilon,
             delta=privacy.delta,
@@ -119,18 +191,20 @@ class PrivateTrainer(Trainer):
         return self.optimizer
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Compute the gradients of all parts of a batch; each is clipped before the next one comes."""
+        """Compute the gradients of all parts of a batch; each is clipped before the next one comes.
+
+        Returns:
+            0 in place of the loss, which is secret.
+        """
         assert self.private is not None
         model.train()
-        means: list[torch.Tensor] = []
-        for part in inputs["parts"]:
-            if means:
+        for place, part in enumerate(inputs["parts"]):
+            if place:
                 self.private.optimizer.step()  # adds up, and moves nothing
             self.private.optimizer.zero_grad()  # the Trainer clears those of the model alone
             losses = self.example_losses(model, self._prepare_inputs(dict(part)))
             self.accelerator.backward(losses.sum())
-            means.append(losses.detach().mean())
-        return torch.stack(means).mean()
+        return torch.zeros((), device=self.args.device)
 
     def example_losses(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         """Return one loss for each example, which no other example of the batch changes.
@@ -211,18 +285,12 @@ def _check(args: Any) -> None:
     Raises:
         InvalidParameter: see above.
     """
-    for name, allowed, instead in (
-        ("gradient_accumulation_steps", (1,), "give physical_batch_size= in PrivacyArguments"),
-        ("max_steps", (-1,), "give num_train_epochs"),
-        ("group_by_length", (False,), "the order is public and fixed"),
-        ("world_size", (1,), "use make_private with Opacus's data-parallel module"),
-        ("n_gpu", (0, 1), "show one device to the job"),
-        ("fp16", (False,), "use bf16, which needs no scaler"),
-        ("auto_find_batch_size", (False,), "give physical_batch_size= in PrivacyArguments"),
-    ):
+    for name, (allowed, instead) in _COVERED.items():
         value = getattr(args, name, allowed[0])
         if value not in allowed:
             raise InvalidParameter(f"{name}={value} is not covered; {instead}", field=name)
+    if any(part in str(args.optim).lower() for part in _RAW_STEPS):
+        raise InvalidParameter(f"optim={args.optim} steps by raw gradients; use adamw_torch or sgd", field="optim")
     if args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1:
         message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1"
         raise InvalidParameter(message, field="num_train_epochs")
