@@ -21,10 +21,11 @@ from factorize.factorization import Factorization
 from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
 from factorize.solvers import Estimate, choose, estimate
+from factorize.solvers.evidence import certify_own
 from factorize.spec import Spec
 from factorize.storage.store import Store
 
-__all__ = ["Estimate", "bound", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
+__all__ = ["Estimate", "bound", "certify_own", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
 
 
 def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from factorize.client.noise import NoiseGenerator, NoiseOptions
     from factorize.client.rows import Rows
 
+_PICTURES = "factorize.api.pictures.factorization_plot"
+"""By its name, as the front door has it: pictures are of the api, on which nothing here depends."""
 LARGEST_ARRAY = 1 << 31
 """Bytes of a matrix that is handed out as one array."""
 
@@ -197,9 +199,7 @@ class AnyFactors(CertifiedFactors):
         Raises:
             MissingExtra: without the extra `[cli]`, which has matplotlib.
         """
-        # By its name, as the front door has it: pictures are of the api, on which nothing here depends.
-        pictures = import_module("factorize.api.pictures.factorization_plot")
-        return cast("Figure", pictures.draw(self.opened()))
+        return cast("Figure", import_module(_PICTURES).draw(self.opened()))
 
     def __repr__(self) -> str:
         """One line: spec, sensitivity, loss, gap, digest."""

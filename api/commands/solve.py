@@ -143,9 +143,8 @@ def add(
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
-    from factorize.api.local import bound, keep
+    from factorize.api.local import bound, certify_own, keep
     from factorize.format.reading import read_array
-    from factorize.solvers.evidence import certify_own
 
     array, wanted = read_array(strategy), read_spec(spec)
     results = open_results(store, create=True)

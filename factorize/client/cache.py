@@ -6,9 +6,7 @@ import atexit
 import errno
 import os
 import secrets
-import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -105,6 +103,9 @@ class FactorCache:
 
 @cache
 def _folder_of_this_process() -> Path:
+    import shutil  # which loads lzma
+    import tempfile
+
     folder = tempfile.mkdtemp(prefix="factorize-cache-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)

@@ -37,6 +37,7 @@ IMPORT_SOLVERS = {
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
+    "factorize/any_factors.py",
     "api/jobs/database.py",
     "api/proof.py",
     "api/questions/registry.py",
@@ -44,7 +45,7 @@ IMPORT_BY_A_TABLE = {
     "api/workers/worker_process.py",
     "solvers/register.py",
 }
-"""Where the name of what is imported is no constant: public names and their homes, what workers load, dialects of SQL,
+"""Where the name of what is imported is no constant: public names and their homes, pictures, what workers load, dialects of SQL,
 models whose fields are options, and solvers."""
 
 
@@ -163,10 +164,11 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
+    from factorize.any_factors import _PICTURES
     from factorize.api.workers.worker import PROVER, SOLVER
 
     homes = {home for room in (factorize, factorize.accounting) for home in room._HOMES.values()}
-    homes |= {SOLVER, PROVER}
+    homes |= {SOLVER, PROVER, _PICTURES}
     assert {home.split(".")[0] for home in homes} == {"factorize"}
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 import factorize
-from factorize import certify, parse_spec, solvers
+from factorize import parse_spec, solvers
 from factorize.auditor import ParticipationAuditor
+from factorize.certificate.certificate import certify
 from factorize.checker.check import check_factor_file
 from factorize.client import load
 from factorize.client.noise_source import source_of
