@@ -81,7 +81,9 @@ def whole(n: int, end: float) -> Iterator[tuple[str, str, float]]:
                 if precision == "float64" or refused.field != "precision":
                     raise
                 continue
-            yield name, precision, law.real_mu(law.impulse_rows(made, n, AGAIN), strategy, scale, made.sigma)
+            mu = law.real_mu(law.impulse_rows(made, n, AGAIN), strategy, scale, made.sigma)
+            made.close()
+            yield name, precision, mu
 
 
 def endless(end: float) -> Iterator[tuple[str, str, float, int]]:
@@ -97,6 +99,7 @@ def endless(end: float) -> Iterator[tuple[str, str, float, int]]:
         made = NoiseGenerator(source, calibrated(strategy, participation), 1, seed=1 << 64)
         share = (end - time.monotonic()) / left
         mu, seen = law.demanded_mu(made, steps, STEPS, time.monotonic() + share)
+        made.close()
         yield f"{name}, {participation['kind']}", made.precision, mu, seen
 
 

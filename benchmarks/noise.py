@@ -63,6 +63,7 @@ def run(report: Report) -> None:
         for precision in ("float32", "float64"):
             generator = _generator(strategy, size, precision=precision)
             noise, alone = _turns(generator, size)
+            generator.close()
             ratio = statistics.median(a / b for a, b in zip(noise, alone, strict=True))
             vectors = _peak(strategy, size, precision) / (4 * size)
             report.row(
