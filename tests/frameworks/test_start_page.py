@@ -15,6 +15,7 @@ from factorize.api.cli import main
 PAGE = "docs/start.md"
 
 
+@pytest.mark.single_use
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FACTORIZE_STORE", str(tmp_path / "store"))
