@@ -130,7 +130,7 @@ def make_private(
         noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
     assert not isinstance(planned.order, CyclicPoisson)  # which the batching here does not know
     batches = AuditedBatches(planned.order, planned.auditor(), physical=physical_batch_size)
-    statement = planned.statement()
+    statement = planned.statement("per_example")
     if receipt is not None:
         seeds = [secret, second_seed(secret)]
         commitments = [noise_commitment(*pair) for pair in zip(planned.strategies, seeds, strict=False)]

@@ -239,6 +239,7 @@ class TestFixedOrder:
         training = Training(made).run()
         assert training.shapes == {(1, SIZE) if physical is None else (3, 3)}
         assert made.statement.used == BINS * SIZE and "fixed order" in str(made.statement)
+        assert made.statement.loss == "per_example"
         c = made.statement.calibration
         target = PrivacyTarget(epsilon=4.0, delta=1e-5)
         assert c == calibrate(factors().sensitivity, target, clip_norm=CLIP, divisor=SIZE)
