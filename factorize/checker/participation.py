@@ -45,17 +45,12 @@ def _min_sep(document: Document, n: int | None) -> Allowed | None:
     return Allowed(apart, fit if most is None else min(fit, most), False)
 
 
-_FIELDS = {
-    "single": {"kind"},
-    "fixed_epochs": {"kind", "epochs"},
-    "min_sep": {"kind", "min_sep", "max_participations"},
+KINDS: dict[str, tuple[Callable[[Document, int | None], Allowed | None], set[str]]] = {
+    "single": (lambda _, n: Allowed(n or 1, 1, False), {"kind"}),
+    "fixed_epochs": (_fixed_epochs, {"kind", "epochs"}),
+    "min_sep": (_min_sep, {"kind", "min_sep", "max_participations"}),
 }
-KINDS: dict[str, Callable[[Document, int | None], Allowed | None]] = {
-    "single": lambda _, n: Allowed(n or 1, 1, False),
-    "fixed_epochs": _fixed_epochs,
-    "min_sep": _min_sep,
-}
-"""What reads each kind: the patterns among n steps, or without a last step, or None where the numbers do not fit."""
+"""What reads each kind, and its keys: the patterns among n steps, or without end; None where the numbers do not fit."""
 
 
 def allowed(participation: Document, n: int | None) -> Allowed:
@@ -70,8 +65,8 @@ def allowed(participation: Document, n: int | None) -> Allowed:
             would allow no step, and C any sensitivity.
     """
     kind = participation["kind"]
-    known = isinstance(kind, str) and set(participation) <= _FIELDS.get(kind, set())
-    form = KINDS[kind](participation, n) if known else None
+    read, keys = KINDS.get(kind, (None, set[str]())) if isinstance(kind, str) else (None, set[str]())
+    form = read(participation, n) if read and set(participation) <= keys else None
     if form is None:
         text = f"participation {str(dict(participation))[:80]}"
         if n is None:

@@ -87,18 +87,13 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
 
 def _check_files(report: Report, receipt: _Document, files: _Files) -> None:
     stated = receipt["factors"]
-    require(
-        len(stated) in (1, 2) and len(stated) == len(files),
-        f"the receipt is of {len(stated)} factor files, and {len(files)} are given",
-    )
+    require(len(stated) == len(files), f"the receipt is of {len(stated)} factor files, and {len(files)} are given")
     for entry, file in zip(stated, files, strict=True):
         own = file.manifest["digest"]
         require(entry["digest"] == own, f"the receipt is of the factors {entry['digest']}, the file is {own}")
         same = canonical_json(entry["spec"]) == canonical_json(file.manifest["spec"])
         require(same, f"the receipt states another spec than the file {own}")
-    report.prove(
-        "the factor file is the one that the receipt names, byte by byte, for the spec that it states", of=FACTORS
-    )
+    report.prove("the factor file is the one that the receipt names, byte by byte, for the spec stated", of=FACTORS)
 
 
 def _check_steps(report: Report, receipt: _Document, files: _Files) -> None:
@@ -169,8 +164,7 @@ def _check_sensitivity(report: Report, stated: _Document, files: _Files) -> None
     if len(files) == 2:
         bracket = bracket_of(files, stated)
     elif file.steps is None:
-        structure = file.manifest["matrices"]["C"]["structure"]
-        bracket = squared_limit(structure, file.matrices["C"], participation)
+        bracket = squared_limit(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], participation)
     else:
         bracket = squared_sensitivity(file.strategy(), participation)
     check_claim(report, bracket, float(stated["sensitivity"]), kind=stated["sensitivity_kind"])
@@ -289,9 +283,7 @@ def _say_what_is_left(report: Report, receipt: _Document) -> None:
     if unit == "user":
         report.leave("users: that all examples of one user were known to be of that user is the job's word")
     report.leave("the order: the auditor saw the batches that the job gave it; that these were trained on is its word")
-    report.leave(
-        "the noise: that its seed is secret and unguessable, and its normals are independent, is the job's word"
-    )
+    report.leave("the noise: that its seed is secret and unguessable, and its normals independent, is the job's word")
     report.leave("unknown: how hyperparameters were chosen, and what else was released of these data")
 
 

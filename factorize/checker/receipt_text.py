@@ -54,7 +54,7 @@ def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
         report: on the receipt; nothing in it is false.
         receipt: as it was read.
     """
-    words, written = json.loads(_read("phrases.json")), _PLAIN if name.endswith(".json") else _MARKDOWN
+    words, written = json.loads(_read("phrases.json")), {} if name.endswith(".json") else _MARKDOWN
     values = {key: value.translate(written) for key, value in _values(receipt, words).items()}
     phrases = {row: phrase.format_map(values) for row, phrase in words["phrases"].items()}
     claims = [f"{entry['claim']}: {_STATUS[entry['status']]}. {entry['why']}" for entry in report.claims]
@@ -74,8 +74,7 @@ def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
 
 
 _MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\`*<>|[]#"})
-_PLAIN = dict[int, str]()
-"""How texts are escaped by medium; that they are of one line is the report's part, and JSON has its own writer."""
+"""How texts are escaped; that they are of one line is the report's part, and JSON has its own writer."""
 
 
 def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, str]:
@@ -84,7 +83,6 @@ def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, s
     unit, examples, together = receipt["unit"], _several(data["examples"], "example"), receipt["together"]
     return {
         "level": say_level(receipt),
-        "unit": unit,
         "Unit": unit.title(),
         "whose": f"one {unit} of {examples}" if unit == "example" else f"one user of {data['users']} with {examples}",
         "adjacency": calibration["adjacency"],

@@ -197,6 +197,7 @@ def read_receipt(text: bytes) -> dict[str, Any]:
     one_each = len(set(commitments)) == len(commitments) and len(commitments) in (0, len(receipt["factors"]))
     require(one_each, "the receipt does not commit to one noise for each of its factors")
     require(receipt["steps"]["ended"] or receipt["model"] is None, "a run that has ended states its model's digest")
+    require(len(receipt["factors"]) in (1, 2), f"a receipt is of 1 or 2 factor files, not {len(receipt['factors'])}")
     calibration, both = receipt["calibration"], len(receipt["factors"]) == 2
     sampled = calibration.get("sampling")
     shape = SAMPLED.get(sampled) if isinstance(sampled, str) else None
@@ -205,7 +206,62 @@ def read_receipt(text: bytes) -> dict[str, Any]:
     require(not (both and shape), "two moments have noise of their own in a fixed order only")
     known = {"sampling": among(*SAMPLED)}
     _read_shape("calibration", calibration, {**CALIBRATION, **known, **shape, **(MOMENTS if both else {})})
+    _check_units(receipt)
+    if sampled == "fixed":
+        require(not receipt["overflow_delta"], "a fixed order has no batches that overflow")
+        _check_counts(receipt)
+    else:
+        _check_secret(receipt)
     return dict(receipt)
+
+
+def _check_units(receipt: Mapping[str, Any]) -> None:
+    """Compare who is protected, who is in the data, and who was counted."""
+    unit, data, counted = receipt["unit"], receipt["data"], receipt["steps"]["counted"]["unit"]
+    most = max(data["used"], data["users"] or 0)
+    require(most <= data["examples"], f"{most} are used, or users, of {data['examples']} examples")
+    require((unit == "user") == (data["users"] is not None), f"the unit is one {unit}, of {data['users']} users")
+    require(counted == unit, f"the unit is one {unit}, and the auditor counted {counted}s")
+
+
+def _counts(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    steps = receipt["steps"]
+    names = ("participations", "separation", "period")
+    counted = {name: steps["counted"][name] for name in ("number", "contributions")}
+    return counted | {name: steps[name] for name in names}
+
+
+def _check_counts(receipt: Mapping[str, Any]) -> None:
+    """Compare what the auditor counted with itself and the data."""
+    number_of, contributions, most, apart, period = _counts(receipt).values()
+    require(None not in (number_of, contributions, most), "the receipt does not say how often an example took part")
+    units = receipt["data"]["users"] or receipt["data"]["used"]
+    stated = ", ".join(f"{name} {count}" for name, count in _counts(receipt).items() if count is not None)
+    require(
+        (apart is not None) == (period is not None) == (most > 1),
+        f"{stated} contradict each other: distances are known where, and only where, somebody took part twice",
+    )
+    require(
+        max(number_of, most) <= contributions <= number_of * most and number_of <= units,
+        f"{stated} contradict each other, or the {units} that there are",
+    )
+    multiple = apart is None or (0 < period <= apart and apart % period == 0)
+    require(multiple, f"{stated} contradict each other: the least distance is a multiple of the period")
+
+
+def _check_secret(receipt: Mapping[str, Any]) -> None:
+    """Refuse what a secret order does not state, and compare the probability of a step with the data."""
+    stated, examples = receipt["calibration"], receipt["data"]["examples"]
+    shown = [name for name, count in _counts(receipt).items() if count is not None]
+    require(not shown, f"{shown[:1]} is stated, and counts of an order that is secret show what was drawn")
+    require(receipt["noise"]["ranks"] == 1, "several ranks tell each other their batches, which have to be secret")
+    require(stated["adjacency"] == "zero_out", "an order that is secret is for zero_out alone")
+    if "batch_size" in stated:
+        batch, group = stated["batch_size"], stated["dataset_size"] // stated["groups"]
+        known = f"{stated['dataset_size']} examples in {stated['groups']} groups and batches of {batch}"
+        require(stated["dataset_size"] <= examples, f"{known} are not of {examples} examples")
+        same = batch <= group and stated["sampling_probability"] == batch / group
+        require(same, f"{known} do not make the sampling probability {stated['sampling_probability']!r}")
 
 
 def statement_of(receipt: Mapping[str, Any], name: str, sha256: str) -> dict[str, Any]:
