@@ -64,11 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     found = list(reports.values())
     if options.output == "json":
         documents = [{"file": name, **_document(report)} for name, report in reports.items()]
-        several = {"verified": all(entry["verified"] for entry in documents), "receipts": documents}
-        print(json.dumps(several if len(documents) > 1 else documents[0], indent=2))
+        print(json.dumps(documents if len(documents) > 1 else documents[0], indent=2))
     elif options.output == "text" or not found[0].supported:
-        heads = [f"{name}: " if len(reports) > 1 else "" for name in reports]
-        print("\n\n".join(head + text(report) for head, report in zip(heads, found, strict=True)))
+        for name, report in reports.items():
+            print(f"{name}: " * (len(reports) > 1) + text(report))
     else:
         print(page(PAGES[options.output], found[0], json.loads(options.receipt.read_bytes())), end="")
     return max((verdict(report)[1] for report in found), key=[0, OPEN, NOT_LOOKED_AT, FALSE].index)
