@@ -215,7 +215,7 @@ def _described(
         "delta": statement.delta,
         "overflow_delta": statement.overflow_delta,
         "unit": statement.unit,
-        "loss": getattr(statement, "loss", "not_looked_at"),
+        "loss": statement.loss,
         "calibration": {name: document[name] for name in _STATED if name in document},
         "factors": [{"digest": each.digest, "spec": each.manifest["spec"]} for each in factors],
         "data": {"examples": statement.examples, "used": statement.used, "users": statement.users},

@@ -11,7 +11,7 @@ import pytest
 import torch
 from handmade import handmade
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer, example_losses
 from factorize.adapters.torch import NoiseGenerator
@@ -96,6 +96,7 @@ def test_what_is_released_is_the_clipped_mean_and_a_row_of_noise(tmp_path: Path,
 def test_auto_asks_for_the_optimum_of_adam(tmp_path: Path) -> None:
     made = trainer(tmp_path, spec="auto", options={"solve": solve})
     made.train()
+    assert made.statement.loss == "per_example"
     spec = made.private.optimizer.noise.calibration.sensitivity.participation
     assert spec == FIXED and "(4, 1e-05)-differential privacy per example" in str(made.statement)
 
@@ -200,6 +201,28 @@ def test_no_loss_of_training_is_told_to_anybody(tmp_path: Path, capsys: pytest.C
     for told in (kept, " ".join(Told.told), capsys.readouterr().out, json.dumps(done.metrics)):
         assert "loss" not in told and "grad_norm" not in told
     assert "learning_rate" in kept and "train_runtime" in done.metrics
+
+
+def test_positions_without_the_axis_of_the_batch_are_refused_by_name(tmp_path: Path) -> None:
+    """GPT-2 looks positions up by ids of shape (1, tokens): one gradient for 8 examples."""
+    torch.manual_seed(1)
+    config = GPT2Config(vocab_size=16, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    made = trainer(tmp_path, GPT2LMHeadModel(config))
+    with pytest.raises(InvalidParameter, match=r"wpe.weight has 1 per-example gradients.*expand them"):
+        made.train()
+    assert made.private.optimizer.noise.step == 0
+
+
+@pytest.mark.parametrize("physical", [None, 3])
+def test_losses_that_compare_examples_are_refused(tmp_path: Path, physical: int | None) -> None:
+    def compared(output: Any, labels: torch.Tensor) -> torch.Tensor:
+        losses = example_losses(output, labels)
+        return losses * losses.softmax(0) * len(losses)  # of the right shape
+
+    made = trainer(tmp_path, example_losses=compared, physical_batch_size=physical)
+    with pytest.raises(InvalidParameter, match="mixes the examples of a batch"):
+        made.train()
+    assert made.private.optimizer.noise.step == 0
 
 
 def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:
