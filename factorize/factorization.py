@@ -247,7 +247,7 @@ class Factorization(AnyFactors):
         from safetensors.numpy import save_file
 
         tensors, metadata = self._written()
-        save_file(tensors, path, metadata)
+        save_file(tensors, Path(path).expanduser(), metadata)
 
     def _written(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return tensors and metadata of the file."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors
+from factorize.numbers.scalars import whole_number
 from factorize.participation import Participation
 from factorize.privacy import Adjacency, Calibration
 from factorize.privacy_question import GivenNoise, Question
@@ -29,6 +30,12 @@ class SamplingOptions:
     batch_size: int | None = None
     bins: int | None = None
     method: Method = "verified"
+
+    def __post_init__(self) -> None:
+        """Check the sizes, whichever scheme uses them."""
+        for name in ("dataset_size", "batch_size"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
 
     @property
     def scale(self) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 
-Source = SpecSource | Path
+Source = SpecSource | os.PathLike[str]
 """A file (`Path`, or text that is neither JSON, digest nor URL), a spec, a digest, or the URL of a factorization."""
 
 
@@ -180,9 +181,9 @@ def load(
                 field="source",
             )
     if _is_path(source):
-        path = Path(str(source))
+        path = Path(os.fsdecode(source)).expanduser()
         return Factors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
-    assert not isinstance(source, Path)  # _is_path
+    assert not isinstance(source, os.PathLike)  # which `_is_path` knows
     kept = FactorCache(cache)
     digest = _asked_digest(source)
     known = kept.find(digest)
@@ -202,11 +203,12 @@ def load(
     return Factors(manifest, path=path, signature=check_signature(path, signature, public_key))
 
 
-def _is_path(source: object) -> bool:
-    """Whether a source names a file: a `Path`, or text that is neither JSON nor a digest."""
-    if isinstance(source, str):
-        return not is_digest(source) and not source.lstrip().startswith("{")
-    return isinstance(source, Path)
+def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:
+    """Whether a source names a file: a path, or text or bytes that are neither JSON nor a digest."""
+    if isinstance(source, (str, bytes)):
+        text = os.fsdecode(source)
+        return not is_digest(text) and not text.lstrip().startswith("{")
+    return isinstance(source, os.PathLike)
 
 
 def _asked_digest(source: SpecSource) -> str:

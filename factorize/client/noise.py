@@ -7,7 +7,7 @@ mechanism; so does one that adds it, divided by a public constant, to their mean
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -20,6 +20,7 @@ from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration
 
 MEMORY_BYTES = 1 << 28
@@ -221,10 +222,8 @@ def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:
 
 
 def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sides = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(side) for side in shape)
-    if min(sides, default=1) < 1:
-        raise InvalidParameter(f"shape {sides} has a side below 1; give the parameters' shape", field="shape")
-    return sides
+    sides = shape if isinstance(shape, Iterable) else (shape,)
+    return tuple(whole_number("shape", side, remedy="give the parameters' shape") for side in sides)
 
 
 def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:

@@ -54,6 +54,8 @@ class Container:
     """
 
     def __init__(self, source: str | Path | bytes | memoryview) -> None:
+        if not isinstance(source, (bytes, memoryview)):
+            source = Path(source).expanduser()
         self._source = source
         self._what = "this" if isinstance(source, (bytes, memoryview)) else str(source)
         if not isinstance(source, (bytes, memoryview)) and not Path(source).is_file():

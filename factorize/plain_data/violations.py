@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -85,7 +85,9 @@ def _message(entry: Any, place: Place) -> str:
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         return _unknown(place)
     if kind == "missing":
-        return f"{place.name} is required; {_taken(place)}"
+        choices = get_args(place.annotation) if get_origin(place.annotation) is Literal else ()
+        named = f" ({', '.join(map(str, choices))})" if choices else ""
+        return f"{place.name}{named} is required; {_taken(place)}"
     if kind == "union_tag_invalid":
         tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
         return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -248,3 +249,11 @@ class TestFactors:
         assert blobs(server) == 2
         asked = len(server.seen)
         assert len(list(factors.rows())) == N and len(server.seen) == asked
+
+
+def test_a_path_may_be_text_bytes_or_begin_with_the_home_folder(toeplitz, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    toeplitz.save("~/factors.safetensors")
+    whole = tmp_path / "factors.safetensors"
+    for source in (whole, str(whole), os.fsencode(whole), "~/factors.safetensors", Path("~/factors.safetensors")):
+        assert load(source).digest == toeplitz.digest, source
