@@ -169,7 +169,7 @@ class FederatedRounds(Secret):
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
         self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
         about = held.digest, self.steps, clients, clients, "fixed", "user"
-        self.statement = PrivacyStatement(self.calibration, *about, users=clients)
+        self.statement = PrivacyStatement(self.calibration, *about, users=clients, loss="per_client")
         self.refused: Counter[str] = Counter()
         self.named_by: str | None = None
         self._numbers: dict[ClientId, int] = {}  # of clients, in the order in which they were first admitted

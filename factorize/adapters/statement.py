@@ -14,13 +14,15 @@ from factorize.privacy import Calibration
 MAX_MEANINGFUL_EPSILON = 20.0
 """Above it a likelihood ratio of e^20, 5 x 10^8, is allowed, and the statement warns."""
 
-LossCheck = Literal["per_example", "rehearsed", "not_looked_at"]
+LossCheck = Literal["per_example", "rehearsed", "per_client", "not_looked_at"]
 """How a job made sure that no example changes the gradients of others: by a loss that was given and that returns one
-number for each example, by a rehearsal of the first step through the caller's loop, or not at all."""
+number for each example, by a rehearsal of the first step through the caller's loop, by updates that each client makes
+from its own data, or not at all."""
 
 _SAID = {
     "per_example": " The loss is one for each example; it was compared before the first step.",
     "rehearsed": " The loss was looked at in a rehearsal of the first step.",
+    "per_client": " Each client makes its update from its own data, and the server clips it.",
 }
 
 
@@ -62,7 +64,7 @@ class PrivacyStatement:
         """Refuse an unknown way to look at the loss.
 
         Raises:
-            InvalidParameter: it is none of the three.
+            InvalidParameter: it is none of these.
         """
         if self.loss not in get_args(LossCheck):
             known = ", ".join(get_args(LossCheck))

@@ -23,6 +23,7 @@ PREDICATE = "urn:factorize:receipt:2"
 LOSSES = {
     "per_example": "that the loss is one for each example was compared before the first step, and is the job's word",
     "rehearsed": "that no example changes the gradients of others was rehearsed with one batch, and is the job's word",
+    "per_client": "that a client makes its update from its own data, and of nobody else's, is the job's word",
     "not_looked_at": "the loss: nobody looked whether an example changes the gradients of others; if so, nothing holds",
 }
 """How a job looked at its loss, and what of that is not proved."""

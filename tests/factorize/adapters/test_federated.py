@@ -69,6 +69,7 @@ def assert_proved(folder: Path, factors: Factorization) -> Any:
     factors.save(folder / "factors.safetensors")
     text = (folder / "receipt.json").read_bytes()
     report = check_receipt(text, [(folder / "factors.safetensors").read_bytes()])
+    assert report.aside == "" and any("from its own data" in sentence for sentence in report.not_checked)
     assert report.supported and not report.unseen, (report.failed, report.unseen)
     return report
 
