@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.grad_sample import AbstractGradSampleModule
+from opacus.grad_sample import AbstractGradSampleModule, GradSampleModule
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
@@ -145,6 +145,24 @@ def _check_dataset(dataset: Any) -> None:
             "give a data set with __len__ and __getitem__ (list(stream), for one that fits into the memory)",
             field="data",
         )
+
+
+class ExampleGradients(GradSampleModule):
+    """Opacus's module, with words for a second backward pass through one forward pass."""
+
+    def rearrange_grad_samples(self, *, module: torch.nn.Module, **others: Any) -> Any:
+        """Return activations and backprops with the examples in front; see Opacus.
+
+        Raises:
+            InvalidParameter: the layer's activations were used by a backward pass before.
+        """
+        if getattr(module, "activations", None) == []:
+            raise InvalidParameter(
+                f"a second backward pass came through one forward pass of a {type(module).__name__}; add losses up, "
+                "and call backward() once for each batch",
+                field="model",
+            )
+        return super().rearrange_grad_samples(module=module, **others)
 
 
 def check_model(model: torch.nn.Module) -> None:

@@ -15,7 +15,7 @@ from opacus import GradSampleModule
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
-from factorize.adapters.given import GRAD_SAMPLE_MODES, GivenData, check_model, check_optimizer
+from factorize.adapters.given import GRAD_SAMPLE_MODES, ExampleGradients, GivenData, check_model, check_optimizer
 from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob, adam_workload
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
@@ -164,7 +164,7 @@ def make_private(
     planned, auditor, given = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
     private = _private(planned, optimizer, ranks, seed=planned.job.secret, auditor=auditor, **options)
     functorch = grad_sample_mode == "functorch"
-    wrapped = GradSampleModule(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)
+    wrapped = ExampleGradients(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
     warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
     private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction)

@@ -12,6 +12,7 @@ from handmade import handmade
 from opacus import GradSampleModule
 from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N, factors
 from test_private import data, network, private, train
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -186,6 +187,35 @@ def test_a_scaler_is_refused_before_a_row_is_spent() -> None:
     scaler.scale(torch.nn.functional.cross_entropy(made.model(x), y)).backward()
     with pytest.raises(InvalidParameter, match="GradScaler"):
         scaler.step(made.optimizer)
+    assert made.optimizer.noise.step == 0
+
+
+class Again(torch.nn.Module):
+    """Runs the forward pass of its layer again for the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(lambda x: torch.tanh(self.layer(x)), x, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "passes", "said"),
+    [
+        (Again(), 1, "gradient checkpointing"),
+        (network(), 2, "second backward"),
+    ],
+)
+def test_passes_that_opacus_does_not_see_are_refused_before_a_row_is_spent(model: Any, passes: int, said: str) -> None:
+    made = private(model=model, loss="not_looked_at")
+    x, y = next(iter(made.loader))
+    loss = torch.nn.functional.cross_entropy(made.model(x), y)
+    with pytest.raises(InvalidParameter, match=said):
+        for _ in range(passes):
+            loss.backward(retain_graph=passes > 1)
+        made.optimizer.step()
     assert made.optimizer.noise.step == 0
 
 
