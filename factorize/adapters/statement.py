@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.errors import InvalidParameter
-from factorize.numbers.scalars import double_above
+from factorize.numbers.scalars import at_least, at_most, double_above
 from factorize.privacy import Calibration
 
 MAX_MEANINGFUL_EPSILON = 20.0
@@ -77,11 +77,13 @@ class PrivacyStatement:
         units = self.examples if self.users is None else self.users
         if delta is not None and delta * units > 1:
             notes.append(
-                f"Warning: delta {delta:g} is above 1/{units}: publishing the data of one {self.unit} would satisfy it."
+                f"Warning: delta {at_most(delta)} is above 1/{units}: publishing the data of one {self.unit} would "
+                "satisfy it."
             )
         if epsilon is not None and epsilon > MAX_MEANINGFUL_EPSILON:
             notes.append(
-                f"Warning: epsilon {epsilon:g} is above {MAX_MEANINGFUL_EPSILON:g}: it rules out next to no attack."
+                f"Warning: epsilon {at_most(epsilon)} is above {MAX_MEANINGFUL_EPSILON:g}: it rules out next to no "
+                "attack."
             )
         return notes
 
@@ -103,12 +105,13 @@ class PrivacyStatement:
         c = self.calibration
         known = getattr(c, "epsilon_without_secrecy", None)
         together = "" if self.ranks == 1 else f" on {self.ranks} ranks"
-        secret = "" if known is None else f" If bins, batches or batch sizes become known, epsilon is {known:.4g}."
+        secret = "" if known is None else f" If bins, batches or batch sizes become known, epsilon is {at_most(known)}."
         second = ""
         if self.moments is not None:
+            sigma = at_least(self.moments.second.sigma_of_sums)
             second = (
-                f" Sums of squares of clipped gradients have noise of sigma {self.moments.second.sigma_of_sums:.6g} by "
-                f"factorization {self.moments.digests[1]}, and the sensitivity is of both."
+                f" Sums of squares of clipped gradients have noise of sigma {sigma} by factorization "
+                f"{self.moments.digests[1]}, and the sensitivity is of both."
             )
         said = "".join(f" {note}" for note in self.notes)
         unseen = ""
@@ -116,11 +119,16 @@ class PrivacyStatement:
             unseen = (
                 "The loss was not looked at: the guarantee holds only if no example changes the gradients of others.\n"
             )
+        level = f"{at_most(c.mu)}-Gaussian "
+        if c.epsilon is not None and self.delta is not None:
+            level = f"({at_most(c.epsilon)}, {at_most(self.delta)})-"
+        sums = "no divisor" if c.divisor is None else f"divisor {c.divisor}"
         return (
-            f"{unseen}({c.epsilon:g}, {self.delta:g})-differential privacy per {self.unit}, "
+            f"{unseen}{level}differential privacy per {self.unit}, "
             f"adjacency {c.adjacency.value}, over {self.steps} steps{together} on {self.used} of {self.examples} "
             f"examples ({self.sampling} order, participation {dict(c.sensitivity.participation)}); clip norm "
-            f"{c.clip_norm:g}, divisor {c.divisor}, noise multiplier {c.noise_multiplier:.6g} on sensitivity "
-            f"{c.sensitivity.value:.6g} ({c.sensitivity.kind}: {c.sensitivity.rule}); factorization {self.digest}. The "
-            f"choice of hyperparameters is not covered.{_SAID.get(self.loss, '')}{second}{secret}{said}"
+            f"{at_most(c.clip_norm)}, {sums}, noise multiplier {at_least(c.noise_multiplier)} on sensitivity "
+            f"{at_most(c.sensitivity.value)} ({c.sensitivity.kind}: {c.sensitivity.rule}); factorization "
+            f"{self.digest}. The choice of hyperparameters is not covered."
+            f"{_SAID.get(self.loss, '')}{second}{secret}{said}"
         )

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from factorize.adapters.statement import PrivacyStatement
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
@@ -242,3 +243,14 @@ def test_under_a_sampling_epsilon_and_delta_bound_an_attack() -> None:
     for rate in (0.0, 1.0, -1.0, math.nan):
         with pytest.raises(InvalidParameter):
             weak.true_positive_rate(rate)
+
+
+def test_a_statement_rounds_its_bounds_up_and_says_nothing_of_what_is_absent() -> None:
+    one = Sensitivity(1.0, "exact", "by hand", {"kind": "single"})
+    for target, divisor, words in (
+        (PrivacyTarget(epsilon=2.0000004, delta=1e-5), 4, ("(2.00001, 1e-05)-differential privacy", "divisor 4,")),
+        (PrivacyTarget(mu=0.5), None, ("0.5-Gaussian differential privacy", "no divisor,")),
+    ):
+        calibration = calibrate(one, target, divisor=divisor)
+        said = str(PrivacyStatement(calibration, "0" * 64, 8, 8, 8, "fixed", "example"))
+        assert all(word in said for word in words) and "None" not in said

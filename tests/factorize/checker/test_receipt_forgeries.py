@@ -63,6 +63,13 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "sensitivity": [0.5, 1.0, 2.0, 5.0],
     "sensitivity_kind": ["exact", "upper_bound"],
 }
+TOGETHER = [
+    list(PLAUSIBLE),
+    ["participations", "separation", "period", "contributions"],
+    ["participation", "groups", "compositions", "batch_size", "sampling_probability", "participations"],
+    ["clip_norm", "sigma_of_sums", "epsilon", "mu", "sensitivity", "adjacency"],
+]
+"""Fields that are changed together."""
 WORDS = ["zero_out", "replace_one", "exact", "upper_bound", "fixed", "cyclic_poisson", "user", "example", "float64"]
 
 
@@ -194,9 +201,9 @@ def forged_pair(rng: random.Random, document: dict[str, Any], run: Run) -> tuple
     """A copy of a receipt in which two fields are others; in some cases the forger adapts what follows from them."""
     places = [(path, value) for path, value in nodes(document) if path and path[0] not in ("digest", "schema")]
     pool = [value for _, value in places if isinstance(value, float)]
-    telling = [(path, value) for path, value in places if path[-1] in PLAUSIBLE]
-    kind = rng.choice(["any", "plausible", "plausible"])
-    chosen = rng.choices(places if kind == "any" else telling, k=2)
+    kind, together = rng.choice(["any", "plausible", "plausible"]), rng.choice(TOGETHER)
+    telling = [(path, value) for path, value in places if path[-1] in together]
+    chosen = rng.choices(places, k=2) if kind == "any" or len(telling) < 2 else rng.sample(telling, 2)
     plausible = [rng.choice([value, *PLAUSIBLE.get(path[-1], [value])]) for path, value in chosen]
     values = plausible if kind != "any" else [forged_values(rng, path, value, pool) for path, value in chosen]
     if rng.random() < 0.2:
