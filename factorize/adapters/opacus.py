@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from opacus.optimizers import DPOptimizer
-from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
+from opacus.optimizers.optimizer import _mark_as_processed
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.adapters.clipping import clipped_sums, example_rows
@@ -23,6 +23,9 @@ from factorize.privacy import Calibration
 from factorize.training.bins_audit import BinsAuditor
 
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
+
+
+_UNCLEARED = "gradients of the step before are still there; call zero_grad() after step()"
 
 
 class CorrelatedOptimizer(Secret, DPOptimizer):
@@ -189,8 +192,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 parameter has other rows than the batch has examples.
         """
         self._check_settings()
-        for p in self.params:
-            _check_processed_flag(getattr(p, "grad_sample", None))
+        if any(hasattr(getattr(p, "grad_sample", None), "_processed") for p in self.params):
+            raise InvalidParameter(_UNCLEARED, field="optimizer")
         samples = self.grad_samples
         for p, total in zip(self.params, self.accumulate_moments(samples), strict=True):
             if p.summed_grad is None:
@@ -223,7 +226,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         """
         self._check_batch()
         if any(hasattr(p.summed_grad, "_processed") for p in self.params):
-            raise InvalidParameter("gradients of the step before are still there; call zero_grad() after step()")
+            raise InvalidParameter(_UNCLEARED, field="optimizer")
         totals = [p.summed_grad for p in self.params]
         for p, released in zip(self.params, self.released(self.noise, totals), strict=True):
             p.grad = released

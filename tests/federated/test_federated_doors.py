@@ -119,6 +119,7 @@ class Rounds(Door):
             "a second server on one state": Mistake("refused", self._second_server, "another server"),
             "a state older than the receipt": Mistake("refused", self._old_state, "the receipt has 2 rounds"),
             "a server that is killed in a round": Mistake("right", self._killed),
+            "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
         }
 
     @abstractmethod
@@ -197,6 +198,10 @@ class Rounds(Door):
         whole = self.begin(folder / "whole")
         assert found == [self.step(whole), self.step(whole)]
         self.end(whole)
+
+    def _weak(self, folder: Path) -> None:
+        run = self.begin(folder, target=PrivacyTarget(epsilon=30.0, delta=0.5))
+        assert "epsilon 30 is above 20" in str(run.rounds.statement) and "delta 0.5 is" in str(run.rounds.statement)
 
     def _released(self, run: Run, more: dict[int, dict[str, np.ndarray]]) -> bytes:
         first = run.rounds.step % BATCHES * SIZE

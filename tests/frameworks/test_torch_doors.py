@@ -1,17 +1,22 @@
-"""The contract of doors on torch's generator."""
+"""The contract of doors on torch's generator, Opacus's optimizer and `make_private`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from door_contract import (
     CLIP,
+    EPOCHS,
+    EXAMPLES,
     RULES,
     SEED,
+    SIZE,
     Door,
     Mistake,
     calibrated,
@@ -19,10 +24,26 @@ from door_contract import (
     check_more,
     factors,
 )
+from opacus import GradSampleModule
+from opacus.data_loader import DPDataLoader
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
+from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
+from factorize.adapters.private import Private, make_private
 from factorize.adapters.torch import NoiseGenerator
+from factorize.auditor import ParticipationAuditor
+from factorize.training.orders import fixed_order
+from factorize.training.receipt import Receipt
 
-pytestmark = pytest.mark.single_use
+pytestmark = [pytest.mark.filterwarnings("ignore:Full backward hook"), pytest.mark.single_use]
+X = torch.randn(EXAMPLES, 3, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(EXAMPLES) % 2
+WEIGHTS = torch.tensor([1.0, 9.0])
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(4)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
 
 
 def larger() -> Any:
@@ -97,12 +118,351 @@ class Torch(Door):
         run.add_to_sum([torch.ones((2, *shape)) for shape in self.shapes])
 
 
-@pytest.mark.parametrize("door", [Torch()], ids=lambda door: door.name)
+@dataclass
+class Job:
+    """Model, optimizer, and where its batches come from."""
+
+    model: torch.nn.Module
+    optimizer: CorrelatedOptimizer
+    batches: Any
+
+    def backward(self, x: torch.Tensor, y: torch.Tensor, **loss: Any) -> None:
+        """Have a batch's gradients by example."""
+        self.optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(self.model(x), y, **loss).backward()
+
+    def released(self) -> bytes:
+        """Take the step, and return what it released."""
+        self.optimizer.step()
+        return bits(p.grad for p in self.optimizer.params)
+
+
+class Opacus(Door):
+    """`CorrelatedOptimizer` over a model in Opacus's `GradSampleModule`, with an auditor."""
+
+    name = "Opacus"
+    goes_on = False
+    not_here = {
+        "mixing_loss": "the optimizer sees gradients alone, and neither model nor loss; make_private looks at both",
+        "narrow": "right: gradients may be in half precision, since they are clipped and summed in float64",
+    }
+
+    def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Job:
+        held = factors(name)
+        calibration = calibrated(held, SIZE, clip)
+        model = GradSampleModule(network())
+        plain = torch.optim.SGD(model.parameters(), lr=0.0)
+        auditor = ParticipationAuditor.of(calibration, held.steps)
+        optimizer = CorrelatedOptimizer(plain, held, calibration, seed=seed, auditor=auditor)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        return Job(model, optimizer, fixed_order(EXAMPLES, SIZE, epochs=EPOCHS, seed=0))
+
+    def step(self, run: Job) -> bytes:
+        chosen = run.batches[min(run.optimizer.noise.step, len(run.batches) - 1)]
+        run.optimizer.expect(chosen)
+        run.backward(X[chosen], Y[chosen])
+        return run.released()
+
+    def taken(self, run: Job) -> int:
+        return run.optimizer.noise.step
+
+    def saved(self, run: Job) -> Any:
+        return run.optimizer.state_dict()
+
+    def secrets(self, run: Job) -> list[Any]:
+        return [run.optimizer, run.optimizer.noise]
+
+    def end(self, run: Job) -> None:
+        run.optimizer.noise.close()
+
+    def early(self, run: Job) -> None:
+        run.optimizer.expect(run.batches[0])
+
+    def not_real(self, run: Job) -> None:
+        phase = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self._over([phase])
+
+    def partial_optimizer(self, run: Job) -> None:
+        model = GradSampleModule(network())
+        self._over(list(model.parameters())[:2], model=model)
+
+    def _over(self, parameters: list[Any], calibration: Any = None, held: Any = None, **options: Any) -> Any:
+        held = factors() if held is None else held
+        made = torch.optim.SGD(parameters, lr=0.0) if isinstance(parameters, list) else parameters
+        calibration = calibrated(held, SIZE) if calibration is None else calibration
+        return CorrelatedOptimizer(made, held, calibration, seed=SEED + 1, **options)
+
+    def more(self) -> dict[str, Mistake]:
+        parameters = [torch.nn.Parameter(torch.zeros(3))]
+        return {
+            "a bare number for the scale of the noise": Mistake(
+                "refused", lambda folder: self._over(parameters, 1.0), "bare float|Calibration"
+            ),
+            "a calibration of another factorization": Mistake(
+                "refused", lambda folder: self._over(parameters, calibrated(larger(), SIZE)), "this factorization has"
+            ),
+            "a loader that draws Poisson samples": Mistake(
+                "refused", lambda folder: refuse_sampling(DPDataLoader.from_data_loader(loader())), "Poisson"
+            ),
+            "a loader with `shuffle=True`": Mistake(
+                "refused", lambda folder: refuse_sampling(loader(shuffle=True)), "shuffle|order"
+            ),
+            "LBFGS, or another optimizer that asks for losses": Mistake(
+                "refused", lambda folder: self._over(torch.optim.LBFGS(parameters)), "LBFGS"
+            ),
+            "a clip norm, divisor or noise multiplier that is changed on the way": Mistake(
+                "refused", lambda folder: changed(self, folder), "changed"
+            ),
+            "gradients of the step before that nobody has cleared": Mistake(
+                "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
+            ),
+            "a part of a batch": Mistake("refused", self._part, "examples|rows"),
+            "two batches before one step": Mistake("refused", self._two, "step"),
+            "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
+        }
+
+    def _part(self, folder: Path) -> None:
+        run = self.begin(folder)
+        run.optimizer.expect(run.batches[0])
+        run.backward(X[run.batches[0][:1]], Y[run.batches[0][:1]])
+        run.optimizer.step()
+
+    def _two(self, folder: Path) -> None:
+        run = self.begin(folder)
+        run.optimizer.expect(run.batches[0])
+        run.optimizer.expect(run.batches[1])
+
+    def wrong_rows(self, run: Job) -> None:
+        """Of one parameter a single row, as of one that is looked up without a batch axis."""
+        self._spoilt(run, lambda rows: rows.sum(0, keepdim=True))
+
+    def _spoilt(self, run: Job, change: Any) -> None:
+        chosen = run.batches[0]
+        run.optimizer.expect(chosen)
+        run.backward(X[chosen], Y[chosen])
+        last = run.optimizer.params[-1]
+        last.grad_sample = change(last.grad_sample)
+        run.optimizer.step()
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(X, Y), batch_size=SIZE, **options)
+
+
+def changed(door: Any, folder: Path) -> None:
+    run = door.begin(folder)
+    run.optimizer.max_grad_norm = 2 * CLIP
+    door.step(run)
+
+
+def uncleared(door: Any, folder: Path) -> None:
+    """Steps without zero_grad between them."""
+    run = door.begin(folder)
+    door.step(run)
+    run.optimizer.zero_grad = lambda *_: None
+    door.step(run)
+
+
+def infinite(door: Any, folder: Path) -> None:
+    """An example that is not finite counts as zero, as one whose gradient is zero does."""
+    found = []
+    for value in (float("inf"), 0.0):
+        run = door.begin(folder)
+        kept = X.clone()
+        X[:1] = value
+        try:
+            found.append(door.step(run) if value else b"")
+        finally:
+            X.copy_(kept)
+        door.end(run)
+    assert b"".join(found) and not np.isnan(np.frombuffer(found[0], np.float32)).any()
+
+
+class Made(Door):
+    """`make_private` of torch."""
+
+    name = "make_private"
+    goes_on = False
+    not_here = {
+        "narrow": "right: gradients may be in half precision, since they are clipped and summed in float64",
+        "early": "right: the loader yields every batch in the order that the participation is for",
+    }
+
+    def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Job:
+        made = self.made(network(), seed=seed, name=name, clip=clip)
+        if state is not None:
+            made.optimizer.load_state_dict(state)
+        return Job(made.model, made.optimizer, self.batches(made))
+
+    def made(
+        self,
+        model: torch.nn.Module | None = None,
+        parameters: Any = None,
+        data: Any = None,
+        *,
+        name: str = "one",
+        clip: float = CLIP,
+        kind: Any = torch.optim.SGD,
+        **options: Any,
+    ) -> Private:
+        model = network() if model is None else model
+        optimizer = kind(model.parameters() if parameters is None else parameters, lr=0.0)
+        settings = {"epsilon": 2.0, "delta": 1e-5, "epochs": EPOCHS, "clip_norm": clip, "seed": SEED, **options}
+        return make_private(model, optimizer, loader() if data is None else data, factors(name), **settings)
+
+    def batches(self, made: Private) -> Iterator[Any]:
+        while True:
+            yield from made.loader
+
+    def step(self, run: Job) -> bytes:
+        before = self.taken(run)
+        while True:
+            x, y = next(run.batches)
+            run.backward(x, y)
+            found = run.released()
+            if self.taken(run) > before:
+                return found
+
+    def taken(self, run: Job) -> int:
+        return run.optimizer.noise.step
+
+    def saved(self, run: Job) -> Any:
+        return run.optimizer.state_dict()
+
+    def secrets(self, run: Job) -> list[Any]:
+        return [run.optimizer, run.optimizer.noise]
+
+    def end(self, run: Job) -> None:
+        run.optimizer.noise.close()
+
+    def not_real(self, run: Job) -> None:
+        class Complex(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.phase = network(), torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return (self.inner(x) * self.phase).abs()
+
+        self.made(Complex())
+
+    def wrong_rows(self, run: Job) -> None:
+        """A position that is looked up without a batch axis."""
+
+        class Positions(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.places = network(), torch.nn.Embedding(1, 3)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.inner(x + self.places(torch.arange(1)))
+
+        made = self.made(Positions(), seed=SEED + 1)
+        self._trained(Job(made.model, made.optimizer, self.batches(made)))
+
+    def mixing_loss(self, run: Job) -> None:
+        """Class weights under a mean: whose label is rare scales the gradients of all others."""
+        self._trained(run, weight=WEIGHTS)
+
+    def partial_optimizer(self, run: Job) -> None:
+        model = network()
+        self.made(model, model[0].parameters())
+
+    def more(self) -> dict[str, Mistake]:
+        def refused(words: str, *given: Any, **options: Any) -> Mistake:
+            return Mistake("refused", lambda folder: self.made(*given, **options), words)
+
+        half = loader(sampler=SubsetRandomSampler(range(3)))
+        return {
+            "a loader that draws Poisson samples": refused(
+                "Poisson", None, None, DPDataLoader.from_data_loader(loader())
+            ),
+            "a loader with a sampler of its own, which holds examples out": refused(
+                "SubsetRandomSampler", None, None, half
+            ),
+            "a loader with `shuffle=True`": Mistake("said", self._shuffled),
+            "a factorization for another participation than the order's": refused("n=6", epochs=3),
+            "users with several examples, sampled one by one": refused(
+                "user", users=[0, 0, 1, 1, 2, 2], sampling="cyclic_poisson"
+            ),
+            "batch norm": refused("BatchNorm", torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))),
+            "`DataParallel` or `DistributedDataParallel` of torch": refused(
+                "DataParallel", torch.nn.DataParallel(network())
+            ),
+            "LBFGS, or another optimizer that asks for losses": Mistake("refused", self._losses, "LBFGS"),
+            "a clip norm, divisor or noise multiplier that is changed on the way": Mistake(
+                "refused", lambda folder: changed(self, folder), "changed"
+            ),
+            "gradients of the step before that nobody has cleared": Mistake(
+                "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
+            ),
+            "a part of a batch": Mistake("refused", self._part, "examples|rows"),
+            "two batches before one step": Mistake("refused", self._two, "step"),
+            "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
+            "losses that are not one number for each example": Mistake("refused", self._one_loss, "one for each"),
+            "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
+            "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
+        }
+
+    def _shuffled(self, folder: Path) -> None:
+        assert "shuffle" in str(self.made(data=loader(shuffle=True)).statement)
+
+    def _losses(self, folder: Path) -> None:
+        model = network()
+        make_private(
+            model,
+            torch.optim.LBFGS(model.parameters()),
+            loader(),
+            factors(),
+            epsilon=2.0,
+            delta=1e-5,
+            epochs=EPOCHS,
+            seed=SEED,
+        )
+
+    def _part(self, folder: Path) -> None:
+        run = self.begin(folder)
+        for _ in range(2):
+            x, y = next(run.batches)
+            run.backward(x[:1], y[:1])
+            run.optimizer.step()
+
+    def _two(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        next(run.batches)
+        next(run.batches)
+
+    def _one_loss(self, folder: Path) -> None:
+        made = self.made(loss=lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]))
+        next(iter(made.loader))
+
+    def _weak(self, folder: Path) -> None:
+        told = str(self.made(epsilon=30.0, delta=0.5).statement)
+        assert "epsilon 30 is above 20" in told and "delta 0.5 is above" in told
+
+    def _receipt(self, folder: Path) -> None:
+        self.made(receipt=Receipt(folder / "receipt.json")).optimizer.noise.close()
+        self.made(receipt=Receipt(folder / "receipt.json"), clip=2 * CLIP)
+
+    def _trained(self, run: Job, **loss: Any) -> None:
+        for _ in range(2):
+            x, y = next(run.batches)
+            run.backward(x, y, **loss)
+            run.optimizer.step()
+            assert run.optimizer.noise.step == 0, "a step was released"
+
+
+DOORS = [Torch(), Opacus(), Made()]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
 def test_the_table_is_true_of_torch(door: Door, tmp_path: Path) -> None:
     check_more(door, tmp_path)
 
 
-@pytest.mark.parametrize("door", [Torch()], ids=lambda door: door.name)
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
 @pytest.mark.parametrize("rule", RULES)
 def test_torch_keeps_the_contract(door: Door, rule: str, tmp_path: Path) -> None:
     check(door, rule, tmp_path)
