@@ -21,6 +21,7 @@ import numpy as np
 from factorize.api.questions.advice import advice_text, advise
 from factorize.api.questions.comparison import CompareRequest, comparison, request_for, text
 from factorize.api.questions.job_code import FRAMEWORKS
+from factorize.api.questions.optimizer import JobInWords
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import check_target, label_of, written_whole
@@ -298,7 +299,8 @@ def recommend(
     """Return which mechanism, which sampling and how much noise a training job takes, with code that uses it.
 
     Args:
-        workload: what the optimizer sums: a name with its fields as keywords, or plain data; `n` follows.
+        workload: what the optimizer sums, or the optimizer (`"adamw"`): a name with its fields as keywords, or plain
+            data; `n` follows.
         examples: in the data set.
         batch_size: examples of a step.
         epochs: passes over the data, 1 by default.
@@ -340,7 +342,7 @@ def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[
             raise InvalidParameter(message, field=next(iter(words)))
         return about({"workload": dict(workload)})
     fields = {name: plain(value) for name, value in words.items()}
-    return about(document_of_words(Spec, {"workload": workload, **fields}))
+    return about(document_of_words(JobInWords, {"workload": workload, **fields}))
 
 
 def fields_in(arguments: Mapping[str, Any], *models: Any) -> dict[str, Any]:

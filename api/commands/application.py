@@ -71,7 +71,8 @@ def root(
 
 for _command in COMMANDS:
     _kinds = (ModelCommand,) * hasattr(_command, "options") + (SpecCommand,) * (_command in BY_WORDS)
-    app.command(cls=type("Command", _kinds, {}) if _kinds else None)(_command)
+    _words = {"words": "factorize.api.questions.optimizer:JobInWords"} if _command is recommend else {}
+    app.command(cls=type("Command", _kinds, _words) if _kinds else None)(_command)
 for _group in GROUPS:
     app.add_typer(_group)
 

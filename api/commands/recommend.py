@@ -82,8 +82,8 @@ def recommend(
         str | None,
         argument(
             metavar="WORKLOAD",
-            help="What the optimizer sums, with its fields as options and without --n: momentum --momentum 0.9; "
-            "or JSON. Default: running sums.",
+            help="The optimizer, with its learning rates: adamw --learning-rates cosine. Or what it sums, with its "
+            "fields as options and without --n: momentum --momentum 0.9; or JSON. Default: running sums.",
         ),
     ] = None,
     code: Annotated[

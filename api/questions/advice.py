@@ -50,7 +50,7 @@ def advise(
 def request_of(job: Job) -> CompareRequest:
     """Return the comparison that answers the question; see `advise`."""
     spec: dict[str, Any] = {
-        "workload": {**(job.workload or {"kind": "prefix"}), "n": job.run.steps},
+        "workload": {**job.sums, "n": job.run.steps},
         "participation": job.run.participation,
     }
     if job.objective:
@@ -74,7 +74,7 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     scheme = {**next(named, SCHEMES[sampling].document()), **job.run.loader}
     # As one would ask for it: a schedule by its name, and no `optimize_for`, which follows.
     spec = {name: part for name, part in row["spec"].items() if name != "optimize_for"}
-    spec["workload"] = {**(job.workload or {"kind": "prefix"}), "n": job.run.steps}
+    spec["workload"] = {**job.sums, "n": job.run.steps}
     numbers = ("epsilon", "delta", "memory", "parameters")
     return {
         "job": {
@@ -180,7 +180,7 @@ _WIDTH = 110
 
 def headline(job: Job) -> str:
     """Return the job in one line."""
-    kind = (job.workload or {"kind": "prefix"})["kind"]
+    kind = job.sums["kind"] if job.optimizer is None else job.optimizer.kind
     return f"{job.run.title}: {job.run.steps} steps of {kind}, at ({job.epsilon:g}, {job.delta:g})"
 
 

@@ -7,9 +7,10 @@ The names that the code does not define are the job's own: `model`, `data`, `los
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from factorize.api.questions.optimizer import Moments
 from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest
 
 TITLES = {"torch": "torch", "jax": "JAX", "numpy": "numpy", "federated": "the server of federated training"}
@@ -17,6 +18,9 @@ FRAMEWORKS = tuple(TITLES)
 LONGEST_SPEC = 1200
 """Characters of a spec inside code; a longer one, with a list of rates of the user's own, is read from a file."""
 SPEC_FILE = "spec.json"
+_TORCH = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+_SGD, _OPTAX = ("sgd",), ("sgd", "adam", "adamw")
+"""Optimizers that the code has as they are."""
 _DRAWN = ("poisson", "cyclic_poisson")
 """Schemes whose batches are drawn in every step."""
 _SECRET = "secrets.randbits(128)"
@@ -77,6 +81,7 @@ def _federated(job: FleetRequest, spec: Mapping[str, Any]) -> str:
         "    for client in rounds.choose(connected()):",
         "        rounds.add(client, update_of(client, model))",
         "    change = rounds.close(model)",
+        *[f"    {line}" for line in _nearest(job, _SGD)],
         *_server_update(spec),
     )
 
@@ -87,7 +92,8 @@ def _torch(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
     return _program(
         spec,
         ["import factorize", "import torch", "from factorize.adapters.private import make_private"],
-        f"optimizer = torch.optim.SGD(model.parameters(), lr=rate{_momentum(spec)})",
+        *_nearest(job, _TORCH),
+        f"optimizer = torch.optim.{_torch_optimizer(job, spec)}",
         *(scheduled if _rates(spec) else []),
         "model, optimizer, loader, statement = make_private(",
         f"    model, optimizer, data, spec, solve=factorize.solve, "
@@ -101,6 +107,31 @@ def _torch(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
         "        optimizer.zero_grad()",
         "print(statement)",
     )
+
+
+def _nearest(job: Job, known: Collection[str]) -> list[str]:
+    """Return a line that says that the optimizer below is not the job's, where it is none of those that are known."""
+    other = job.optimizer is not None and job.optimizer.kind not in known
+    return (
+        ["# the nearest optimizer that is solved for: put yours in its place, the privacy is the same"] if other else []
+    )
+
+
+def _torch_optimizer(job: Job, spec: Mapping[str, Any]) -> str:
+    named = job.optimizer
+    if not isinstance(named, Moments) or named.kind not in _TORCH:
+        return f"SGD(model.parameters(), lr=rate{_momentum(spec)})"
+    betas = f"betas=({named.averaging[0]!r}, {named.beta2!r})"
+    decay = f", weight_decay={named.weight_decay!r}" if named.weight_decay else ""
+    return f"{_TORCH[named.kind]}(model.parameters(), lr=rate, {betas}{decay})"
+
+
+def _optax_optimizer(job: Job, spec: Mapping[str, Any], rate: str) -> str:
+    named = job.optimizer
+    if not isinstance(named, Moments) or named.kind not in _OPTAX:
+        return f"optax.sgd({rate}{_momentum(spec)})"
+    decay = f", weight_decay={named.weight_decay!r}" if named.kind == "adamw" else ""
+    return f"optax.{named.kind}({rate}, b1={named.averaging[0]!r}, b2={named.beta2!r}{decay})"
 
 
 def _momentum(spec: Mapping[str, Any]) -> str:
@@ -142,7 +173,8 @@ def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
         spec,
         ["import factorize, jax, optax", *imports],
         *noise,
-        f"optimizer = optax.chain(noise, optax.sgd({rate}{_momentum(spec)}))",
+        *_nearest(job, _OPTAX),
+        f"optimizer = optax.chain(noise, {_optax_optimizer(job, spec, rate)})",
         "state = optimizer.init(params)",
         *total,
         "    updates, state = optimizer.update(total, state)",
@@ -197,6 +229,7 @@ def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
         "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",
         f"    released = noise.add_to_sum(total) / {job.batch_size}     # noise of sums, fixed divisor",
+        *[f"    {line}" for line in _nearest(job, _SGD)],
         *_numpy_update(spec),
     )
 

@@ -13,7 +13,16 @@ from pydantic import Field
 from factorize.accounting.schemes import SAMPLINGS
 from factorize.adapters.fleet import advise_fleet
 from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
+from factorize.api.questions.optimizer import (
+    OPTIMIZERS,
+    Optimizer,
+    is_optimizer,
+    nearest_workload,
+    read_optimizer,
+    with_warmup,
+)
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
+from factorize.format.labels import describe_part
 from factorize.plain_data import Count, Frozen, Positive, read_union
 from factorize.spec import Spec, parse_spec
 from factorize.workloads import KINDS
@@ -22,8 +31,8 @@ DEFAULT_MEMORY = (4,)
 """Vectors of noise state, where nobody says how many: what most of the gain takes."""
 DEFAULT_SECONDS = 10.0
 """Processor seconds for an answer, where nobody says how many."""
-_CONSTANT = ("prefix", "momentum")
-"""Workloads of a constant learning rate, where none are listed."""
+_CONSTANT = ("prefix", "momentum", *OPTIMIZERS)
+"""Workloads and optimizers of a constant learning rate, where none are listed."""
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Examples = Annotated[int, Field(ge=1, le=10**12)]
 _Vectors = Annotated[int, Field(ge=0, le=10**6)]
@@ -65,7 +74,7 @@ class Job(Frozen):
         delta: with `epsilon`.
         memory: vectors of noise state that may be kept; of several budgets the answer is for the largest.
         parameters: of the model: adds the seconds of a step's noise.
-        workload: what the optimizer sums, without `n`; running sums by default.
+        workload: what the optimizer sums, without `n`, or the optimizer itself; running sums by default.
         objective: the mean by default.
         seconds: of processors, for all: what promises most is tried first, and the answer says what was not.
     """
@@ -90,13 +99,34 @@ class Job(Frozen):
             InvalidParameter: they do not fit each other.
         """
 
+    @cached_property
+    def optimizer(self) -> Optimizer | None:
+        """The optimizer that `workload` names, if it is no workload.
+
+        Raises:
+            InvalidSpec: it is none.
+        """
+        if self.workload is None or not is_optimizer(self.workload):
+            return None
+        return read_optimizer(with_warmup(self.workload, self.run.steps)[0])
+
+    @cached_property
+    def sums(self) -> dict[str, Any]:
+        """The workload that is answered for, as plain data without `n`; see `optimizer`."""
+        if self.optimizer is not None:
+            return nearest_workload(self.optimizer)
+        return with_warmup(self.workload or {"kind": "prefix"}, self.run.steps)[0]
+
     def notes(self) -> list[str]:
         """Return what is to be known of it, whatever the answer is."""
         units, count = self.run.units, getattr(self, self.run.units)
+        nearest = None if self.optimizer is None else self.optimizer.approximation(describe_part(self.sums))
+        warmup = with_warmup(self.workload or {}, self.run.steps)[1]
+        notes = [*(note for note in (nearest, warmup) if note is not None), *self.run.notes]
         if self.delta <= 1 / count:
-            return self.run.notes
+            return notes
         return [
-            *self.run.notes,
+            *notes,
             f"delta={self.delta:g} is above 1 / {units} = {1 / count:.2g}: publishing the data of one at random would "
             "keep to it; take a smaller one",
         ]
@@ -209,9 +239,16 @@ def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
     """
     request: JobKind = read_union(document, kind)
     steps = request.run.steps
-    workload = request.workload or {"kind": "prefix"}
-    if "n" in workload:
+    if "n" in (request.workload or {}):
         raise InvalidSpec([Violation("/workload/n", "n is the number of the job's steps, and follows from it")])
+    kind_of_sums = (request.workload or {"kind": "prefix"}).get("kind")
+    if kind_of_sums not in (*KINDS, *OPTIMIZERS):
+        why = (
+            f"{str(kind_of_sums)[:40]!r} is no optimizer or workload known here; give one of {', '.join(OPTIMIZERS)} "
+            f"(other takes any optimizer's momentum and learning_rates), or of {', '.join(KINDS)}"
+        )
+        raise InvalidSpec([Violation("/workload/kind", why)])
+    workload = request.sums
     if workload.get("kind") == "matrix":
         why = "a matrix of one's own has no number of steps to choose; compare mechanisms for it at POST /v1/compare"
         raise InvalidSpec([Violation("/workload/kind", why)])
@@ -265,6 +302,10 @@ def schemas(reference: str) -> dict[str, Any]:
         del schema["properties"]["n"]
         schema["required"] = [name for name in schema["required"] if name != "n"]
         named[f"{kind.__name__}OfJob"] = schema
+    for optimizer in OPTIMIZERS.values():
+        schema = optimizer.model_json_schema(ref_template=reference)
+        schema.pop("$defs", None)
+        named[f"{optimizer.__name__}Optimizer"] = schema
     kinds = [{"$ref": reference.format(model=name)} for name in named]
     objective = Spec.model_json_schema(ref_template=reference)["properties"]["objective"]["oneOf"]
     for job in (RecommendRequest, FleetRequest):

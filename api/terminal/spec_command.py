@@ -32,8 +32,13 @@ _HELP = {"--help", "-h"}
 
 
 class SpecCommand(typer.core.TyperCommand):
-    """A command whose first argument is a SPEC."""
+    """A command whose first argument is a SPEC.
 
+    Attributes:
+        words: `module:Class` whose fields may be said in words.
+    """
+
+    words = "factorize.spec:Spec"
     _listing = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -52,10 +57,9 @@ class SpecCommand(typer.core.TyperCommand):
         parameters = super().get_params(ctx)
         if self._listing or ctx.resilient_parsing:
             from factorize.plain_data.words import words_of
-            from factorize.spec import Spec
 
             own = {flag: parameter for parameter in parameters for flag in parameter.opts}
-            words = [named[0] for named in words_of(Spec).values() if _flag(named[0].name) not in own]
+            words = [named[0] for named in words_of(_class_at(self.words)).values() if _flag(named[0].name) not in own]
             parameters = parameters + [_option(own["--store"], word) for word in words]
         return parameters
 
@@ -70,9 +74,9 @@ class SpecCommand(typer.core.TyperCommand):
             raise InvalidParameter(f"--{empty} needs a value", field=empty)
         from factorize.encoding import canonical_json
         from factorize.plain_data.words import document_of_words
-        from factorize.spec import Spec
 
-        return [*left[:place], canonical_json(document_of_words(Spec, taken)).decode(), *left[place:]]
+        said = document_of_words(_class_at(self.words), taken)
+        return [*left[:place], canonical_json(said).decode(), *left[place:]]
 
     def _taken(self, args: list[str], own: dict[str, Any]) -> tuple[dict[str, str | None], list[str], int | None]:
         """Return the words by name, the other arguments, and where among these the spec belongs; None without words."""
@@ -95,6 +99,12 @@ class SpecCommand(typer.core.TyperCommand):
             else:
                 taken[flag[2:].replace("-", "_")] = value if equals else next(rest, None)
         return taken, left, len(left) if taken and not said else place
+
+
+def _class_at(place: str) -> Any:
+    """Return a class by `module:Class`."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def complete_spec(incomplete: str) -> list[str]:
@@ -196,8 +206,7 @@ def _options(
 ) -> list[Any]:
     """Return the options of some models, made as those of a function are."""
     parameters: dict[str, inspect.Parameter] = {}
-    for module, _, name in (model.partition(":") for model in models):
-        model = getattr(import_module(module), name)
+    for model in map(_class_at, models):
         schemas, own = model.model_json_schema()["properties"], model.__annotations__
         for field in sorted(schemas, key=lambda name: name not in own):  # what it is, then what bases ask
             if (field in names or not names) and field not in but and field not in parameters:

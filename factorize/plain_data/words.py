@@ -11,7 +11,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from factorize.errors import InvalidParameter
 from factorize.plain_data.fields import TAGS, PlainField, fields_of, kinds_in, literals_in
@@ -167,6 +167,12 @@ def _name_kinds(of: type, found: dict[str, Any]) -> None:
         if place is None or "kind" in place:
             continue
         kinds = kinds_in(word.annotations[0])
+        if type(None) in get_args(word.annotations[0]):
+            message = (
+                f"{', '.join(place)} is of {word.dotted}, which is nothing unless it is named; name one of "
+                f"{', '.join(kinds)} as {word.dotted}, or leave it out"
+            )
+            raise InvalidParameter(message, field=next(iter(place)))
         takers = [kind for kind, owner in kinds.items() if set(place) <= set(fields_of(owner))]
         names = ", ".join(place)
         if len(takers) != 1:

@@ -7,6 +7,7 @@ not fit is listed with the reason.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -64,7 +65,7 @@ _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
-_LEAD = 2.0  # times the time for all, that a lead may take by its estimate
+_LEAD, _LEAST_LEAD = 2.0, 2.0  # times the time for all, that a lead may take by its estimate, and at least so long
 _COMPILING = 60.0  # seconds more that a lead may take where its kernels are compiled first
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
@@ -307,7 +308,9 @@ class _Run:
 
     def _limit(self, plan: Attempt) -> float:
         most = self.most_seconds if plan.sampling is None else self.most_optimised
-        return _LEAD * most if plan.lead else most
+        if plan.lead:
+            return max(_LEAD * most, _LEAST_LEAD)
+        return math.inf if plan.always else most
 
     def _takes_over(self, mechanism: dict[str, Any]) -> bool:
         """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""

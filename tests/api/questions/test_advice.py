@@ -172,6 +172,40 @@ def test_who_names_a_schedule_or_an_objective_is_not_told_of_them(about: dict[st
     assert "learning rate is constant" in job(workload={"kind": "momentum", "momentum": 0.9}).notes()[0]
 
 
+@pytest.mark.parametrize(
+    ("named", "stands_for"),
+    [
+        ({"kind": "adamw", "learning_rates": {"kind": "cosine"}}, {"kind": "momentum", "momentum": 0.9}),
+        ({"kind": "adam", "beta": 0.8}, {"kind": "momentum", "momentum": 0.8}),
+        ({"kind": "sgd", "weight_decay": 1e-3, "learning_rates": {"kind": "cosine"}}, {"kind": "schedule"}),
+        ({"kind": "other"}, {"kind": "prefix"}),
+    ],
+)
+def test_an_optimizer_is_answered_for_the_nearest_workload(named: dict[str, Any], stands_for: dict[str, Any]) -> None:
+    asked = job(workload=named)
+    rates = {"learning_rates": named["learning_rates"]} if "learning_rates" in named else {}
+    assert asked.sums == {**stands_for, **rates}
+    assert any("privacy is proved" in note and "error is an estimate" in note for note in asked.notes())
+    assert request_of(asked).spec == request_of(job(workload=asked.sums)).spec
+
+
+def test_optimizers_are_said_in_words_and_their_code_is_their_own() -> None:
+    numbers: dict[str, Any] = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3, "memory": 2}
+    found = factorize.recommend(
+        "adamw", learning_rates="warmup_cosine", weight_decay=0.1, samplings=["fixed"], seconds=600, **numbers
+    )
+    assert found.spec["workload"]["learning_rates"] == {"kind": "warmup_cosine", "warmup": 1}
+    assert "torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.999), weight_decay=0.1)" in found.code["torch"]
+    assert "optax.adamw(" in found.code["jax"] and "the privacy is the same" in found.code["numpy"]
+    assert any("1 of 16 steps, as none was given" in note for note in found.document["notes"])
+    with pytest.raises(InvalidSpec, match="'sophia' is no optimizer or workload known here; .*other takes any"):
+        factorize.recommend("sophia", **numbers)
+    with pytest.raises(InvalidSpec, match="/workload/beta1: Input should be less than 1"):
+        factorize.recommend("adam", beta1=2, **numbers)
+    with pytest.raises(InvalidParameter, match="epsilon, delta is of sampling, which is nothing unless it is named"):
+        factorize.solve("prefix", n=8, epsilon=2.0, delta=1e-5)
+
+
 def test_one_epoch_leaves_random_allocation_to_the_bins() -> None:
     request = request_of(job(epochs=1, samplings=None, objective={"kind": "max"}))
     assert request.samplings is not None and "random_allocation" not in request.samplings

@@ -1,0 +1,229 @@
+"""Optimizers by the names that training loops have for them, and the workload that stands for each.
+
+A workload is what an optimizer sums, linear in the gradients. Adam and its kin divide by what they see of the noise, so
+that no workload is exactly theirs: a recommendation answers for the nearest one that is solved, and says so.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from factorize.plain_data import Fraction, Frozen, NonNegative, read_union
+from factorize.spec import Spec
+from factorize.workloads import KINDS
+from factorize.workloads.schedules import LearningRates
+
+
+class Optimizer(Frozen):
+    """An optimizer of a training loop.
+
+    Attributes:
+        learning_rates: of the steps, relative to the largest; constant by default.
+        weight_decay: that the loop uses; the answer is for none.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def kind(self) -> str:
+            """The contract's name."""
+
+    learning_rates: LearningRates | None = None
+    weight_decay: NonNegative = 0.0
+
+    @property
+    @abstractmethod
+    def averaging(self) -> tuple[float, bool]:
+        """The momentum by which gradients are averaged, and whether it is Nesterov's."""
+
+    def approximation(self, workload: str) -> str | None:
+        """Return one sentence on what the answer means for this optimizer, or None where it is exact."""
+        return (
+            f"{self.kind} is answered for the nearest workload that is solved, {workload}: as if what it divides by "
+            f"stayed the same{' and weights did not decay' if self.weight_decay else ''}. The privacy is proved "
+            "whatever an optimizer does with the noisy gradients; the error is an estimate"
+        )
+
+
+class Sgd(Optimizer):
+    """SGD, with or without momentum."""
+
+    kind: Literal["sgd"]
+    momentum: Fraction = 0.0
+    nesterov: bool = False
+
+    @property
+    def averaging(self) -> tuple[float, bool]:
+        """Its own."""
+        return self.momentum, self.nesterov and self.momentum > 0
+
+    def approximation(self, workload: str) -> str | None:
+        """Only weight decay is left out."""
+        if not self.weight_decay:
+            return None
+        return (
+            f"sgd with weight decay is answered for the nearest workload that is solved, {workload}, without the "
+            "decay, under which the noise of early steps fades. The privacy is proved; the error is an estimate"
+        )
+
+
+class Moments(Optimizer):
+    """An optimizer that steps by averages of gradients, divided by what follows from their size.
+
+    Attributes:
+        beta1: decay of the averages of gradients.
+        beta2: decay of the averages of squares, where there are any.
+        beta: the same as `beta1`, as the workload `adam` has it.
+    """
+
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    beta: Fraction | None = None
+
+    @property
+    def averaging(self) -> tuple[float, bool]:
+        """That of first moments."""
+        return self.beta1 if self.beta is None else self.beta, False
+
+
+class Adam(Moments):
+    """Adam."""
+
+    kind: Literal["adam"]
+
+
+class AdamW(Moments):
+    """Adam with decoupled weight decay."""
+
+    kind: Literal["adamw"]
+
+
+class Nadam(Moments):
+    """Adam with Nesterov's momentum, answered as Adam."""
+
+    kind: Literal["nadam"]
+
+
+class Lamb(Moments):
+    """Adam with steps scaled by layer."""
+
+    kind: Literal["lamb"]
+
+
+class Lion(Moments):
+    """The sign of averages."""
+
+    kind: Literal["lion"]
+
+
+class Scaled(Optimizer):
+    """An optimizer that divides each gradient, and may average the steps.
+
+    Attributes:
+        momentum: by which steps are averaged, if at all.
+    """
+
+    momentum: Fraction = 0.0
+
+    @property
+    def averaging(self) -> tuple[float, bool]:
+        """Its own."""
+        return self.momentum, False
+
+
+class Adagrad(Scaled):
+    """Adagrad."""
+
+    kind: Literal["adagrad"]
+
+
+class RmsProp(Scaled):
+    """RMSprop."""
+
+    kind: Literal["rmsprop"]
+
+
+class Adafactor(Scaled):
+    """Adafactor."""
+
+    kind: Literal["adafactor"]
+
+
+class Other(Scaled):
+    """Any other optimizer, by its momentum and its learning rates."""
+
+    kind: Literal["other"]
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": Sgd,
+    "adam": Adam,
+    "adamw": AdamW,
+    "nadam": Nadam,
+    "lamb": Lamb,
+    "lion": Lion,
+    "adagrad": Adagrad,
+    "rmsprop": RmsProp,
+    "adafactor": Adafactor,
+    "other": Other,
+}
+"""By name; `adam` with an `output` is the workload of that name."""
+
+if TYPE_CHECKING:
+    AnyOptimizer = Optimizer
+    Summed = Any
+else:
+    AnyOptimizer = Annotated[reduce(or_, OPTIMIZERS.values()), Field(discriminator="kind")]
+    _others = [owner for kind, owner in KINDS.items() if kind not in OPTIMIZERS]
+    Summed = Annotated[reduce(or_, [*_others, *OPTIMIZERS.values()]), Field(discriminator="kind")]
+
+
+class JobInWords(Spec):
+    """A spec whose workload may be an optimizer: which words a recommendation takes."""
+
+    workload: Summed
+
+
+class _Named(Frozen):
+    workload: AnyOptimizer
+
+
+def is_optimizer(workload: Mapping[str, Any]) -> bool:
+    """Return whether a workload as plain data is meant as an optimizer."""
+    return workload.get("kind") in OPTIMIZERS and "output" not in workload
+
+
+def read_optimizer(workload: Mapping[str, Any]) -> Optimizer:
+    """Read an optimizer.
+
+    Raises:
+        InvalidSpec: it is none; pointers to the fields of `/workload`.
+    """
+    named: _Named = read_union({"workload": dict(workload)}, _Named)
+    return named.workload
+
+
+def nearest_workload(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the workload that stands for an optimizer, as plain data without `n`."""
+    momentum, nesterov = optimizer.averaging
+    document = optimizer.model_dump(exclude_unset=True, exclude_none=True)
+    rates = {"learning_rates": document["learning_rates"]} if "learning_rates" in document else {}
+    if momentum:
+        return {"kind": "momentum", "momentum": momentum, **rates, **({"nesterov": True} if nesterov else {})}
+    return {"kind": "schedule", **rates} if rates else {"kind": "prefix"}
+
+
+def with_warmup(workload: Mapping[str, Any], steps: int) -> tuple[dict[str, Any], str | None]:
+    """Return a workload with the warm-up that it leaves open, a twentieth of the steps, and a note that says so."""
+    rates = workload.get("learning_rates")
+    if not isinstance(rates, Mapping) or rates.get("kind") != "warmup_cosine" or "warmup" in rates:
+        return dict(workload), None
+    warmup = max(1, steps // 20)
+    note = f"the warm-up is taken to be {warmup} of {steps} steps, as none was given; give yours: --warmup STEPS"
+    return {**workload, "learning_rates": {**rates, "warmup": warmup}}, note

@@ -1,0 +1,113 @@
+"""How soon advice is good: the row that is recommended after few processor seconds, beside that of a long run.
+
+`python -m benchmarks.advice` prints a line for each job: the error of the row at each budget over that of the last
+budget, the processor seconds that it took, and which mechanism it is. `--load N` keeps N processes busy meanwhile,
+which should change nothing but the clock; `--jobs 0:5` takes a part of the list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from typing import Any
+
+from factorize.api.questions.advice import advise
+from factorize.api.questions.training_job import RecommendRequest, read_job
+
+COSINE = {"kind": "cosine"}
+MOMENTUM = {"kind": "momentum", "momentum": 0.9}
+WARM = {"kind": "schedule", "learning_rates": {"kind": "warmup_cosine", "warmup": 50}}
+FIXED = ["fixed"]
+
+JOBS: tuple[dict[str, Any], ...] = (
+    {"examples": 50_000, "batch_size": 512, "epochs": 10, "epsilon": 3.0},
+    {"examples": 60_000, "batch_size": 600, "epochs": 10, "epsilon": 2.0},
+    {"examples": 50_000, "batch_size": 500, "epochs": 5, "epsilon": 3.0},
+    {"examples": 50_000, "batch_size": 500, "epochs": 5, "epsilon": 8.0, "samplings": FIXED},
+    {"examples": 60_000, "batch_size": 300, "epochs": 4, "epsilon": 1.0},
+    {"examples": 60_000, "batch_size": 300, "epochs": 4, "epsilon": 8.0, "memory": [1]},
+    {"examples": 100_000, "batch_size": 100, "epochs": 1, "epsilon": 2.0},
+    {"examples": 100_000, "batch_size": 100, "epochs": 2, "epsilon": 4.0},
+    {"examples": 100_000, "batch_size": 100, "epochs": 1, "epsilon": 8.0, "samplings": FIXED},
+    {"examples": 20_000, "batch_size": 312, "epochs": 16, "epsilon": 2.0},
+    {"examples": 20_000, "batch_size": 312, "epochs": 16, "epsilon": 8.0, "memory": [8]},
+    {"examples": 20_000, "batch_size": 312, "epochs": 16, "epsilon": 0.5},
+    {
+        "examples": 50_000,
+        "batch_size": 512,
+        "epochs": 10,
+        "epsilon": 3.0,
+        "workload": {**MOMENTUM, "learning_rates": COSINE},
+    },
+    {
+        "examples": 50_000,
+        "batch_size": 500,
+        "epochs": 1,
+        "epsilon": 3.0,
+        "workload": {**MOMENTUM, "learning_rates": COSINE},
+    },
+    {
+        "examples": 50_000,
+        "batch_size": 500,
+        "epochs": 5,
+        "epsilon": 3.0,
+        "memory": [1],
+        "workload": {"kind": "momentum", "momentum": 0.95, "learning_rates": COSINE},
+    },
+    {"examples": 50_000, "batch_size": 500, "epochs": 5, "epsilon": 3.0, "workload": WARM},
+    {"examples": 50_000, "batch_size": 500, "epochs": 5, "epsilon": 3.0, "workload": WARM, "samplings": FIXED},
+    {
+        "examples": 8_000,
+        "batch_size": 250,
+        "epochs": 8,
+        "epsilon": 4.0,
+        "workload": {"kind": "schedule", "learning_rates": COSINE},
+    },
+    {"examples": 8_000, "batch_size": 250, "epochs": 8, "epsilon": 1.0, "memory": [2]},
+    {"examples": 3_200, "batch_size": 100, "epochs": 4, "epsilon": 2.0, "workload": MOMENTUM},
+    {
+        "examples": 3_200,
+        "batch_size": 100,
+        "epochs": 20,
+        "epsilon": 6.0,
+        "objective": {"kind": "lambda_tau", "tau": 640},
+    },
+    {"examples": 60_000, "batch_size": 1000, "epochs": 30, "epsilon": 3.0},
+)
+
+
+def answer(job: dict[str, Any], seconds: float) -> tuple[float, str, float]:
+    """Return the error of the recommended row, its mechanism, and the processor seconds that it took."""
+    began = time.process_time()
+    read = read_job({"delta": 1e-6, **job, "seconds": seconds}, RecommendRequest)
+    found = advise(read, lambda *_: None)
+    return found["rmse_at_privacy"], f"{found['mechanism']} {found['sampling']}", time.process_time() - began
+
+
+def main() -> None:
+    """Print the table."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--seconds", default="3,10,60")
+    options.add_argument("--load", type=int, default=0)
+    options.add_argument("--jobs", default=":")
+    asked = options.parse_args()
+    budgets = [float(text) for text in asked.seconds.split(",")]
+    first, _, stop = asked.jobs.partition(":")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
+    try:
+        for place in range(len(JOBS))[int(first or 0) : int(stop or len(JOBS))]:
+            rows = [answer(JOBS[place], seconds) for seconds in budgets]
+            ratios = "  ".join(
+                f"{seconds:g} s: {error / rows[-1][0]:.4f} ({spent:.1f})"
+                for seconds, (error, _, spent) in zip(budgets, rows, strict=True)
+            )
+            print(f"{place:>2} {ratios}  {rows[-1][0]:.5g}  {rows[0][1]} | {rows[-1][1]}  {JOBS[place]}", flush=True)
+    finally:
+        for process in busy:
+            process.kill()
+
+
+if __name__ == "__main__":
+    main()
