@@ -43,7 +43,8 @@ _ROUNDS = 12
 _STEPS = 50  # of L-BFGS in a round
 QUICK_TOLERANCE = 1e-2
 """From here on one start, from a table where it has one, is improved in a few steps of few samples."""
-_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS = 1024, 2, 12
+_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS, _QUICK_FITS = 2048, 2, 20, 6
+_QUICK_BINS = 256  # above, as much less is fitted
 _GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate sees
 _BACKTRACKS = 6
 _FORMS = 8  # that are kept
@@ -126,7 +127,8 @@ def _solved(problem: Problem, report: Reporter) -> Solution:
     strategy: Matrix = best.family.matrix(best.variables)
     if problem.spec.mechanism.fitted:
         fit = ColumnFit(problem, problem.spec.sampling, best.family.column(best.variables))
-        most = {"rounds": 1, "samples": _QUICK_SAMPLES} if is_quick(problem.spec) else {}
+        rounds = max(1, _QUICK_FITS * _QUICK_BINS // max(fit.bins, _QUICK_BINS))
+        most = {"rounds": rounds, "samples": _QUICK_SAMPLES} if is_quick(problem.spec) else {}
         strategy = ColumnScaled(strategy, fit.best(_FIT_SEED, **most)[1])
     return Solution(
         strategy=strategy,
