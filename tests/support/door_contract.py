@@ -300,7 +300,7 @@ RULES: dict[str, tuple[str, Callable[[Door, Path], None]]] = {
     "narrow": ("sums rounded to half precision before the noise", _mistake("narrow", "float16|half")),
     "wrong_rows": (
         "gradients whose rows are not the batch's examples, or of other shapes",
-        _mistake("wrong_rows", "shape|rows|examples"),
+        _mistake("wrong_rows", "shape|rows|examples|other parameters"),
     ),
     "mixing_loss": ("a loss in which an example changes the gradients of others", _mistake("mixing_loss", "example")),
     "partial_optimizer": ("trained parameters without noise", _mistake("partial_optimizer", "leaves out|masked")),

@@ -1,0 +1,245 @@
+"""The contract of doors on the transformation of optax and on `make_private` of JAX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from door_contract import (
+    CLIP,
+    EPOCHS,
+    EXAMPLES,
+    RULES,
+    SEED,
+    SIZE,
+    Door,
+    Mistake,
+    calibrated,
+    check,
+    check_more,
+    factors,
+)
+from jax import numpy as jnp
+
+from factorize.adapters.jax import correlated_noise
+from factorize.adapters.jax_private import PrivateJax, make_private
+from factorize.training.receipt import Receipt
+
+pytestmark = pytest.mark.single_use
+PARAMETERS = {"weights": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}
+SUMS = jax.tree.map(jnp.ones_like, PARAMETERS)
+X, Y = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype(np.float32), np.arange(EXAMPLES) % 2
+
+
+@dataclass
+class Run:
+    """A transformation and its state."""
+
+    noise: Any
+    state: Any
+
+
+def bits(tree: Any) -> bytes:
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
+
+
+class Jax(Door):
+    """`correlated_noise` of JAX in a loop of the caller's own."""
+
+    name = "JAX"
+    not_here = {
+        "mixing_loss": "sums of clipped gradients come from outside; there is no loss to look at",
+        "early": "it sees sums and no examples; a ParticipationAuditor beside it does",
+    }
+
+    def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Run:
+        held = factors(name)
+        noise = correlated_noise(held, calibrated(held, SIZE, clip), seed=seed)
+        return Run(noise, noise.init(PARAMETERS) if state is None else jax.tree.map(jnp.asarray, state))
+
+    def step(self, run: Run) -> bytes:
+        released, run.state = run.noise.update(SUMS, run.state)
+        return bits(released)
+
+    def taken(self, run: Run) -> int:
+        return int(run.state.step)
+
+    def saved(self, run: Run) -> Any:
+        return jax.tree.map(np.asarray, run.state)
+
+    def secrets(self, run: Run) -> list[Any]:
+        return [run.noise]
+
+    def end(self, run: Run) -> None:
+        run.noise.close()
+
+    def not_real(self, run: Run) -> None:
+        run.noise.update(jax.tree.map(lambda leaf: leaf + 1j, SUMS), run.state)
+
+    def more(self) -> dict[str, Mistake]:
+        larger = factors("another")
+        larger = replace(larger, sensitivity=replace(larger.sensitivity, value=3.0))
+        bare: Any = 1.0
+        return {
+            "a bare number for the scale of the noise": Mistake(
+                "refused", lambda folder: correlated_noise(factors(), bare, seed=SEED), "bare float|Calibration"
+            ),
+            "a calibration of another factorization": Mistake(
+                "refused",
+                lambda folder: correlated_noise(factors(), calibrated(larger), seed=SEED),
+                "this factorization has",
+            ),
+            "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
+            "`vmap` over members": Mistake("refused", self._members, "vmap"),
+            "float64 where JAX has float32": Mistake(
+                "refused",
+                lambda folder: correlated_noise(factors(), calibrated(factors()), seed=SEED, dtype="float64"),
+                "jax_enable_x64",
+            ),
+        }
+
+    def _used_twice(self, folder: Path) -> None:
+        run = self.begin(folder)
+        for _ in range(2):
+            run.noise.update(SUMS, run.state)
+
+    def _members(self, folder: Path) -> None:
+        run = self.begin(folder)
+        members = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), SUMS)
+        jax.vmap(lambda sums: run.noise.update(sums, run.state)[0])(members)
+
+    def narrow(self, run: Run) -> None:
+        run.noise.update(jax.tree.map(lambda leaf: leaf.astype(jnp.float16), SUMS), run.state)
+
+    def wrong_rows(self, run: Run) -> None:
+        """A leading axis of examples, which nobody has summed over."""
+        run.noise.update(jax.tree.map(lambda leaf: leaf[None], SUMS), run.state)
+
+    def partial_optimizer(self, run: Run) -> None:
+        masked = optax.masked(run.noise, {"weights": True, "bias": False})
+        masked.update(SUMS, masked.init(PARAMETERS))
+
+
+def loss(weights: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    logits = x @ weights["weights"] + weights["bias"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+
+def mixed(weights: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Divide by a number that all labels make."""
+    return loss(weights, x, y) / (1 + y.sum())
+
+
+@dataclass
+class Job:
+    """A job made private, and where it is."""
+
+    made: PrivateJax
+    gradients: Any
+    state: Any
+
+
+class Made(Door):
+    """`make_private` of JAX."""
+
+    name = "JAX make_private"
+    not_here = {
+        "narrow": "right: gradients may be in half precision, since they are clipped and summed in float32 at least",
+        "early": "right: the batches come in the order that the participation is for",
+    }
+
+    def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Job:
+        made = self.made(seed=seed, name=name, clip_norm=clip)
+        if state is None:
+            return Job(made, jax.jit(made.gradients), made.noise.init(PARAMETERS))
+        made.batches.load_state_dict(state[1])
+        return Job(made, jax.jit(made.gradients), jax.tree.map(jnp.asarray, state[0]))
+
+    def made(self, *, name: str = "one", **options: Any) -> PrivateJax:
+        settings = {"loss": loss, "examples": EXAMPLES, "epsilon": 2.0, "delta": 1e-5, "epochs": EPOCHS, "seed": SEED}
+        return make_private(**{"spec": factors(name), **settings, "batch_size": SIZE, **options})
+
+    def step(self, run: Job) -> bytes:
+        first = run.made.batches.order[0][None], np.ones((1, SIZE), bool)
+        indices, mask = next(iter(run.made.batches), first)  # after the last batch a loop would end by itself
+        total = run.gradients(PARAMETERS, (X, Y), indices, mask)
+        released, run.state = run.made.noise.update(total, run.state)
+        return bits(released)
+
+    def taken(self, run: Job) -> int:
+        return int(run.state.step)
+
+    def saved(self, run: Job) -> Any:
+        return jax.tree.map(np.asarray, run.state), run.made.batches.state_dict()
+
+    def secrets(self, run: Job) -> list[Any]:
+        return [run.made.noise]
+
+    def end(self, run: Job) -> None:
+        run.made.noise.close()
+
+    def not_real(self, run: Job) -> None:
+        indices, mask = run.made.batches.order[0][None], np.ones((1, SIZE), bool)
+        run.made.gradients(jax.tree.map(lambda leaf: leaf + 1j, PARAMETERS), (X, Y), indices, mask)
+
+    def wrong_rows(self, run: Job) -> None:
+        """A leading axis of examples, which nobody has summed over."""
+        run.made.noise.update(jax.tree.map(lambda leaf: leaf[None], SUMS), run.state)
+
+    def mixing_loss(self, run: Job) -> None:
+        indices, mask = run.made.batches.order[0][None], np.ones((1, SIZE), bool)
+        self.made(loss=mixed, seed=SEED + 1).gradients(PARAMETERS, (X, Y), indices, mask)
+
+    def partial_optimizer(self, run: Job) -> None:
+        masked = optax.masked(run.made.noise, {"weights": True, "bias": False})
+        masked.update(SUMS, masked.init(PARAMETERS))
+
+    def more(self) -> dict[str, Mistake]:
+        return {
+            "a factorization for another participation than the order's": Mistake(
+                "refused", lambda folder: self.made(epochs=3), "n=6"
+            ),
+            "users with several examples, sampled one by one": Mistake(
+                "refused", lambda folder: self.made(users=[0, 0, 1, 1, 2, 2], sampling="balls_in_bins"), "user"
+            ),
+            "losses that are not one number for each example": Mistake("refused", self._losses, "not one number"),
+            "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
+            "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
+            "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
+        }
+
+    def _losses(self, folder: Path) -> None:
+        indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)
+        self.made(loss=lambda w, x, y: x @ w["weights"]).gradients(PARAMETERS, (X, Y), indices, mask)
+
+    def _used_twice(self, folder: Path) -> None:
+        run = self.begin(folder)
+        for _ in range(2):
+            run.made.noise.update(SUMS, run.state)
+
+    def _weak(self, folder: Path) -> None:
+        told = str(self.made(epsilon=30.0, delta=0.5).statement)
+        assert "epsilon 30 is above 20" in told and "delta 0.5 is above" in told
+
+    def _receipt(self, folder: Path) -> None:
+        self.made(receipt=Receipt(folder / "receipt.json")).noise.close()
+        self.made(receipt=Receipt(folder / "receipt.json"), clip_norm=2 * CLIP)
+
+
+DOORS = [Jax(), Made()]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
+def test_the_table_is_true_of_jax(door: Door, tmp_path: Path) -> None:
+    check_more(door, tmp_path)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
+@pytest.mark.parametrize("rule", RULES)
+def test_jax_keeps_the_contract(door: Door, rule: str, tmp_path: Path) -> None:
+    check(door, rule, tmp_path)
