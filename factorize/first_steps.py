@@ -6,18 +6,27 @@ their noise.
 
 from __future__ import annotations
 
+import numpy as np
+
 import factorize
 from factorize.numbers.scalars import whole_number
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep, Single
 from factorize.spec import Spec
+from factorize.structures.base import Matrix
+from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Prefix
+
+MAX_STEPS_STOPPED = 4096
+"""Steps up to which an epoch that is not whole is covered as far as it went: by an array, of 128 MiB."""
+_REST = 2.0**-13  # of the smallest diagonal: what a step that was not made releases, so that C can be inverted
 
 
 def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> factorize.Factorization:
     """Return the certified factorization of the first steps of a run, for calibrations of what they release.
 
-    After the first epoch of a fixed order, an epoch that is not whole counts as whole: more is then covered than was
-    released. The workload is that of running sums: no calibration looks at it.
+    After the first epoch of a fixed order, an epoch that is not whole has rows that release next to nothing for the
+    steps that were not made; beyond 4096 steps it counts as whole, and more is then covered than was released. The
+    workload is that of running sums: no calibration looks at it.
 
     Args:
         run: the whole run.
@@ -32,7 +41,19 @@ def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> 
     covered = min(max(taken, least), run.steps)
     steps, participation = _covering(run.spec.participation, run.steps, covered)
     spec = Spec(workload=Prefix(kind="prefix", n=steps), participation=participation)
-    return factorize.Factorization.from_strategy(spec, run.matrix.leading(steps))
+    strategy = run.matrix.leading(steps)
+    if covered < steps <= MAX_STEPS_STOPPED:
+        strategy = _stopped(strategy, covered)
+    return factorize.Factorization.from_strategy(spec, strategy)
+
+
+def _stopped(strategy: Matrix, made: int) -> Matrix:
+    """Return a strategy whose last steps, which were not made, release next to nothing, and nothing of earlier ones."""
+    array = strategy.dense().copy()
+    array[made:] = 0.0
+    later = np.arange(made, len(array))
+    array[later, later] = _REST * float(np.abs(np.diagonal(array)[:made]).min())
+    return DenseMatrix(array)
 
 
 def _covering(participation: AnyParticipation, n: int, steps: int) -> tuple[int, AnyParticipation]:

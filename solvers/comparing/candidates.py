@@ -30,7 +30,7 @@ at most 0.2 % above what the spec's tolerance finds."""
 
 LEAD_TOLERANCE = 2e-2
 """Tolerance of leads, from which on solvers take good starts and improve them little: errors are about 1 % larger."""
-MOST_STEPS_FITTED_QUICKLY = 1024
+MOST_STEPS_FITTED_QUICKLY = 2048
 """Steps up to which the columns of a lead are fitted: an array of their squares takes seconds beyond."""
 
 Lead = tuple[dict[str, Any], dict[str, Any] | None]

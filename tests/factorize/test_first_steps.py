@@ -1,6 +1,5 @@
 """The first steps of a run: the block that they release, who can be in them, and what they are worth."""
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -34,12 +33,13 @@ def test_they_have_the_leading_block_and_its_sensitivity(name):
     whole = run_of(strategy, participation="fixed_epochs", epochs=EPOCHS)
     for steps in (1, 5, 6, 7, 12, 17):
         block = first_steps(whole, steps)
-        covered = steps if steps <= BINS else math.ceil(steps / BINS) * BINS
-        rows = block.matrix.dense()
-        np.testing.assert_allclose(rows, strategy.dense()[:covered, :covered], rtol=1e-12, atol=1e-14)
-        patterns = [np.arange(start, covered, BINS) for start in range(min(BINS, covered))]
-        released = max(np.linalg.norm(rows[:, chosen].sum(axis=1)) for chosen in patterns)
+        rows, made = block.matrix.dense(), strategy.dense()[:steps, :steps]
+        np.testing.assert_allclose(rows[:steps, :steps], made, rtol=1e-12, atol=1e-14)
+        patterns = [np.arange(start, steps, BINS) for start in range(min(BINS, steps))]
+        released = max(np.linalg.norm(made[:, chosen].sum(axis=1)) for chosen in patterns)
         assert released * (1 - 1e-9) <= block.sensitivity.value <= whole.sensitivity.value * (1 + 1e-9)
+        if (made >= 0).all():  # an epoch that is not whole counts as far as it went
+            assert block.sensitivity.value <= released * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("most", [None, 2])
@@ -65,7 +65,7 @@ def test_epsilon_grows_with_the_steps_to_that_of_the_run(run, sampling):
 
 def test_the_claim_of_the_first_steps_is_one_of_their_own_file(run):
     found = run.calibrate(sigma=2.0, delta=1e-5, sampling="balls_in_bins", steps=8)
-    block = first_steps(run, 12)
+    block = first_steps(run, 8, least=BINS)
     assert found.claim.factors == f"sha256:{block.digest}" and found.claim.tested(block).supported
     assert found.epsilon < run.calibrate(sigma=2.0, delta=1e-5, sampling="balls_in_bins").epsilon
 
