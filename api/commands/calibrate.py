@@ -12,7 +12,7 @@ from factorize.api.terminal.sources import check_picture, open_target, read_spec
 from factorize.api.terminal.spec_command import options_of
 from factorize.encoding import is_digest, read_json
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
-from factorize.numbers.scalars import at_most
+from factorize.format.quantities import at_most
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization

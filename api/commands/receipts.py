@@ -8,10 +8,6 @@ from typing import Annotated
 
 from factorize.api.terminal.output import Shown, argument, option
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
-from factorize.format.quantities import ClaimRefused
-from factorize.format.receipts import read_receipt, statement_of
-from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
-from factorize.signatures import sign_statement
 
 
 def receipt(
@@ -22,6 +18,11 @@ def receipt(
     to: Annotated[Path | None, option(metavar="FILE", help="Where it goes; stdout by default, if not signed.")] = None,
 ) -> Shown:
     """Write the in-toto statement that the run of a receipt released a model; factorize-check proves the receipt."""
+    from factorize.format.quantities import ClaimRefused
+    from factorize.format.receipts import read_receipt, statement_of
+    from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
+    from factorize.signatures import sign_statement
+
     if not statement:
         raise InvalidParameter("say what to make of the receipt: --statement; factorize-check proves it")
     if private_key is not None and to is None:

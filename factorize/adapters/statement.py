@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.errors import InvalidParameter
-from factorize.numbers.scalars import at_least, at_most, double_above
+from factorize.format.quantities import at_least, at_most
+from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration
 
 MAX_MEANINGFUL_EPSILON = 20.0

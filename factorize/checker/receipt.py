@@ -29,10 +29,9 @@ from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import check_means
-from factorize.format.quantities import ClaimRefused, number, require
+from factorize.format.quantities import ClaimRefused, at_least, at_most, number, require
 from factorize.format.receipts import LOSSES, check_chain, read_receipt
 from factorize.format.weights import digest_of_path
-from factorize.numbers.scalars import at_least, at_most
 
 FACTORS, NOISE, PRIVACY, STEPS, TOGETHER, MODEL = (
     f"receipt.{name}" for name in ("factors", "noise", "privacy", "steps", "together", "model")

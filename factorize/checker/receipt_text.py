@@ -17,8 +17,8 @@ from typing import Any
 
 from factorize.checker.report import Report
 from factorize.format.labels import describe_part
+from factorize.format.quantities import at_least, at_most
 from factorize.format.receipts import steps_of
-from factorize.numbers.scalars import at_least, at_most
 
 UNKNOWN = "FILL IN: the receipt does not say"
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -86,3 +87,23 @@ def integer(given: Mapping[str, Any], name: str, least: int = 1, most: int = MAX
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ClaimRefused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
     return value
+
+
+def at_most(value: float | Fraction, digits: int = 6) -> str:
+    """Return a number in digits that are not below it: what bounds from above is printed so."""
+    return _shown(value, digits, ROUND_CEILING)
+
+
+def at_least(value: float | Fraction, digits: int = 6) -> str:
+    """Return a number in digits that are not above it: what bounds from below is printed so."""
+    return _shown(value, digits, ROUND_FLOOR)
+
+
+def _shown(value: float | Fraction, digits: int, rounding: str) -> str:
+    """Return digits of a number, a double by the shortest text that is read as it."""
+    context = Context(prec=digits, rounding=rounding)
+    if isinstance(value, Fraction):
+        rounded = context.divide(Decimal(value.numerator), Decimal(value.denominator))
+    else:
+        rounded = context.create_decimal(repr(float(value)))
+    return f"{float(rounded):.{digits}g}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
@@ -86,26 +85,6 @@ def multiplier_of(sigma: float, *, clip_norm: float, sensitivity: float | Fracti
     """Return sigma / (clip_norm * sensitivity), rounded down."""
     exact = Fraction(sigma) / Fraction(clip_norm) / Fraction(sensitivity)
     return float(exact) * (1 - 2.0**-51)
-
-
-def at_most(value: float | Fraction, digits: int = 6) -> str:
-    """Return a number in digits that are not below it: what bounds from above is printed so."""
-    return _shown(value, digits, ROUND_CEILING)
-
-
-def at_least(value: float | Fraction, digits: int = 6) -> str:
-    """Return a number in digits that are not above it: what bounds from below is printed so."""
-    return _shown(value, digits, ROUND_FLOOR)
-
-
-def _shown(value: float | Fraction, digits: int, rounding: str) -> str:
-    """Return digits of a number, a double by the shortest text that is read as it."""
-    context = Context(prec=digits, rounding=rounding)
-    if isinstance(value, Fraction):
-        rounded = context.divide(Decimal(value.numerator), Decimal(value.denominator))
-    else:
-        rounded = context.create_decimal(repr(float(value)))
-    return f"{float(rounded):.{digits}g}"
 
 
 @contextmanager

@@ -144,8 +144,7 @@ def _two_decays(document: Document) -> Program:
 
 """,
             ),
-            Change(EXACT_PARTICIPATIONS, '    "single": lambda', '    "halves": _halves,\n'),
-            Change(EXACT_PARTICIPATIONS, '    "single": {', '    "halves": {"kind"},\n'),
+            Change(EXACT_PARTICIPATIONS, '    "single": (lambda', '    "halves": (_halves, {"kind"}),\n'),
         ),
         (),
     ),

@@ -27,8 +27,7 @@ from factorize.checker.strategy import Strategy
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import Claim, read_claim
 from factorize.format.claims import SMALLEST_SENSITIVITY
-from factorize.format.quantities import ClaimRefused, integer, real, require
-from factorize.numbers.scalars import at_most
+from factorize.format.quantities import ClaimRefused, at_most, integer, real, require
 
 FRESH_CHUNKS = 4
 """Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""

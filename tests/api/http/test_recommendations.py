@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from servers import LiveService
 
+from factorize.api.questions.optimizer import OPTIMIZERS
 from factorize.workloads import KINDS
 
 
@@ -21,5 +22,5 @@ def test_a_request_may_name_every_workload_of_a_job(live_service: LiveService) -
         for one in schemas["RecommendRequest"]["properties"]["workload"]["anyOf"]
         if "$ref" in one
     ]
-    assert sorted(offered) == sorted(set(KINDS) - {"matrix"})
+    assert set(offered) == (set(KINDS) - {"matrix"} | set(OPTIMIZERS))
     assert not any("n" in schemas[name]["properties"] for name in schemas if name.endswith("OfJob"))

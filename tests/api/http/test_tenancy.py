@@ -28,11 +28,12 @@ NAMING: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/compare"): ("", {"spec": _SPEC}),
     ("POST", "/v1/predict"): ("", {"question": _QUESTION, "factorization": "@"}),
     ("POST", "/v1/factorizations/{name}/calibrations"): ("", _TARGET),
+    ("POST", "/v1/factorizations/{name}"): ("?dtype=float32", None),
 }
 """Query and body of routes that need them; @ stands for the name."""
 UNNAMED = {"/healthz", "/problems/{slug}", "/readyz", "/metrics", "/openapi.json", "/", "/page/{name}"}
 UNNAMED |= {"/v1/matrices", "/v1/recommend", "/v1/recommend/fleet", "/v1/caller", "/v1/keys", "/v1/keys/{key_id}"}
-UNNAMED |= {"/v1/keys/{key_id}/revoke"}
+UNNAMED |= {"/v1/keys/{key_id}/revoke", "/v1/answers/{digest}"}
 """Routes that no name of a job or an upload is asked of."""
 LIST = "/v1/factorizations"
 _HEADERS: list[dict[str, str]] = [

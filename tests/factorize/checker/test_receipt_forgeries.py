@@ -27,7 +27,7 @@ from scipy.stats import norm
 from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import page, say_counts, text
 from factorize.errors import TooLarge
-from factorize.numbers.scalars import at_least, at_most
+from factorize.format.quantities import at_least, at_most
 
 FORGERIES = int(os.environ.get("FORGERIES", "200"))
 PARTICIPATIONS = [
