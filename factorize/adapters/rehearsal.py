@@ -293,7 +293,9 @@ class Rehearsal:
         self._rehearsed = self._fingerprint()
         self._clear()
         self._undo.append(part.randomness.restore)
-        self._undo += [partial(kept.update, {**kept}) for each in optimizers for kept in _schedules(each)]
+        for each in optimizers:
+            self._undo += [partial(kept.update, {**kept}) for kept in _schedules(each)]
+            each._opt_called = True  # as the loop sees it; else torch warns of the schedule's step after this one
         self._handed = None
 
     def check_parameters(self) -> None:

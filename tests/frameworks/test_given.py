@@ -271,6 +271,7 @@ def test_what_is_empty_without_examples() -> None:
         private(bands, loader=counted, sampling="cyclic_poisson")
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, where another test of this process has imported it
 def test_the_loader_is_one_of_torch() -> None:
     given = DataLoader(
         data(), SIZE, num_workers=2, collate_fn=lambda some: tuple(map(torch.stack, zip(*some, strict=True)))

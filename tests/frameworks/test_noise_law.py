@@ -107,7 +107,7 @@ def test_torch(name: str, participation: dict[str, Any], precision: Any, monkeyp
     assert whitened(made, rows, noise.sigma) < (1e-6 if precision == "float32" else 1e-7)
 
 
-def unit_vectors(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype, spec: Any) -> jax.Array:
+def unit_vectors(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype, spec: Any = None) -> jax.Array:
     """In place of JAX's normals: 1 at entry `step`."""
     return (jnp.arange(like.size) == step).astype(kind)
 
