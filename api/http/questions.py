@@ -137,10 +137,7 @@ def _pending(call: Call) -> PendingAnswers:
 @router.get("/v1/answers/{digest}", responses=answers(200, 202, 404, 422, 429, 503, document=_ANSWERED))
 async def get_answer(call: ReadCall, digest: str) -> Response:
     """Give the answer to a question that took long, or say how far it is. `Prefer: wait=N` waits for it."""
-    known = call.request.app.state.kept_answers.get(digest_in(digest))
-    if known is not None:
-        return Response(known, media_type="application/json")
-    pending = _pending(call).find(call.caller.owner, digest)
+    pending = _pending(call).find(call.caller.owner, digest_in(digest))
     if pending is None:
         raise ProblemAnswer("not-found", "nobody is working on this answer for you here; post the question again")
     return await _reply(call, digest, pending)
