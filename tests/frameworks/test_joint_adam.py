@@ -9,7 +9,7 @@ import pytest
 import torch
 from handmade import handmade
 from opacus import GradSampleModule
-from private_cases import EPOCHS, SIZE, N
+from private_cases import EPOCHS, SECRET, SIZE, N
 from test_private import data, flat, gradients, network, private, steps
 
 from factorize.accounting.joint_moments import calibrate_moments
@@ -32,7 +32,7 @@ def made(kind: Any = torch.optim.Adam, **options: Any) -> tuple[torch.nn.Module,
     model = GradSampleModule(network(), loss_reduction="mean")
     optimizer = kind(model.parameters(), lr=RATE, **options)
     auditor = ParticipationAuditor.of(MOMENTS.first, N)
-    return model, JointAdam(optimizer, *FACTORS, MOMENTS, seed=11 << 64, floor=FLOOR, auditor=auditor)
+    return model, JointAdam(optimizer, *FACTORS, MOMENTS, seed=SECRET, floor=FLOOR, auditor=auditor)
 
 
 def train(model: torch.nn.Module, optimizer: JointAdam, steps: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -53,8 +53,8 @@ def test_what_is_released_and_how_adam_steps() -> None:
     released = train(model, optimizer, range(N))
     own, order = network(), fixed_order(len(data()), SIZE, epochs=EPOCHS, seed=0)
     noises = [
-        NoiseGenerator(FACTORS[0], MOMENTS.first, list(own.parameters()), seed=11 << 64),
-        NoiseGenerator(FACTORS[1], MOMENTS.second, list(own.parameters()), seed=second_seed(11 << 64)),
+        NoiseGenerator(FACTORS[0], MOMENTS.first, list(own.parameters()), seed=SECRET),
+        NoiseGenerator(FACTORS[1], MOMENTS.second, list(own.parameters()), seed=second_seed(SECRET)),
     ]
     m = v = torch.zeros(sum(p.numel() for p in own.parameters()), dtype=torch.float64)
     for step in range(N):
@@ -101,9 +101,7 @@ def test_one_call_trains_with_both_and_says_what_for() -> None:
     assert f"{moments.second.sigma_of_sums:.6g} by factorization {FACTORS[1].digest}" in str(made_private.statement)
     model = GradSampleModule(network(), loss_reduction="mean")
     auditor = ParticipationAuditor.of(moments.first, N)
-    by_hand = JointAdam(
-        torch.optim.Adam(model.parameters(), lr=RATE), *FACTORS, moments, seed=11 << 64, auditor=auditor
-    )
+    by_hand = JointAdam(torch.optim.Adam(model.parameters(), lr=RATE), *FACTORS, moments, seed=SECRET, auditor=auditor)
     expected = train(model, by_hand, range(N))
     for (gradient, square), released in zip(expected, loop(made_private), strict=True):
         assert torch.equal(released[0], gradient) and torch.equal(released[1], square)
@@ -148,7 +146,7 @@ def test_squares_that_were_thrown_away_do_not_come_back() -> None:
 
 def test_both_moments_may_have_one_factorization() -> None:
     """Their noise differs all the same."""
-    assert second_seed(11 << 64) != 11 and second_seed(12 << 64) != second_seed(11 << 64)
+    assert second_seed(SECRET) != SECRET and second_seed(12 << 64) != second_seed(SECRET)
 
 
 def test_what_is_refused() -> None:
