@@ -43,6 +43,13 @@ def test_digest_is_the_sha256_of_the_canonical_document() -> None:
     assert json.dumps(spec.document(), sort_keys=True, separators=(",", ":")) == text
 
 
+def test_a_copy_with_other_fields_has_a_digest_of_its_own() -> None:
+    spec = parse_spec({"workload": PREFIX, "mechanism": DENSE})
+    before = spec.digest
+    other = spec.model_copy(update={"tolerance": 1e-3})
+    assert other.digest == digest(tolerance=1e-3) != before
+
+
 SAME = [
     ({}, {"participation": {"kind": "single"}, "objective": {"kind": "mean"}, "tolerance": 1e-9}),
     ({"participation": {"kind": "fixed_epochs", "epochs": 1}}, {}),
