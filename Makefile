@@ -55,7 +55,7 @@ slow-tests: $(STAMP)
 
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks papers/tests/test_convolutional.py papers/tests/test_torch_gradients.py $(SIDE_BY_SIDE)
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks papers/tests/test_convolutional.py papers/tests/test_rate_study.py papers/tests/test_torch_gradients.py $(SIDE_BY_SIDE)
 
 # The adapters against the real Flower and NVFlare.
 test-federated: $(FEDERATED)/.installed
