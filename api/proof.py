@@ -21,9 +21,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factorize import __version__
 from factorize.api.workers.worker import PROVER, Worker
 from factorize.encoding import canonical_json, sha256
 from factorize.errors import CertificateError, StoreUnavailable, TooLarge
+from factorize.numbers.blas_threads import one_blas_thread
+from factorize.storage.medium.files import Files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +94,6 @@ def certify_draft(request: Document) -> Document:
     """Certify the draft that a request names (`path`, `store`), write its factor file there, and check that."""
     from factorize.certificate.certificate import utility_of
     from factorize.factorization import Factorization
-    from factorize.storage.medium.files import Files
 
     path, store = Path(request["path"]), request["store"]
     spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
@@ -168,12 +170,10 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
     Raises:
         CertificateError: a claim does not hold.
     """
-    from factorize import __version__
     from factorize.factor_file import from_container
     from factorize.format.container import Container
     from factorize.format.manifest import ENDLESS, steps_of
     from factorize.format.reading import read_manifest
-    from factorize.numbers.blas_threads import one_blas_thread
 
     data = path.read_bytes()
     manifest = read_manifest(Container(data))
@@ -247,7 +247,6 @@ def make_ready() -> None:
     import_module("scipy.linalg")
     from factorize.checker.arithmetic.machine import check_products
     from factorize.checker.arithmetic.near import NotEnclosed
-    from factorize.numbers.blas_threads import one_blas_thread
 
     with suppress(NotEnclosed), one_blas_thread(1):  # a check that needs it says why not
         check_products()

@@ -22,6 +22,7 @@ from factorize import __version__
 from factorize.any_factors import AnyFactors
 from factorize.certificate.certificate import Certificate, certify
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.report import SENSITIVITY
 from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json, tensor_digest
 from factorize.errors import (
@@ -192,7 +193,6 @@ class Factorization(AnyFactors):
         from safetensors.numpy import save
 
         from factorize.checker.check import check_factor_file
-        from factorize.checker.report import SENSITIVITY
 
         report = check_factor_file(save(*self._written()), user=self.spec.user_arrays())
         if report.failed:

@@ -13,6 +13,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.determinants import LARGEST
 from factorize.checker.bounds.evidence import LowerBound
+from factorize.checker.utility import lower_bound
 from factorize.errors import Cancelled, SolveFailed
 from factorize.factorization import Factorization, structured
 from factorize.solution import Progress, Solution
@@ -103,8 +104,6 @@ def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, di
         spec: canonical; its mechanism does not matter.
         report: see `with_evidence`.
     """
-    from factorize.checker.utility import lower_bound
-
     dual = evidence(spec, report)
     try:
         bound = lower_bound(spec.document(), dual, spec.user_arrays()) if dual else None

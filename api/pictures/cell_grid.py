@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.api.results import RowBlocks
+from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factorization import Factorization
 from factorize.format.names import MatrixName
@@ -135,6 +136,5 @@ def work_per_entry(factorization: Factorization, matrix: MatrixName) -> float:
     """Return about how many multiplications an entry takes: one where entries are stored or are coefficients."""
     if matrix == "C" or factorization.endless or factorization.matrix.coefficients() is not None:
         return 1.0
-    from factorize.client.noise_source import source_of  # the client is needed for few matrices, and takes a while
 
     return max(1.0, source_of(factorization).cost.flops)

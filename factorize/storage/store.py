@@ -38,6 +38,7 @@ from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, described
 from factorize.storage.index import Index, Result
 from factorize.storage.matrices import Matrices, bound_matrices
+from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, bucket_of, directory_of, in_bucket
@@ -357,8 +358,6 @@ def open_store(
     """
     text = os.fspath(url)
     if in_bucket(text):
-        from factorize.storage.medium.bucket import connect
-
         store = Store(connect(bucket_of(text)), text, cache_bytes=cache_bytes)
     else:
         files = Files() if files is None else files

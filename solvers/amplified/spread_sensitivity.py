@@ -17,6 +17,8 @@ from functools import cached_property
 
 import numpy as np
 
+from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.star_estimate import StarEstimate, usual_samples
 from factorize.errors import SolveFailed
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.transforms import Transforms
@@ -139,9 +141,6 @@ def amplified(
         forms: of strategies near by, shape (forms, b, b): the largest one says what sigma may be.
         samples: of the estimate, at most.
     """
-    from factorize.accounting.gram_matrix import BinGram
-    from factorize.accounting.star_estimate import StarEstimate, usual_samples
-
     held = BinGram(gram, n)
     estimate = StarEstimate(held, seed=seed, samples=min(samples, usual_samples(held.bins)))
     near = None if forms is None else math.sqrt(float(np.einsum("fij,ij->f", forms, gram).max()))

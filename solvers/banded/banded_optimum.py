@@ -25,6 +25,7 @@ from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.solvers.single.dense import refuse_objective
+from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads import Prefix, Workload
@@ -205,8 +206,6 @@ def _offsets(problem: Problem, column: Array, dead: NDArray[np.bool_]) -> Array:
 
 def toeplitz_columns(problem: Problem, report: Reporter) -> list[Array]:
     """Return the best column for a workload that is Toeplitz; for another, of it as it is and of the prefix sum."""
-    from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
-
     n = problem.n
     if problem.workload.time_invariant:
         return [_toeplitz_column(problem, problem.workload, problem.objective, report)]
@@ -217,8 +216,6 @@ def toeplitz_columns(problem: Problem, report: Reporter) -> list[Array]:
 
 
 def _toeplitz_column(problem: Problem, workload: Workload, objective: Objective, report: Reporter) -> Array:
-    from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
-
     spec, n = problem.spec, problem.n
     assert isinstance(spec.mechanism, Banded)
     changes = {"participation": Single(), "optimize_for": None, "workload": workload, "objective": objective}

@@ -19,15 +19,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from factorize.certificate.certificate import RESIDUAL_LIMIT
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
+from factorize.solvers.buffered.projection import projected
 from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.poles import zolotarev_with
+from factorize.solvers.methods.quasi_newton import descend, differences
+from factorize.solvers.methods.search import Iterate
 from factorize.solvers.problem import Problem, Reporter, outline_of
-from factorize.solvers.single.structured import is_filtered
+from factorize.solvers.single import structured
+from factorize.solvers.single.newton import maximise
+from factorize.solvers.single.structured import is_filtered, structure_of
 from factorize.spec import Spec
 
 if TYPE_CHECKING:
@@ -106,7 +113,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
     from factorize.solvers.single.bidiagonal import Bidiagonal
-    from factorize.solvers.single.structured import structure_of
 
     structure = structure_of(problem.workload, problem.spec)
     report = Reporter(progress)
@@ -170,10 +176,7 @@ def optimise(
         ValueError: the numbers leave the range of the dual's solver.
     """
     from factorize.solvers.buffered.loss import BufferedLoss, places
-    from factorize.solvers.methods.quasi_newton import descend, differences
-    from factorize.solvers.methods.search import Iterate
     from factorize.solvers.single.bidiagonal import Bidiagonal
-    from factorize.solvers.single.newton import maximise
 
     if intervals is None:
         intervals = max(1, math.ceil(2 * float(np.abs(places(q)).max()) / _SPACING))
@@ -206,8 +209,6 @@ def optimise(
 
 def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: int) -> float:
     """Set the poles whose truncation is best, and return its distance."""
-    from factorize.solvers.methods.poles import zolotarev_with
-
     low, high = _INNER * interval[0], interval[1]
     candidates = [zolotarev_with(low, max(low, high * reach), count=buffers + 1) for reach in _REACHES]
     values = []
@@ -244,10 +245,7 @@ def thinned(p: Array, q: Array) -> tuple[Array, Array] | None:
 
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
     """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
-    from factorize.certificate.certificate import RESIDUAL_LIMIT
     from factorize.solvers.buffered.loss import unit_columns
-    from factorize.solvers.buffered.projection import projected
-    from factorize.solvers.single import structured
 
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
     whole = structured.solve(replace(problem, spec=accurate), progress)

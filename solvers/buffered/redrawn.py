@@ -17,10 +17,17 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
+from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss
+from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 from factorize.solvers.epochs import recursions
+from factorize.solvers.epochs.cholesky import reverse_cholesky
+from factorize.solvers.epochs.steps import factors
+from factorize.solvers.methods.quasi_newton import descend
+from factorize.solvers.methods.search import Iterate
 from factorize.solvers.problem import Problem, Reporter, outline_of
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
+from factorize.structures.redrawn import RedrawnMatrix
 
 if TYPE_CHECKING:
     from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
@@ -108,9 +115,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or its optimum is lost to rounding.
     """
-    from factorize.solvers.epochs.steps import factors
-    from factorize.structures.redrawn import RedrawnMatrix
-
     report = Reporter(progress)
     try:
         ring = recursions.bidiagonal_ring(problem)
@@ -177,7 +181,6 @@ def search(
         ValueError: the numbers leave the range of the dual's solver.
         FloatingPointError: the optimum is lost to rounding.
     """
-    from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss
     from factorize.solvers.epochs.blocks import Ring, maximise
 
     ring = Ring(p, q, epochs)
@@ -194,7 +197,6 @@ def _inverse(ring: Ring, optimum: End[DualPoint]) -> np.ndarray:
     """Return C^-1 of the optimum, in the memory of C."""
     from scipy.linalg.lapack import dtrtri
 
-    from factorize.solvers.epochs.cholesky import reverse_cholesky
     from factorize.solvers.epochs.gram import masked, whole_gram
 
     gram = whole_gram(ring, optimum.best)
@@ -218,8 +220,6 @@ def _start(
     Where rates come close to each other, inputs grow and cancel: such a C could not be inverted in double precision.
     """
     from scipy.optimize import minimize
-
-    from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 
     epochs, buffers, redraws = sizes
 
@@ -250,9 +250,6 @@ def _descend(
     tolerance: float,
     report: Reporter,
 ) -> RedrawnOptimum:
-    from factorize.solvers.methods.quasi_newton import descend
-    from factorize.solvers.methods.search import Iterate
-
     steps, finished = 0, False
     best, value = z, loss.value(z)
     for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):

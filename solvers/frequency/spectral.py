@@ -17,11 +17,14 @@ import numpy as np
 
 from factorize.errors import ConditionNotMet
 from factorize.mechanisms import Spectral
+from factorize.predict.asymptotic import quadratic_power
+from factorize.predict.filters import stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, strategy_coefficients
 from factorize.solvers.frequency.cone import Plant
 from factorize.solvers.frequency.minimum_phase import minimum_phase
+from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
@@ -54,8 +57,6 @@ def supports(spec: Spec) -> str | None:
     assert isinstance(mechanism, Spectral)
     bounds = (mechanism.strong_convexity, mechanism.smoothness)
     if mechanism.eigenvalues is not None and bounds == (None, None):
-        from factorize.predict.asymptotic import quadratic_power  # brings all predictions; no other solver needs them
-
         return _refusal(lambda: quadratic_power(mechanism.eigenvalues or [], mechanism.learning_rate))
     if mechanism.eigenvalues is None and None not in bounds:
         return _refusal(_plant(mechanism).check)
@@ -99,9 +100,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def for_eigenvalues(mechanism: Spectral, n: int, tolerance: float, report: Reporter) -> Filter:
     """Return the filter |C|^2 = sqrt(h) of a Hessian spectrum; a closed form for a single eigenvalue below 1 / eta."""
-    from factorize.predict.asymptotic import quadratic_power
-    from factorize.predict.filters import stationary_losses
-
     eigenvalues, eta = mechanism.eigenvalues or [], mechanism.learning_rate
     power = quadratic_power(eigenvalues, eta)
     losses = stationary_losses(eigenvalues, eta)
@@ -123,8 +121,6 @@ def for_eigenvalues(mechanism: Spectral, n: int, tolerance: float, report: Repor
 
 def for_strong_convexity(mechanism: Spectral, n: int, tolerance: float, report: Reporter) -> Filter:
     """Return the filter that lowers the proven bound for strongly convex and smooth losses."""
-    from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
-
     plant = _plant(mechanism)
     if plant.strong_convexity == plant.smoothness:
         # one curvature: the class holds quadratics with a single eigenvalue only
