@@ -119,7 +119,7 @@ def calibrate_amplified(
     if isinstance(question, PrivacyTarget):
         assert question.epsilon is not None and question.delta is not None
         at, held = question.epsilon, question.delta
-        of_norm_1 = _remembered(at, held, law.probability, law.epochs)  # the same for every C of as many bands
+        of_norm_1 = _estimated(at, held, law.probability, law.epochs)  # the same for every C of as many bands
         noise = math.nextafter(of_norm_1 * clip * law.largest * (1 + 2.0**-50), math.inf)
         while law.delta(multiplier_of(noise, clip_norm=clip), at) > held:
             noise *= 1 + law.tolerance / 4  # cells move with the noise, and delta with the cells
@@ -150,5 +150,5 @@ def calibrate_amplified(
 
 
 @lru_cache(maxsize=64)
-def _remembered(epsilon: float, delta: float, probability: float, compositions: int) -> float:
-    return PoissonLaw(compositions, 1, 1.0, probability).sigma(epsilon, delta)
+def _estimated(epsilon: float, delta: float, probability: float, compositions: int) -> float:
+    return PoissonLaw(compositions, 1, 1.0, probability).estimated_sigma(epsilon, delta)

@@ -58,6 +58,10 @@ class GridLaw(NamedTuple):
     lost: float
 
 
+StepLaw = Callable[[float, float, float], GridLaw]
+"""Of w, q, and the finest h."""
+
+
 class Losses:
     """At least the law of the likelihood ratio of a run, where the example takes no part.
 
@@ -93,7 +97,7 @@ class Losses:
         return arb(total) * rounded + self._lost
 
 
-def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int) -> Losses:
+def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int, step_law: StepLaw | None = None) -> Losses:
     """Return the law of k independent blocks of b steps (theorem 9).
 
     Args:
@@ -101,12 +105,13 @@ def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int) -> 
         scale: at most sigma of an entry for contributions of norm 1.
         bins: b.
         blocks: k.
+        step_law: of one step; without the proved one, the result is an estimate.
 
     Raises:
         InvalidParameter: there is so little noise that nothing is private.
     """
     width = width_of(square, scale)
-    one = power(_step_law(width, 1.0, width / CELLS), bins, _sum, lambda m: _deviation(width, m))
+    one = power((step_law or _step_law)(width, 1.0, width / CELLS), bins, _sum, lambda m: _deviation(width, m))
     alone = _deviation(width, bins)
     law = power(one._replace(mean=0.0), blocks, product, lambda m: alone * math.sqrt(m))
     return Losses(law, blocks * one.mean, shift_of(blocks, bins, width))
@@ -235,25 +240,32 @@ _WIDEST = 0.25
 """Deviation above which grids get no coarser: a step with little noise is mostly far from where its moments are."""
 
 
-def losses_of_samples(square: Fraction, scale: float, probability: float, number: int) -> Losses:
+def losses_of_samples(
+    square: Fraction, scale: float, probability: float, number: int, step_law: StepLaw | None = None
+) -> Losses:
     """Return the law of k steps that sample independently with probability q in (0, 1] (theorem 10).
 
-    `square` is at least the largest squared norm of a column of C; scale and errors are those of `losses_of_blocks`.
+    `square` is at least the largest squared norm of a column of C; all else is as in `losses_of_blocks`.
     """
     width = width_of(square, scale)
     deviation = min(math.sqrt(math.log1p(probability**2 * math.expm1(width * width))), _WIDEST)
-    one = _step_law(width, probability, deviation / CELLS)
+    one = (step_law or _step_law)(width, probability, deviation / CELLS)
     law = power(one, number, product, lambda m: deviation * math.sqrt(m))
     return Losses(law, 0.0, shift_of(number, 1, width))
 
 
-@ctx.workprec(160)  # chances within 2^-156, so that all masses, and the mean, are within 2^-112
-def _step_law(width: float, probability: float, finest: float) -> GridLaw:
-    """Return the law of L on a grid; what is beyond Z = REACH + w has less than 7e-31, of the mass and of the mean."""
+def grid_of(width: float, probability: float, finest: float) -> tuple[int, int, float]:
+    """Return the first place of a step's grid, its cells, and h; what is beyond Z = REACH + w has less than 7e-31."""
     top = math.log1p(probability * math.expm1(width * (REACH + width / 2)))
     low = math.log1p(-probability) if probability < 1 else -width * (REACH + width / 2)
     step = max(finest, (top - low) / _MOST_CELLS)
-    first, cells = math.floor(low / step) - 1, math.ceil((top - low) / step) + 3
+    return math.floor(low / step) - 1, math.ceil((top - low) / step) + 3, step
+
+
+@ctx.workprec(160)  # chances within 2^-156, so that all masses, and the mean, are within 2^-112
+def _step_law(width: float, probability: float, finest: float) -> GridLaw:
+    """Return the law of L on a grid, and what is beyond it, of the mass and of the mean."""
+    first, cells, step = grid_of(width, probability, finest)
     w, q = arb(width), arb(probability)
     place, gap = (arb(step) * first).exp(), arb(step).exp()
     masses = np.zeros(cells + 1)

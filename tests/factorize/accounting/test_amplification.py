@@ -205,3 +205,13 @@ def test_where_the_grid_resolves_no_delta_so_small_the_gaussian_mechanism_bounds
     found = law(0.1, 10).sigma(1.0, 1e-30)
     assert found == pytest.approx(math.sqrt(10) * noise_multiplier_for_epsilon(1.0, 1e-30), rel=2e-4)
     assert law(0.1, 10).epsilon(found, 1e-30) <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize(("probability", "steps", "epsilon", "delta"), [(0.01, 40, 1.0, 1e-9), (0.3, 9, 2.0, 1e-6)])
+def test_the_estimate_in_doubles_is_within_the_tolerance_of_what_is_proved(
+    probability: float, steps: int, epsilon: float, delta: float
+) -> None:
+    own = law(probability, steps)
+    estimated = own.estimated_sigma(epsilon, delta)
+    assert own.delta(estimated * (1 + own.tolerance), epsilon) <= delta
+    assert own.delta(estimated * (1 - 2 * own.tolerance), epsilon) > delta
