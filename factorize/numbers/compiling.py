@@ -21,6 +21,7 @@ from numba.core import event
 from numba.extending import intrinsic
 
 from factorize.numbers.kernel_cache import KernelCache
+from factorize.numbers.processor_time import compiler_begins, compiler_ends
 
 Value = TypeVar("Value", int, bool)
 
@@ -41,8 +42,8 @@ def part(**options: Any) -> Any:
     return kernel(no_cpython_wrapper=True, **options)
 
 
-class _NoGarbage(event.Listener):
-    """Keeps the collector still while a function and those that it calls compile; numba compiles in one thread."""
+class _Compiler(event.Listener):
+    """Keeps the collector and the clock still while a function and those that it calls compile, in one thread."""
 
     depth = 0
     collects = False
@@ -51,15 +52,19 @@ class _NoGarbage(event.Listener):
         if self.depth == 0:
             self.collects = gc.isenabled()
             gc.disable()
+            compiler_begins()
         self.depth += 1
 
     def on_end(self, event: Any) -> None:
         self.depth -= 1
-        if self.depth == 0 and self.collects:
+        if self.depth > 0:
+            return
+        compiler_ends()
+        if self.collects:
             gc.enable()
 
 
-event.register("numba:compile", _NoGarbage())
+event.register("numba:compile", _Compiler())
 
 
 def _without_its_value(_context: Any, value: Any) -> tuple[Any, Any]:

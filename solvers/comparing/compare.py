@@ -20,6 +20,8 @@ from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.mechanisms import Auto
+from factorize.numbers.blas_threads import one_blas_thread
+from factorize.numbers.processor_time import thread_seconds
 from factorize.privacy import PrivacyTarget
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.budget import Estimate
@@ -66,7 +68,6 @@ _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
 _LEAD, _LEAST_LEAD = 2.0, 2.0  # times the time for all, that a lead may take by its estimate, and at least so long
-_COMPILING = 60.0  # seconds more that a lead may take where its kernels are compiled first
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 CompareCallback = Callable[[CompareProgress], None]
@@ -192,7 +193,14 @@ class _Run:
         self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
-        hurried = self.deadline.seconds is not None
+        if self.deadline.seconds is None:
+            return self._compared(hurried=False)
+        import scipy.linalg  # noqa: F401  # its BLAS, too, is limited to one thread
+
+        with one_blas_thread(0):  # threads that wait in loops use up the processors' time
+            return self._compared(hurried=True)
+
+    def _compared(self, *, hurried: bool) -> Comparison:
         attempts = distinct([*self._candidates(), *self._optimised()])
         plans = self._planned([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
         plans = [*(self._leads() if hurried else []), *plans]
@@ -349,8 +357,7 @@ class _Run:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self._with(plan.mechanism)
             if plan.spec is not None:
-                more = _COMPILING if plan.lead else 0.0
-                factorization = self._watched(plan, tell, partial(self._solve, plan), more)
+                factorization = self._watched(plan, tell, partial(self._solve, plan))
                 nu = _nu(factorization) if factorization is not None and plan.mechanism.get("nu") == "tune" else nu
             if plan.solved is not None:
                 plan.entries += calibrated(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
@@ -361,11 +368,11 @@ class _Run:
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""
         # Processor time of this thread: what else the machine does decides nothing.
-        began, last = time.thread_time(), _LATE * self._limit(plan) + more
+        began, last = thread_seconds(), _LATE * self._limit(plan) + more
 
         def step(_progress: Progress) -> None:
             tell(_News(plan.mechanism["kind"], 0))
-            passed = time.thread_time() - began
+            passed = thread_seconds() - began
             if passed > last:
                 raise _OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
             if not plan.always and self.deadline.over(SOLVES):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from factorize.numbers.processor_time import process_seconds
 
 SOLVES, CALIBRATIONS, CLAIMS = 0.8, 0.9, 1.0
 """Shares of the time by which the stages end: searches are stopped then, and nothing of a later stage begins that is
@@ -10,7 +10,7 @@ not expected to end by its share."""
 
 
 class Deadline:
-    """Processor seconds that a comparison may take, from now on: those of all threads of this process.
+    """Processor seconds that a comparison may take, from now on: of all threads, but not the compiler's.
 
     The clock decides nothing: on a busy machine the same mechanisms are tried, and the answer comes later.
 
@@ -20,13 +20,13 @@ class Deadline:
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
-        self._began = time.process_time()
+        self._began = process_seconds()
 
     def over(self, share: float, needed: float = 0.0) -> bool:
         """Return whether what takes so many seconds would end after a share of the time."""
         if self.seconds is None:
             return False
-        return time.process_time() - self._began + needed > share * self.seconds
+        return process_seconds() - self._began + needed > share * self.seconds
 
     def told(self, what: str) -> str:
         """Return what happened to something that the time did not last for, and the way out."""

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from factorize.errors import Cancelled
+from factorize.numbers.blas_threads import one_blas_thread
 
 _SWITCH = 5e-4  # seconds after which a thread that waits gets the interpreter; Python's own is ten times as long
 
@@ -40,11 +41,11 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
             task(hear)
         return
     import numba  # noqa: F401  # in this thread: two threads that import it at once wait for each other for ever
-    from threadpoolctl import threadpool_limits
+    import scipy.linalg  # noqa: F401  # its BLAS, too, is limited to one thread
 
     interval = sys.getswitchinterval()
     # One thread of BLAS for each worker: more would wait for one another in loops that take the processors' time.
-    with threadpool_limits(limits=1, user_api="blas"), warnings.catch_warnings():
+    with one_blas_thread(0), warnings.catch_warnings():
         # Libraries silence their own for the length of a call, but for all threads, until whichever ends first.
         warnings.simplefilter("ignore", RuntimeWarning)
         # A thread that leaves a short kernel waits for one interval while another interprets: 13.9 -> 10.7 s of a
