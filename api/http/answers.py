@@ -21,7 +21,7 @@ from factorize.encoding import canonical_json, is_digest, sha256
 from factorize.storage.index import Result
 
 RETRY_SECONDS = 1
-LARGEST_PIECE = 1 << 22
+LARGEST_PIECE = 1 << 20
 SMALLEST_PIECE = 1 << 18
 IN_FLIGHT_BYTES = 1 << 27
 FOREVER = "private, max-age=31536000, immutable, no-transform"

@@ -99,12 +99,22 @@ class Blob:
             raise InvalidParameter(message, field="range")
         return self._views(start, stop)
 
+    def kept(self, start: int, stop: int) -> memoryview | None:
+        """Return the first view of `read` if its bytes are in memory, without a look at the medium."""
+        chunk = self._blobs.kept(self, start // CHUNK_BYTES)
+        return None if chunk is None else _part(chunk, start, stop)
+
     def _views(self, start: int, stop: int) -> Iterator[memoryview]:
         while start < stop:
-            index, offset = divmod(start, CHUNK_BYTES)
-            chunk = memoryview(self._blobs.chunk(self, index))
-            yield chunk[offset : min(CHUNK_BYTES, offset + stop - start)]
-            start += CHUNK_BYTES - offset
+            view = _part(self._blobs.chunk(self, start // CHUNK_BYTES), start, stop)
+            yield view
+            start += len(view)
+
+
+def _part(chunk: bytes, start: int, stop: int) -> memoryview:
+    """Return the part of bytes start..stop-1 of a blob that lies in its chunk with the byte `start`."""
+    offset = start % CHUNK_BYTES
+    return memoryview(chunk)[offset : offset + stop - start]
 
 
 class Blobs:
@@ -151,13 +161,17 @@ class Blobs:
         """Whether the last look at this blob found that it does not hash to its name."""
         return sha256 in self._damaged
 
+    def kept(self, blob: Blob, index: int) -> bytes | None:
+        """Return one chunk of a blob as it was hashed if it is in memory."""
+        return self._chunks.get((blob, index))
+
     def chunk(self, blob: Blob, index: int) -> bytes:
         """Return one chunk of a blob as it was hashed, from memory or from the medium.
 
         Raises:
             CorruptObject: the file was touched since, and does not hash to its name any more.
         """
-        chunk = self._chunks.get((blob, index))
+        chunk = self.kept(blob, index)
         if chunk is not None:
             return chunk
         for _ in range(_TRIES):
