@@ -31,7 +31,7 @@ ANSWER_SECONDS = 5.0
 PROBE_SECONDS = 30.0
 """A store that took a file is not given another before."""
 _SILENT = {"database": "ledger-unreachable", "store": "store-unreachable", "engine": "scheduler-gone"}
-NOTES = ("no-workers", "other-worker", "loading")
+NOTES = ("no-workers", "other-worker", "loading", "store-read-only")
 """What keeps solves waiting, and no request from being answered."""
 
 
@@ -49,7 +49,8 @@ class Readiness:
         self._threads = ThreadPoolExecutor(3, "readiness")
         self._answers: dict[str, Future[list[Missing]]] = {}
         self._lock = threading.Lock()
-        self._probed = float("-inf")
+        self._probed: float | None = None
+        """When the store took a file; None where it never has, which is by intention."""
 
     def look(self, seconds: float = ANSWER_SECONDS) -> list[Missing]:
         """Return all that is missing and all that is noteworthy; blocks for so many seconds at most."""
@@ -85,14 +86,19 @@ class Readiness:
         return []
 
     def _look_at_store(self) -> list[Missing]:
+        readable = False
         try:
             self._store.check_format(create=False)
-            if time.monotonic() - self._probed > PROBE_SECONDS:
+            readable = True
+            if self._probed is None or time.monotonic() - self._probed > PROBE_SECONDS:
                 self._store.objects.probe()
                 with self._store.objects.stage() as staged:  # a file, as every put writes one; it is removed
                     staged.write(b"ready")
                 self._probed = time.monotonic()
         except (FactorizeError, OSError) as error:
+            if readable and self._probed is None and getattr(error, "state", "") == "store-forbidden":
+                detail = f"stored results are served, and nothing is solved: {_said(error)}"
+                return [Missing("store", "store-read-only", detail)]
             self._probed = float("-inf")
             state = "store-gone" if isinstance(error, NotFound) else getattr(error, "state", "store-unreachable")
             return [Missing("store", state, _said(error))]

@@ -70,6 +70,10 @@ class AboveCapacity(TooLarge):
         self.estimate = estimate
 
 
+class StoreReadOnly(StoreUnavailable):
+    """A spec to solve, for a store that this service may only read."""
+
+
 class SolverService:
     """Store, ledger and engine. Safe for threads.
 
@@ -166,11 +170,13 @@ class SolverService:
             MalformedJson, InvalidSpec, UnsupportedProblem: see `parse_spec` and `solvers.choose`.
             TooLarge: the estimate is above what this service admits.
             QuotaExhausted: it is above what is left of the caller's quotas.
+            StoreReadOnly: the store has no answer, and takes none.
             StoreUnavailable, CorruptObject: from the store.
         """
         spec = self.canonical(source)
         result = self.results.answer(spec)
         if result is None:
+            self._check_store_takes_files()
             self.keep_matrices(spec, caller)
             order = replace(self._order(spec), caller=caller.owner)
             core_seconds = solvers.estimate(spec).seconds * order.threads
@@ -271,6 +277,17 @@ class SolverService:
         return sha256
 
     # Admission
+
+    def _check_store_takes_files(self) -> None:
+        try:
+            with self.store.objects.stage() as staged:
+                staged.write(b"")
+        except StoreUnavailable as error:
+            if error.state == "store-forbidden":  # a job would wait out what else is wrong
+                raise StoreReadOnly(
+                    "the store of this service is read-only and has no answer to this spec; post it to a service that "
+                    "fills the store, or run factorize solve"
+                ) from None
 
     def _order(self, spec: Spec) -> JobOrder:
         """Say what a solve may take, from the estimate, before any array exists."""

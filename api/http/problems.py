@@ -27,7 +27,7 @@ from starlette.routing import Match
 from factorize import errors as tree
 from factorize.api.access.caller import AccessRefused, QuotaExhausted
 from factorize.api.http.access import NO_ROUTE
-from factorize.api.service import AboveCapacity
+from factorize.api.service import AboveCapacity, StoreReadOnly
 from factorize.api.workers.ending import without_places
 from factorize.encoding import canonical_json
 
@@ -163,7 +163,9 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
         return ProblemAnswer(error.problem, str(error), headers=challenge)
     if isinstance(error, QuotaExhausted):
         return ProblemAnswer(slug, str(error), headers={"Retry-After": str(math.ceil(error.seconds))})
-    if slug == "unavailable":  # its words name hosts, users and folders, which are the operator's
+    if slug == "unavailable" and not isinstance(
+        error, StoreReadOnly
+    ):  # its words name hosts, users and folders, which are the operator's
         return ProblemAnswer(slug, _AWAY)
     extra: dict[str, Any] = {}
     if isinstance(error, AboveCapacity):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import time
@@ -16,6 +17,7 @@ from servers import LiveService, serving, serving_apart
 from factorize.api.jobs.job import JobOrder
 from factorize.solvers import solve
 from factorize.spec import parse_spec
+from factorize.storage.medium.files import Files
 
 PREFIX: dict[str, Any] = {"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}
 
@@ -233,3 +235,20 @@ def test_a_lost_database_is_no_fault_of_the_request(tmp_path: Path) -> None:
             assert live.get(f"/v1/factorizations/{known}").status == 200
             database.execute("alter table gone rename to jobs")
         live.get("/v1/factorizations/" + "0" * 64).problem(404, "not-found")
+
+
+def test_a_store_that_is_only_read_serves_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path / "store") as live:
+        known = live.solve(PREFIX)["digest"]
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Files, "create", refuse)
+    monkeypatch.setattr(Files, "make_directory", refuse)
+    with serving(tmp_path / "store", database=f"sqlite:///{tmp_path / 'jobs.sqlite'}") as live:
+        assert live.post(PREFIX).json()["digest"] == known and live.get(f"/v1/factorizations/{known}").status == 200
+        refusal = live.post(prefix(17)).problem(503, "unavailable")
+        assert "the store of this service is read-only" in refusal["detail"]
+        notes = live.get("/readyz").json()["notes"]
+        assert "store-read-only" in [note["state"] for note in notes]
