@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -33,6 +33,7 @@ from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.api.workers.publishing import form_of
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
+from factorize.format.manifest import Manifest
 from factorize.storage.records import MANIFESTS, name_in
 from factorize.storage.revocation import REVOKED as REVOCATIONS
 from factorize.storage.store import Store
@@ -152,7 +153,7 @@ class Catalog:
         except (CorruptObject, InvalidParameter):  # so that it is not read again at each look
             self._damaged[digest] = time.monotonic() + DAMAGED_SECONDS
             return None
-        young = datetime.now(UTC) - datetime.fromisoformat(manifest["created"]) < YOUNG
+        young = datetime.now(UTC) - datetime.fromisoformat(manifest.created) < YOUNG
         return None if row["form"] is None and young else row | {"standing": KEPT}
 
 
@@ -162,18 +163,18 @@ def _parts(values: Iterable[Any]) -> Iterator[list[Any]]:
     return iter(lambda: list(islice(rest, _BATCH)), [])
 
 
-def _row_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _row_of(manifest: Manifest) -> dict[str, Any]:
     """Return the row of a result, without its standing; times are such that texts sort as they do."""
-    created = datetime.fromisoformat(manifest["created"]).astimezone(UTC)
+    created = datetime.fromisoformat(manifest.created).astimezone(UTC)
     return {
-        "digest": manifest["digest"],
-        "spec_digest": manifest["spec_digest"],
-        "workload": manifest["spec"]["workload"]["kind"],
+        "digest": manifest.digest,
+        "spec_digest": manifest.spec_digest,
+        "workload": manifest.spec["workload"]["kind"],
         "created": created.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-        "submitted": manifest["created"],
-        "bytes": manifest["files"][0]["bytes"],
+        "submitted": manifest.created,
+        "bytes": manifest.file.bytes,
         "form": form_of(manifest),
-        "summary": describe_spec(manifest["spec"]),
+        "summary": describe_spec(manifest.spec),
     }
 
 

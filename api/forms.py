@@ -142,7 +142,7 @@ class Forms:
             if isinstance(error, WorkerEnded) and error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
                 raise TooLarge(f"{without_places(str(error))}; stream the rows instead") from None
             raise StoreUnavailable(str(error)) from None
-        return str(manifest["digest"])
+        return manifest.digest
 
 
 def _in_form(
@@ -157,11 +157,12 @@ def _in_form(
     """
     if not form:
         return result
-    held = result.manifest()["matrices"]
+    manifest = result.manifest()
+    held = manifest.names
     names = form.matrices or held
-    if form.dtype not in (None, held["C"]["dtype"]):
+    if form.dtype not in (None, manifest.matrix("C").dtype):
         result = get(result, type_key(result.digest, str(form.dtype)), ("C",), form.dtype)
-        held = ("C",)
+        held = ["C"]
     wanted = tuple(name for name in MATRIX_NAMES if name in names or name == "C")
     if wanted == tuple(name for name in MATRIX_NAMES if name in held):
         return result

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from factorize import solvers
 from factorize.api.proof import certify, prove, write_draft
@@ -18,6 +17,7 @@ from factorize.api.workers.publishing import Stages
 from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast
 from factorize.factorization import Factorization
+from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
 from factorize.solvers import Estimate, choose, estimate
@@ -28,7 +28,7 @@ from factorize.storage.store import Store
 __all__ = ["Estimate", "bound", "certify_own", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
 
 
-def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> dict[str, Any]:
+def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> Manifest:
     """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
 
     Args:
@@ -58,7 +58,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> dict[str,
         return store.put_checked(staged, proof)
 
 
-def keep(result: Factorization, store: Store, *, strict: bool = False) -> dict[str, Any]:
+def keep(result: Factorization, store: Store, *, strict: bool = False) -> Manifest:
     """Store a result that another process has proved from its written bytes, and return its manifest.
 
     Args:

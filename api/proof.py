@@ -172,13 +172,12 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
     """
     from factorize.factor_file import from_container
     from factorize.format.container import Container
-    from factorize.format.manifest import ENDLESS, steps_of
-    from factorize.format.reading import read_manifest
+    from factorize.format.manifest import ENDLESS, Manifest
 
     data = path.read_bytes()
-    manifest = read_manifest(Container(data))
-    user = _user_matrices(manifest["spec"], store)
-    steps = steps_of(manifest)
+    manifest = Manifest.read(Container(data))
+    user = _user_matrices(manifest.spec, store)
+    steps = manifest.steps
     with one_blas_thread(0 if steps == ENDLESS else steps):
         report = examined(data, user, strict=strict, proved=proved)
     if not report.supported:
@@ -186,7 +185,7 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
         raise CertificateError(f"the exact checker refuses the result, nothing is stored: {failed}")
     confirm_sensitivity(report, from_container(Container(data), matrices=user))
     return {
-        "digest": manifest["digest"],
+        "digest": manifest.digest,
         "sha256": sha256(data),
         "claims": report.claims,
         "checked": report.checked,

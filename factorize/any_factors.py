@@ -12,7 +12,6 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, TooLarge, extras_named
 from factorize.format.factors import CertifiedFactors
-from factorize.format.manifest import shape_of
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.format.portrait import html, line
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
@@ -43,7 +42,7 @@ class AnyFactors(CertifiedFactors):
         """The certificate that the manifest states; it takes pydantic to read."""
         from factorize.certificate.certificate import Certificate
 
-        return Certificate.from_document(self.manifest["certificate"])
+        return Certificate.from_document(self.manifest.certificate)
 
     def calibrate(
         self,
@@ -177,7 +176,7 @@ class AnyFactors(CertifiedFactors):
 
     def shape(self, matrix: MatrixName) -> tuple[int, int]:
         """Return the shape of C, C_inv or B; raise UnsupportedProblem where it has rows without end."""
-        return shape_of(self.manifest, matrix)
+        return self.manifest.shape(matrix)
 
     def _whole(self, name: MatrixName) -> np.ndarray:
         rows, n = self.shape(name)

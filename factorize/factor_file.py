@@ -9,22 +9,19 @@ numbers in any case.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from factorize.certificate.certificate import certify
-from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
 from factorize.factorization import Expanded, Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.description import DTYPES
-from factorize.format.manifest import manifest_digest
+from factorize.format.manifest import Manifest
 from factorize.format.names import MATRIX_NAMES
-from factorize.format.reading import evidence_of, matrix_of, read_manifest
+from factorize.format.reading import evidence_of, matrix_of
 from factorize.mechanisms import Added
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
@@ -60,28 +57,28 @@ def read_back(path: Path, *, matrices: Mapping[str, np.ndarray]) -> dict[str, st
 
 def from_container(container: Container, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
     """Open a factor file from its path, or from its bytes, in which its numbers stay; see `load`."""
-    manifest = read_manifest(container)
+    manifest = Manifest.read(container)
     return from_tensors(manifest, {name: container.lying(name) for name in container.names}, matrices=matrices)
 
 
 def from_tensors(
-    manifest: dict[str, Any], tensors: Mapping[str, np.ndarray], *, matrices: Mapping[str, np.ndarray] | None = None
+    manifest: Manifest, tensors: Mapping[str, np.ndarray], *, matrices: Mapping[str, np.ndarray] | None = None
 ) -> Factorization:
-    """Rebuild a factorization from a manifest as `read_manifest` checks it and its tensors; it raises as `load`."""
-    parts = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
+    """Rebuild a factorization from a manifest as `Manifest.read` checks it and its tensors; it raises as `load`."""
+    parts = {name: matrix_of(manifest, name, tensors) for name in manifest.names}
     dual = evidence_of(manifest, tensors)
     try:
-        spec = parse_spec(manifest["spec"]).bind(matrices or {})
+        spec = parse_spec(manifest.spec).bind(matrices or {})
         n = None if spec.workload.endless else spec.workload.n
-        strategy = build_matrix(manifest["matrices"]["C"]["structure"], parts["C"], n)
+        strategy = build_matrix(manifest.matrix("C").structure, parts["C"], n)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
-    if spec.digest != manifest["spec_digest"]:
+    if spec.digest != manifest.spec_digest:
         raise CorruptObject("the manifest's spec does not hash to its spec digest")
     if len(parts) == 1:
         return Factorization(spec, strategy, dual, manifest)
     loaded = Expanded(spec, strategy, dual, manifest)
-    loaded.extra = {n: tensors[n] for key in parts if key != "C" for n in manifest["matrices"][key]["tensors"]}
+    loaded.extra = {n: tensors[n] for key in parts if key != "C" for n in manifest.matrix(key).tensors}
     _check_extra(loaded)
     return loaded
 
@@ -132,15 +129,14 @@ def cast(base: Factorization, dtype: str) -> Factorization:
     rounded = {name: round_down(array, dtype) for name, array in base.strategy.tensors().items()}
     structure, n = base.strategy.structure, base.matrix.n
     strategy = build_matrix(structure, widened(rounded), n)
-    outcome = Outcome[str(base.manifest["solver"].get("outcome", "iteration_limit")).upper()]
-    manifest = {
+    outcome = Outcome[str(base.manifest.solver.get("outcome", "iteration_limit")).upper()]
+    document = {
         **{name: value for name, value in base.manifest.items() if name not in ("files", "created")},
         "certificate": certify(base.spec, strategy, base.dual, outcome=outcome).document(),
         "matrices": {"C": describe("C", structure, rounded, (n, n))},
-        "solver": {**base.manifest["solver"], "cast_from": base.digest},
+        "solver": {**base.manifest.solver, "cast_from": base.digest},
     }
-    manifest["digest"] = manifest_digest(manifest)
-    return Factorization(base.spec, strategy, base.dual, json.loads(canonical_json(manifest)))
+    return Factorization(base.spec, strategy, base.dual, Manifest.sealed(document))
 
 
 def round_down(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -6,7 +6,6 @@ solver's time and environment; the manifest names every tensor by its own sha256
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,7 @@ from factorize.errors import (
     UnsupportedProblem,
     extras_named,
 )
-from factorize.format.manifest import SCHEMA, manifest_digest
+from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.mechanisms import Added
 from factorize.numbers.covered import column_defect, covering, defect
@@ -68,9 +67,7 @@ class Factorization(AnyFactors):
     Use `from_solution` or `factorize.load`; both check what they are given.
     """
 
-    def __init__(
-        self, spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], manifest: dict[str, Any]
-    ) -> None:
+    def __init__(self, spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], manifest: Manifest) -> None:
         self.spec = spec
         self.strategy = strategy
         self.dual = dict(dual)
@@ -95,7 +92,7 @@ class Factorization(AnyFactors):
             stored = beside.submit(_stored, solution.strategy, solution.strategy.tensors(), solution.dual)
             certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome, utility=utility)
         stopped = {"iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
-        manifest: dict[str, Any] = {
+        document: dict[str, Any] = {
             "schema": SCHEMA,
             "spec": spec.document(),
             "spec_digest": spec.digest,
@@ -103,8 +100,7 @@ class Factorization(AnyFactors):
             **stored.result(),
             "solver": {**solver, **solution.provenance, **stopped},
         }
-        manifest["digest"] = manifest_digest(manifest)
-        return cls(spec, solution.strategy, solution.dual, json.loads(canonical_json(manifest)))
+        return cls(spec, solution.strategy, solution.dual, Manifest.sealed(document))
 
     @classmethod
     def from_strategy(
@@ -230,16 +226,15 @@ class Factorization(AnyFactors):
             if claim is not None:
                 matrices[name]["encoder_sensitivity"] = claim
             extra |= dict(zip(matrices[name]["tensors"], parts.values(), strict=True))
-        manifest = {key: value for key, value in self.manifest.items() if key != "files"} | {"matrices": matrices}
-        manifest["digest"] = manifest_digest(manifest)
-        expanded = Expanded(self.spec, self.strategy, self.dual, manifest)
+        document = {key: value for key, value in self.manifest.items() if key != "files"} | {"matrices": matrices}
+        expanded = Expanded(self.spec, self.strategy, self.dual, Manifest.sealed(document))
         expanded.extra = extra
         return expanded
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return every tensor of the file by name."""
         stored = [array.astype(self.dtype, copy=False) for array in self.strategy.tensors().values()]
-        named = dict(zip(self.manifest["matrices"]["C"]["tensors"], stored, strict=True))
+        named = dict(zip(self.manifest.matrix("C").tensors, stored, strict=True))
         return named | {f"dual.{name}": array for name, array in self.dual.items()}
 
     def save(self, path: str | Path) -> None:

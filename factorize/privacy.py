@@ -241,7 +241,7 @@ class Calibration:
             InvalidParameter: other factors, or a workload without end, whose error grows without limit.
         """
         check_own(self, factors)
-        certified, loss = factors.sensitivity.value, factors.manifest["certificate"]["loss"]["rmse"]
+        certified, loss = factors.sensitivity.value, factors.manifest.certificate["loss"]["rmse"]
         if loss is None:
             message = "the workload has no last step, and its error grows without limit; give factors with n"
             raise InvalidParameter(message, field="factors")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
     from factorize.api.terminal.progress import Display
     from factorize.client.service import Service
+    from factorize.format.manifest import Manifest
     from factorize.spec import Spec
     from factorize.storage.store import Store
 
@@ -64,11 +65,11 @@ def batch(
     from factorize.client.service import Service
 
     reports = [check_path(path) for path in report or ()]
-    stored: Callable[[str], dict[str, Any]] | None = None
+    stored: Callable[[str], Manifest] | None = None
     lanes: Open | None = None
     if service is not None:
         remote = Service(service)
-        items, width, stored = _expand(specs, None), 1, remote.status
+        items, width, stored = _expand(specs, None), 1, remote.manifest
         lanes = partial(RemoteLanes, service)
         if dry_run:
             _price(items, remote)
@@ -166,7 +167,7 @@ def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachab
     try:
         with prompt_interrupt(), display(total=len(waiting)) as shown:
 
-            def ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> None:
+            def ended(item: Item, outcome: Manifest | Exception, seconds: float) -> None:
                 shown.finish(_ended(item, outcome, seconds))
 
             solve_all(waiting, lanes(shown), ended)
@@ -178,7 +179,7 @@ def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachab
     return None
 
 
-def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> str:
+def _ended(item: Item, outcome: Manifest | Exception, seconds: float) -> str:
     """Note how a solve has ended, and return its line."""
     if isinstance(outcome, Exception):
         item.state, item.error = "failed", outcome
@@ -189,10 +190,10 @@ def _ended(item: Item, outcome: dict[str, Any] | Exception, seconds: float) -> s
     return f"solved  {item.label}: {describe_gap(outcome['certificate'])}, {seconds:.2f} s"
 
 
-def _write(path: Path, items: list[Item], stored: Callable[[str], dict[str, Any]] | None) -> None:
+def _write(path: Path, items: list[Item], stored: Callable[[str], Manifest] | None) -> None:
     """Write a report; results are read from the store or the service one at a time."""
 
-    def manifest(item: Item) -> dict[str, Any] | None:
+    def manifest(item: Item) -> Manifest | None:
         digest = item.digest or (item.spec_digest if item.state == "duplicate" else None)
         if digest is not None and stored is not None:
             with suppress(FactorizeError):  # taken back or damaged meanwhile

@@ -14,6 +14,7 @@ from factorize.api.terminal.sources import check_target, written_whole
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
+    from factorize.format.manifest import Manifest
     from factorize.spec import Spec
 
 GOOD = ("solved", "cached", "to solve", "duplicate")
@@ -46,7 +47,7 @@ COLUMNS = {
     "error": "error",
 }
 """Of the table, and where each stands in an item and the manifest of its result."""
-Row = tuple[Mapping[str, Any], Mapping[str, Any] | None]
+Row = tuple[Mapping[str, Any], "Manifest | None"]
 """The JSON form of an item, and the manifest of its result where there is one."""
 
 
@@ -127,7 +128,7 @@ def _array(rows: Iterable[Row]) -> Iterator[str]:
     yield ("[" if before == "[\n" else "\n") + "]\n"
 
 
-def _flat(item: Mapping[str, Any], manifest: Mapping[str, Any] | None) -> dict[str, Any]:
+def _flat(item: Mapping[str, Any], manifest: Manifest | None) -> dict[str, Any]:
     error = item["error"]
     places = [f"{place['pointer']}: {place['detail']}" for place in (error or {}).get("errors", ())]
     document = {**(manifest or {}), **item, "error": error and ("; ".join(places) or error["detail"])}

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from factorize.api.local import keep_matrices
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Place, Pool
@@ -23,7 +23,7 @@ from factorize.api.workers.publishing import Stages, published
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.client.service import Service, check_answers
 from factorize.errors import Cancelled, FactorizeError, ServiceUnreachable
-from factorize.format.manifest import check_manifest
+from factorize.format.manifest import Manifest
 
 if TYPE_CHECKING:
     from factorize.api.commands.batch_report import Item
@@ -42,9 +42,9 @@ PATIENCE_SECONDS = 300.0
 """Without an answer of the service, after which a batch ends."""
 LONGEST_PAUSE = 5.0
 """Between two looks at a job of a service."""
-Outcome = tuple[dict[str, Any], float]
+Outcome = tuple[Manifest, float]
 """A manifest, and the seconds until it was there; none where it was known."""
-Ended = Callable[["Item", "dict[str, Any] | Exception", float], None]
+Ended = Callable[["Item", "Manifest | Exception", float], None]
 """Is told an item, its manifest or why there is none, and the seconds."""
 
 
@@ -128,9 +128,9 @@ class RemoteLanes:
         if "certificate" not in answer:
             answer = service.wait(answer["spec_digest"])
             seconds = time.monotonic() - began
-        check_manifest(answer)
-        check_answers(answer, spec)
-        return answer, seconds
+        manifest = Manifest.checked(answer)
+        check_answers(manifest, spec)
+        return manifest, seconds
 
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):

@@ -37,6 +37,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
 
 if TYPE_CHECKING:
+    from factorize.format.manifest import Manifest
     from factorize.spec import Spec
 
 
@@ -59,7 +60,7 @@ def solve(
         from factorize.spec import parse_spec
 
         manifest = _by_service(service, spec, to, None if dtype == "float64" else dtype, names)
-        _warn(read_spec(spec), parse_spec(manifest["spec"]))
+        _warn(read_spec(spec), parse_spec(manifest.spec))
         return manifest, _text(manifest, f"service       {service}", to, explain)
     from factorize.api.local import choose, in_form, keep, obtain
     from factorize.api.proof import prover
@@ -74,13 +75,13 @@ def solve(
         manifest = obtain(chosen, results, progress=shown.report)
     _warn(wanted, chosen)
     if names != ["C"] or dtype != "float64":
-        manifest = keep(in_form(results.load(manifest["digest"]), names, dtype), results)
+        manifest = keep(in_form(results.load(manifest.digest), names, dtype), results)
     if to is not None:
         copy_stored(results, manifest, to)
     return manifest, _text(manifest, f"store         {results.url} ({origin})", to, explain)
 
 
-def _text(manifest: dict[str, Any], kept: str, to: Path | None, explain: bool) -> str:
+def _text(manifest: Manifest, kept: str, to: Path | None, explain: bool) -> str:
     """Return a result, where it is kept and, if asked for, what its terms mean."""
     text = f"{describe_manifest(manifest)}\n{kept}" + (f"\nfile          {to}" if to is not None else "")
     return explained(text) if explain else text
@@ -94,7 +95,7 @@ def _warn(wanted: Spec, solved: Spec) -> None:
         remark(f"warning: {note}")
 
 
-def _by_service(url: str, source: str, to: Path | None, dtype: str | None, names: Sequence[str]) -> dict[str, Any]:
+def _by_service(url: str, source: str, to: Path | None, dtype: str | None, names: Sequence[str]) -> Manifest:
     """Have a service solve the spec, and download its file where one is wanted."""
     from factorize.client.download import download
     from factorize.client.service import Service

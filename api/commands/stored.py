@@ -43,6 +43,7 @@ from factorize.format.labels import describe_part
 from factorize.signatures import check_signature
 
 if TYPE_CHECKING:
+    from factorize.format.manifest import Manifest
     from factorize.storage.store import Store
 
 
@@ -66,7 +67,7 @@ def ls(
     return document, "\n".join(lines) or f"the store {results.url} is empty"
 
 
-def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> tuple[int, list[dict[str, Any]]]:
+def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> tuple[int, list[Manifest]]:
     """Return how many results there are, and the manifests of the newest; all are read where only some are wanted."""
     from factorize.storage.records import MANIFESTS, name_in
     from factorize.storage.revocation import REVOKED
@@ -77,7 +78,7 @@ def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> 
     revoked = set(map(name_in, results.objects.names(REVOKED)))
     entries = [entry for entry in results.objects.list(MANIFESTS) if name_in(entry.key) not in revoked]
     entries.sort(key=lambda entry: entry.modified, reverse=True)
-    sound: list[dict[str, Any]] = []
+    sound: list[Manifest] = []
     for entry in entries:
         with suppress(StoreError):  # it is damaged, or has gone meanwhile
             sound.append(results.manifest(name_in(entry.key)))
@@ -86,14 +87,14 @@ def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> 
     return len(entries), sound
 
 
-def _item(manifest: dict[str, Any]) -> dict[str, Any]:
-    spec, certificate = manifest["spec"], manifest["certificate"]
+def _item(manifest: Manifest) -> dict[str, Any]:
+    spec, certificate = manifest.spec, manifest.certificate
     parts = ", ".join(describe_part(spec[name]) for name in ("workload", "participation", "mechanism"))
     return {
-        "digest": manifest["digest"],
-        "spec_digest": manifest["spec_digest"],
-        "created": manifest["created"],
-        "bytes": sum(file["bytes"] for file in manifest["files"]),
+        "digest": manifest.digest,
+        "spec_digest": manifest.spec_digest,
+        "created": manifest.created,
+        "bytes": manifest.file.bytes,
         "spec": spec,
         "loss": certificate["loss"],
         "relative_gap": certificate["relative_gap"],
@@ -107,12 +108,13 @@ def show(target: Target, store: str | None = None, explain: Explain = False) -> 
     if is_name(target):  # its matrices are not read
         results = open_results(store, create=False)
         manifest = results.manifest(full_digest(target, results))
-        size = sum(file["bytes"] for file in manifest["files"])
+        size = manifest.file.bytes
     else:
-        manifest, size = dict(open_target(target, store).manifest), Path(target).stat().st_size
-    solver = manifest["solver"]
-    kept = ", ".join(f"{name} ({part['structure']}, {part['dtype']})" for name, part in manifest["matrices"].items())
-    when = f" {manifest['created']}" if "created" in manifest else ""
+        manifest, size = open_target(target, store).manifest, Path(target).stat().st_size
+    solver = manifest.solver
+    matrices = {name: manifest.matrix(name) for name in manifest.names}
+    kept = ", ".join(f"{name} ({one.structure}, {one.dtype})" for name, one in matrices.items())
+    when = f" {manifest.created}" if "created" in manifest else ""
     text = (
         f"{describe_manifest(manifest)}\n"
         f"solved       {when} by factorize {solver['version']}, in {solver['seconds']:.3g} s\n"
@@ -156,14 +158,14 @@ def get(
         manifest = load(to).manifest
     text = f"{describe_manifest(manifest)}\nfile          {to}"
     signed = accept(to)
-    if signed is not None:
-        manifest, text = {**manifest, "signature": signed.document()}, f"{text}\nsigned        {signed}"
-    return manifest, text
+    if signed is None:
+        return manifest, text
+    return {**manifest, "signature": signed.document()}, f"{text}\nsigned        {signed}"
 
 
 def _from_store(
     source: str, to: Path, store: str | None, dtype: str | None, accept: Callable[[Path], object]
-) -> dict[str, Any]:
+) -> Manifest:
     from factorize.api.local import choose, in_form, keep
 
     results = open_results(store, create=False)

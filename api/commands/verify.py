@@ -87,7 +87,7 @@ def verify(
         if signed is not None:
             head["signature"] = signed.document()
         if report.supported:
-            head["certificate"] = factorization.manifest["certificate"]
+            head["certificate"] = factorization.manifest.certificate
             confirm_sensitivity(report, factorization)
     except (CertificateError, CorruptObject) as error:
         raise VerificationFailed(error) from None

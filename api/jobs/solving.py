@@ -133,7 +133,7 @@ def run(
         error = {"type": failure.slug, "message": str(failure)[:2000]}
         return SolveEnding(Ending.FAILED, None, error, time.monotonic() - began)
     seconds = time.monotonic() - began
-    return SolveEnding(Ending.DONE, manifest["digest"], None, seconds, stages.timings(), reports.newest)
+    return SolveEnding(Ending.DONE, manifest.digest, None, seconds, stages.timings(), reports.newest)
 
 
 class _Reports:

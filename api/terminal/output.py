@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum, StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -34,6 +34,9 @@ from factorize.errors import (
     SolveFailed,
     StoreUnavailable,
 )
+
+if TYPE_CHECKING:
+    from factorize.format.manifest import Manifest
 
 
 class OutputForm(StrEnum):
@@ -305,16 +308,16 @@ def _bound(bound: Mapping[str, Any] | None) -> str:
     return "none known" if bound is None else f"{bound['objective']:.12g}  ({bound['rule']})"
 
 
-def describe_manifest(manifest: Mapping[str, Any]) -> str:
+def describe_manifest(manifest: Manifest) -> str:
     """Return a result in text."""
     from factorize.format.labels import describe_spec
 
     head = [
-        f"spec          {describe_spec(manifest['spec'])}",
-        f"spec digest   {manifest['spec_digest']}",
-        f"digest        {manifest['digest']}",
+        f"spec          {describe_spec(manifest.spec)}",
+        f"spec digest   {manifest.spec_digest}",
+        f"digest        {manifest.digest}",
     ]
-    return "\n".join(head + describe_certificate(manifest["certificate"]))
+    return "\n".join(head + describe_certificate(manifest.certificate))
 
 
 def describe_gap(certificate: Mapping[str, Any]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from factorize.factorization import Factorization
+    from factorize.format.manifest import Manifest
     from factorize.format.names import MatrixName
     from factorize.spec import Spec
     from factorize.storage.store import Store
@@ -143,7 +144,7 @@ def open_target(target: str, store: str | None) -> Factorization:
     with path.open("rb"):
         pass  # a missing or forbidden file is the system's error, in the system's words
     loaded = load(path)
-    spec = loaded.manifest["spec"]
+    spec = loaded.manifest.spec
     if not user_matrices(spec):
         return loaded
     try:
@@ -200,9 +201,7 @@ def save_picture(figure: Figure, path: Path) -> None:
         figure.savefig(part, dpi=130)
 
 
-def copy_stored(
-    results: Store, manifest: Mapping[str, Any], path: Path, accept: Callable[[Path], object] | None = None
-) -> None:
+def copy_stored(results: Store, manifest: Manifest, path: Path, accept: Callable[[Path], object] | None = None) -> None:
     """Write a result's factor file, byte for byte the stored one, whole or not at all.
 
     Args:
@@ -217,7 +216,7 @@ def copy_stored(
     """
     with written_whole(path) as part:
         with part.open("wb") as file:
-            for chunk in results.blob(manifest["files"][0]["sha256"]).read():
+            for chunk in results.blob(manifest.file.sha256).read():
                 file.write(chunk)
         if accept is not None:
             accept(part)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from factorize.encoding import sha256
 from factorize.errors import InvalidParameter
 from factorize.format.description import DTYPES
+from factorize.format.manifest import Manifest
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.solution import Progress, ProgressCallback
 
@@ -69,7 +70,7 @@ def published(
     memory_mb: int = 0,
     threads: int = 1,
     cancelled: Callable[[], bool] = lambda: False,
-) -> Document:
+) -> Manifest:
     """Return the manifest of a result, stored after another process has proved what was written.
 
     Args:
@@ -115,9 +116,9 @@ def step_of(event: Mapping[str, Any]) -> Progress:
     return Progress(**{name: event[name] for name in Progress.__dataclass_fields__})
 
 
-def matrices_key(manifest: Mapping[str, Any], names: Sequence[str]) -> str:
+def matrices_key(manifest: Manifest, names: Sequence[str]) -> str:
     """Return the key of a result's C with further matrices: they share the spec and the bytes of C."""
-    return sha256(f"{manifest['spec_digest']} {manifest['matrices']['C']['sha256']} {','.join(names)}".encode())
+    return sha256(f"{manifest.spec_digest} {manifest.matrix('C').sha256} {','.join(names)}".encode())
 
 
 def type_key(digest: str, dtype: str) -> str:
@@ -125,13 +126,12 @@ def type_key(digest: str, dtype: str) -> str:
     return sha256(f"{digest} as {dtype} C".encode())
 
 
-def form_of(manifest: Mapping[str, Any]) -> str | None:
+def form_of(manifest: Manifest) -> str | None:
     """Return the key of a result that is a form of another, or None for one that is not."""
-    matrices, origin = manifest["matrices"], manifest["solver"].get("cast_from")
-    names = tuple(name for name in MATRIX_NAMES if name in matrices)
+    names = tuple(name for name in MATRIX_NAMES if name in manifest.names)
     if len(names) > 1:
         return matrices_key(manifest, names)
-    return None if origin is None else type_key(origin, matrices["C"]["dtype"])
+    return type_key(manifest.cast_from, manifest.matrix("C").dtype) if manifest.cast_from else None
 
 
 def read_names(text: str | None) -> tuple[MatrixName, ...]:

@@ -9,7 +9,8 @@ import numpy as np
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidStrategy
 from factorize.format.container import Container
-from factorize.format.reading import evidence_of, matrix_of, read_manifest
+from factorize.format.manifest import Manifest
+from factorize.format.reading import evidence_of, matrix_of
 
 
 class FactorFile(NamedTuple):
@@ -49,7 +50,7 @@ def read_factor_file(data: bytes) -> FactorFile:
         CorruptObject: a byte is not accounted for, or bytes and manifest disagree.
     """
     container = Container(data)
-    manifest = read_manifest(container)
+    manifest = Manifest.read(container)
     tensors = {name: container.lying(name) for name in container.names}
     matrices = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
     return FactorFile(manifest, matrices, evidence_of(manifest, tensors))

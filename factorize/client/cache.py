@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from factorize.encoding import check_digest
 from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, StoreUnavailable
+from factorize.format.manifest import Manifest
 from factorize.format.reading import check_file
 
 VARIABLE = "FACTORIZE_CACHE"
@@ -46,7 +46,7 @@ class FactorCache:
         """
         return self._writable("factors") / f"{check_digest(digest)}.safetensors"
 
-    def find(self, digest: str) -> tuple[Path, dict[str, Any]] | None:
+    def find(self, digest: str) -> tuple[Path, Manifest] | None:
         """Return the verified file, and its manifest, of a digest or of the digest of a spec that was asked before.
 
         A file that is damaged is deleted, and counts as not there, as does one that cannot be read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from factorize.client.cache import sync_folder
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
-from factorize.format.manifest import StoredFile
+from factorize.format.manifest import Manifest, StoredFile
 from factorize.format.reading import check_file
 from factorize.signatures import check_signature
 
@@ -75,7 +75,7 @@ def fetch(
 
 def download(
     service: Service,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     target: Path,
     *,
     progress: ProgressCallback = ignore,
@@ -92,7 +92,7 @@ def download(
         wait: for another process that writes the same file, rather than refuse.
         accept: is called with the whole file before it gets its name, and raises `CorruptObject` where it may not.
     """
-    stored = StoredFile.of(manifest)
+    stored = manifest.file
     if _has(target, stored):
         accept(target)
         return
@@ -105,7 +105,7 @@ def download(
             try:
                 _fill(service, stored, file, progress)
                 file.flush()
-                check_file(part, manifest["digest"])
+                check_file(part, manifest.digest)
                 accept(part)
             except CorruptObject:
                 part.unlink()  # nothing to resume from

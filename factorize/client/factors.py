@@ -19,6 +19,7 @@ from factorize.client.service import PATH, Service, SpecSource, check_answers, s
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.container import Container
+from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.format.reading import check_file, matrix_parts
 from factorize.signatures import Signature, check_signature
@@ -52,7 +53,7 @@ class Factors(AnyFactors):
 
     def __init__(
         self,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         *,
         path: Path | None = None,
         service: Service | None = None,
@@ -61,7 +62,7 @@ class Factors(AnyFactors):
     ) -> None:
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
-        self.spec: dict[str, Any] = manifest["spec"]
+        self.spec: dict[str, Any] = manifest.spec
         _ = self.sensitivity  # raises for a manifest that states none
 
     @classmethod
@@ -199,7 +200,7 @@ def load(
         known = _from_service(source, Service(url, timeout=timeout), kept, progress)
     path, manifest = known
     check_answers(manifest, source)
-    kept.remember(digest, manifest["digest"])
+    kept.remember(digest, manifest.digest)
     return Factors(manifest, path=path, signature=check_signature(path, signature, public_key))
 
 
@@ -222,19 +223,19 @@ def _asked_digest(source: SpecSource) -> str:
 
 def _from_service(
     source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path, Manifest]:
     manifest = service.manifest(source, progress=progress)
-    known = kept.find(manifest["digest"])
+    known = kept.find(manifest.digest)
     if known is not None:
         return known
-    path = kept.path(manifest["digest"])
+    path = kept.path(manifest.digest)
     download(service, manifest, path, progress=progress, wait=True)  # the workers of one machine start together
-    return path, check_file(path, manifest["digest"])
+    return path, check_file(path, manifest.digest)
 
 
 def _from_store(
     source: SpecSource, store: str | Path, kept: FactorCache, *, required: bool
-) -> tuple[Path, dict[str, Any]] | None:
+) -> tuple[Path, Manifest] | None:
     """Copy the file out of a store, which hashes what it gives."""
     from factorize.spec import parse_spec
     from factorize.storage.store import open_store
@@ -253,7 +254,7 @@ def _from_store(
         if required:
             raise
         return None
-    blob = opened.blob(manifest["files"][0]["sha256"])
-    path = kept.path(manifest["digest"])
+    blob = opened.blob(manifest.file.sha256)
+    path = kept.path(manifest.digest)
     kept.publish(path, blob.read())
-    return path, check_file(path, manifest["digest"])
+    return path, check_file(path, manifest.digest)

@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from factorize.client.service import PATH, Service
 from factorize.errors import InvalidParameter, ServiceUnreachable
-from factorize.format.manifest import shape_of
+from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 
 BLOCK_BYTES = 4 << 20
@@ -41,7 +40,7 @@ class Rows:
 
     def __init__(
         self,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         matrix: MatrixName,
         read: Callable[[MatrixName, int, int], np.ndarray],
         *,
@@ -50,7 +49,7 @@ class Rows:
         if block_bytes is not None and block_bytes < 1:
             message = f"block_bytes={block_bytes} is below 1; give the bytes of one block"
             raise InvalidParameter(message, field="block_bytes")
-        self.shape = shape_of(manifest, matrix)
+        self.shape = manifest.shape(matrix)
         self._matrix, self._read = matrix, read
         self._per_block = max(1, (block_bytes or BLOCK_BYTES) // (8 * self.shape[1]))
 
@@ -99,21 +98,21 @@ class Rows:
         return self._read(self._matrix, first, min(first + self._per_block, self.shape[0]))
 
 
-def received(service: Service, manifest: dict[str, Any], matrix: MatrixName, start: int, stop: int) -> np.ndarray:
+def received(service: Service, manifest: Manifest, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
     """Return rows of a matrix from a service, each block of at most 4 MiB compared with the CRC-32 sent with it.
 
     Raises:
         InvalidParameter: rows outside the matrix.
         ServiceError, ServiceUnreachable: see `Rows.blocks`.
     """
-    rows, n = shape_of(manifest, matrix)
+    rows, n = manifest.shape(matrix)
     if not 0 <= start <= stop <= rows:
         raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, rows 0:{rows}", field="rows")
     per_block, block = max(1, BLOCK_BYTES // (8 * n)), np.empty((stop - start, n))
-    path = f"{PATH}/{manifest['digest']}/matrices/{matrix}?rows="
+    path = f"{PATH}/{manifest.digest}/matrices/{matrix}?rows="
     for first in range(start, stop, per_block):
         last = min(first + per_block, stop)
-        stated = {"X-Factorize-Digest": manifest["digest"], "X-Factorize-Shape": f"{last - first},{n}"}
+        stated = {"X-Factorize-Digest": manifest.digest, "X-Factorize-Shape": f"{last - first},{n}"}
         body = _receive(service, f"{path}{first}:{last}", 8 * (last - first) * n, stated)
         block[first - start : last - start] = np.frombuffer(body, dtype="<f8").reshape(-1, n)
     return block

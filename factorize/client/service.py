@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.encoding import canonical_json, check_digest, is_digest
 from factorize.errors import Cancelled, CorruptObject, ServiceError, ServiceUnreachable, SolveFailed
-from factorize.format.manifest import check_manifest
+from factorize.format.manifest import Manifest
 
 PATH = "/v1/factorizations"
 FIRST_PAUSE = 0.05
@@ -244,7 +244,7 @@ class Service:
 
     def manifest(
         self, source: SpecSource, *, progress: ProgressCallback = ignore, dtype: str | None = None
-    ) -> dict[str, Any]:
+    ) -> Manifest:
         """Return the manifest of a spec or digest, solved if need be, and checked.
 
         The manifest has to hash to its own digest and to answer what was asked: the same digest, or the same spec field
@@ -266,25 +266,25 @@ class Service:
             if not is_digest(digest):
                 raise ServiceError("the service answered with a job that names no spec digest")
             document = self.wait(str(digest), progress=progress)
-        check_manifest(document)
-        check_answers(document, source)
-        return document if dtype is None else self._rounded(document, dtype)
+        manifest = Manifest.checked(document)
+        check_answers(manifest, source)
+        return manifest if dtype is None else self._rounded(manifest, dtype)
 
-    def _rounded(self, manifest: dict[str, Any], dtype: str) -> dict[str, Any]:
+    def _rounded(self, manifest: Manifest, dtype: str) -> Manifest:
         """The manifest of the same result in another type, which has a claim and a digest of its own."""
-        if manifest["matrices"]["C"]["dtype"] == dtype:
+        if manifest.matrix("C").dtype == dtype:
             return manifest
-        place = f"{PATH}/{manifest['digest']}?dtype={quote(dtype, safe='')}"
+        place = f"{PATH}/{manifest.digest}?dtype={quote(dtype, safe='')}"
         try:
-            rounded = self._call("GET", place)
+            document = self._call("GET", place)
         except ServiceError as error:
             if error.status != 404:
                 raise
-            rounded = self._call("POST", place)  # nobody has had it made, and the key may have it made
-        check_manifest(rounded)
-        same = rounded["spec"] == manifest["spec"] and rounded["solver"].get("cast_from") == manifest["digest"]
-        if not same or {entry["dtype"] for entry in rounded["matrices"].values()} != {dtype}:
-            raise CorruptObject(f"asked for {manifest['digest']} in {dtype}, and the service sent {rounded['digest']}")
+            document = self._call("POST", place)  # nobody has had it made, and the key may have it made
+        rounded = Manifest.checked(document)
+        same = rounded.spec == manifest.spec and rounded.cast_from == manifest.digest
+        if not same or {rounded.matrix(name).dtype for name in rounded.names} != {dtype}:
+            raise CorruptObject(f"asked for {manifest.digest} in {dtype}, and the service sent {rounded.digest}")
         return rounded
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def spec_bytes(spec: SpecSource) -> bytes:
     return canonical_json(spec.document() if isinstance(spec, Documented) else dict(spec))
 
 
-def check_answers(manifest: Mapping[str, Any], source: SpecSource) -> None:
+def check_answers(manifest: Manifest, source: SpecSource) -> None:
     """Check that a manifest is the answer to what was asked.
 
     For a spec, every field has to be equal after defaults and foldings are filled in here, not by the service. Three
@@ -313,14 +313,14 @@ def check_answers(manifest: Mapping[str, Any], source: SpecSource) -> None:
         CorruptObject: it answers another question.
     """
     if is_digest(source):
-        if source not in (manifest["digest"], manifest["spec_digest"]):
-            raise CorruptObject(f"asked for {source!s}, and the service sent the manifest of {manifest['digest']}")
+        if source not in (manifest.digest, manifest.spec_digest):
+            raise CorruptObject(f"asked for {source!s}, and the service sent the manifest of {manifest.digest}")
         return
     from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
 
     spec = parse_spec(spec_bytes(source))
     wanted = spec.document()
-    answered = dict(manifest["spec"])
+    answered = dict(manifest.spec)
     if answered["tolerance"] <= wanted["tolerance"]:
         answered["tolerance"] = wanted["tolerance"]
     if wanted["mechanism"]["kind"] == "auto":

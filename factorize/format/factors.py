@@ -11,7 +11,7 @@ import numpy as np
 
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
-from factorize.format.manifest import steps_of
+from factorize.format.manifest import Manifest
 
 
 class CertifiedFactors(ABC):
@@ -21,7 +21,7 @@ class CertifiedFactors(ABC):
         manifest: what was asked, the matrices, and what was certified; checked.
     """
 
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
@@ -39,27 +39,27 @@ class CertifiedFactors(ABC):
     @property
     def digest(self) -> str:
         """Names these bytes for ever: pin it."""
-        return str(self.manifest["digest"])
+        return self.manifest.digest
 
     @property
     def spec_digest(self) -> str:
         """Names what was asked."""
-        return str(self.manifest["spec_digest"])
+        return self.manifest.spec_digest
 
     @property
     def structure(self) -> str:
         """Of C, the contract's name."""
-        return str(self.manifest["matrices"]["C"]["structure"])
+        return self.manifest.matrix("C").structure
 
     @property
     def dtype(self) -> str:
         """Type in which C is stored; in memory its numbers are doubles."""
-        return str(self.manifest["matrices"]["C"]["dtype"])
+        return self.manifest.matrix("C").dtype
 
     @property
     def steps(self) -> int:
         """n; 10^15 - 1 where the rows have no end."""
-        return steps_of(self.manifest)
+        return self.manifest.steps
 
 
 def certified(given: object) -> CertifiedFactors:

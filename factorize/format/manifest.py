@@ -1,19 +1,23 @@
-"""The manifest's own rules: which parts its digest covers, and what a reader checks before believing the rest.
+"""The manifest: what it says, which parts its digest covers, and what a reader checks before believing the rest.
 
 Light on purpose: a training job reads manifests without the packages that parse specs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from factorize.encoding import check_digest, json_digest
-from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
+from factorize.encoding import canonical_json, check_digest, json_digest, read_json
+from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, UnsupportedProblem
 from factorize.format.certificates import check_fields
-from factorize.format.description import check_description
+from factorize.format.description import check_description, named_tensors
 from factorize.format.names import MatrixName
+
+if TYPE_CHECKING:
+    from factorize.format.container import Container
 
 SCHEMA = 1
 ENDLESS = 10**15 - 1
@@ -21,6 +25,7 @@ ENDLESS = 10**15 - 1
 _FIELDS = {"schema", "spec", "spec_digest", "digest", "matrices", "dual", "certificate", "solver"}
 _SPEC = {"workload", "participation", "objective", "mechanism", "tolerance"}
 _SOLVER = {"version", "seconds", "environment", "outcome", "iterations", "optimized_for", "asymptotic", "cast_from"}
+_MANIFEST_BYTES = 1 << 30
 _VOLATILE = ("digest", "files", "created")
 _VOLATILE_SOLVER = ("seconds", "environment")
 
@@ -31,45 +36,6 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
     solver = lasting.get("solver", {})
     lasting["solver"] = {key: value for key, value in solver.items() if key not in _VOLATILE_SOLVER}
     return json_digest(lasting)
-
-
-def check_manifest(manifest: Mapping[str, Any]) -> None:
-    """Raise CorruptObject unless a manifest has the known schema and its own digests, and is as the format allows."""
-    try:
-        if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
-            raise CorruptObject(f"schema {manifest['schema']!r} is not {SCHEMA}; use a release that knows it")
-        if manifest_digest(manifest) != manifest["digest"]:
-            raise CorruptObject("the manifest does not hash to its own digest; get it again")
-        if json_digest(manifest["spec"]) != manifest["spec_digest"]:
-            raise CorruptObject("the manifest's spec does not hash to its spec digest")
-        check_fields("the manifest", manifest, _FIELDS, {"files", "created"})
-        check_fields("the spec", manifest["spec"], _SPEC, {"optimize_for", "sampling"})  # its parts: by their parser
-        check_fields("the manifest's solver", manifest["solver"], {"mechanism"}, _SOLVER)
-        check_description(manifest)
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
-
-
-def steps_of(manifest: Mapping[str, Any]) -> int:
-    """Return the number of steps, `ENDLESS` where the shape of C states none."""
-    steps = manifest["matrices"]["C"]["shape"][1]
-    return ENDLESS if steps is None else int(steps)
-
-
-def shape_of(manifest: Mapping[str, Any], matrix: MatrixName) -> tuple[int, int]:
-    """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs.
-
-    Raises:
-        UnsupportedProblem: the matrix has rows without end.
-    """
-    n = steps_of(manifest)
-    if n == ENDLESS:
-        raise UnsupportedProblem(
-            f"{matrix} has rows without end, and so no last row; take noise, or a range of rows: "
-            f"factors.rows({matrix!r}, 0, 100)",
-            field="matrix",
-        )
-    return int(manifest["spec"]["workload"].get("shape", [n])[0]) if matrix == "B" else n, n
 
 
 @dataclass(frozen=True)
@@ -84,15 +50,152 @@ class StoredFile:
     sha256: str
     bytes: int
 
+
+class MatrixEntry(NamedTuple):
+    """What a manifest says of one matrix.
+
+    Attributes:
+        structure: the contract's name.
+        shape: both sides, None without end.
+        dtype: type in which its numbers are stored.
+        tensors: their names in the file.
+        sha256: of their bytes.
+        bytes: their length.
+    """
+
+    structure: str
+    shape: list[int | None]
+    dtype: str
+    tensors: list[str]
+    sha256: str
+    bytes: int
+
+
+class Manifest(dict[str, Any]):
+    """What a factor file says of itself: plain data for JSON, which code reads by the properties and never changes.
+
+    `checked` and `read` make one from what others sent, `sealed` from what was made here.
+    """
+
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> StoredFile:
-        """Return the file of the matrices; raise CorruptObject unless the manifest names it by sha256 and length."""
+    def checked(cls, document: Mapping[str, Any]) -> Manifest:
+        """Return a manifest; raise CorruptObject unless its schema is known, its digests and all it says fit."""
         try:
-            entry = manifest["files"][0]
+            if type(document["schema"]) is not int or document["schema"] != SCHEMA:
+                raise CorruptObject(f"schema {document['schema']!r} is not {SCHEMA}; use a release that knows it")
+            if manifest_digest(document) != document["digest"]:
+                raise CorruptObject("the manifest does not hash to its own digest; get it again")
+            if json_digest(document["spec"]) != document["spec_digest"]:
+                raise CorruptObject("the manifest's spec does not hash to its spec digest")
+            check_fields("the manifest", document, _FIELDS, {"files", "created"})
+            # What its parts hold, their parser says.
+            check_fields("the spec", document["spec"], _SPEC, {"optimize_for", "sampling"})
+            check_fields("the manifest's solver", document["solver"], {"mechanism"}, _SOLVER)
+            check_description(document)
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
+        return cls(document)
+
+    @classmethod
+    def read(cls, container: Container) -> Manifest:
+        """Return a file's manifest, `checked`; raise CorruptObject unless it names exactly the file's tensors."""
+        try:
+            document = read_json(container.manifest_text, limit=_MANIFEST_BYTES)
+        except FactorizeError as error:
+            raise CorruptObject(f"not a factor file: the manifest is not JSON: {str(error)[:200]}") from None
+        if not isinstance(document, dict):
+            raise CorruptObject("not a factor file: the manifest is no object")
+        manifest = cls.checked(document)
+        check_named(manifest, container.names)
+        return manifest
+
+    @classmethod
+    def sealed(cls, document: Mapping[str, Any]) -> Manifest:
+        """Return a manifest of what was made here, as it reads back from JSON, with its digest."""
+        return cls(json.loads(canonical_json({**document, "digest": manifest_digest(document)})))
+
+    @property
+    def digest(self) -> str:
+        """Names the bytes for ever."""
+        return str(self["digest"])
+
+    @property
+    def spec_digest(self) -> str:
+        """Names what was asked."""
+        return str(self["spec_digest"])
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What was asked, canonical."""
+        return dict(self["spec"])
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What was certified, in the contract's JSON form."""
+        return dict(self["certificate"])
+
+    @property
+    def solver(self) -> dict[str, Any]:
+        """Where C comes from: mechanism, version, outcome, and `cast_from` for one that was rounded."""
+        return dict(self["solver"])
+
+    @property
+    def cast_from(self) -> str | None:
+        """Digest of the result that this one was rounded from."""
+        return self.solver.get("cast_from")
+
+    @property
+    def created(self) -> str:
+        """When it was stored; only a store's manifest says so."""
+        return str(self["created"])
+
+    @property
+    def names(self) -> list[str]:
+        """Of the matrices that the file holds."""
+        return list(self["matrices"])
+
+    def matrix(self, name: str) -> MatrixEntry:
+        """Return what it says of one of its matrices."""
+        return MatrixEntry(*(self["matrices"][name][field] for field in MatrixEntry._fields))
+
+    @property
+    def steps(self) -> int:
+        """n; `ENDLESS` where the shape of C states none."""
+        steps = self["matrices"]["C"]["shape"][1]
+        return ENDLESS if steps is None else int(steps)
+
+    def shape(self, matrix: MatrixName) -> tuple[int, int]:
+        """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs.
+
+        Raises:
+            UnsupportedProblem: the matrix has rows without end.
+        """
+        n = self.steps
+        if n == ENDLESS:
+            raise UnsupportedProblem(
+                f"{matrix} has rows without end, and so no last row; take noise, or a range of rows: "
+                f"factors.rows({matrix!r}, 0, 100)",
+                field="matrix",
+            )
+        return int(self["spec"]["workload"].get("shape", [n])[0]) if matrix == "B" else n, n
+
+    @property
+    def file(self) -> StoredFile:
+        """The file of the matrices; raises CorruptObject unless it is named by sha256 and length."""
+        try:
+            entry = self["files"][0]
             length = entry["bytes"]
             digest = check_digest(entry["sha256"], what="sha256")
         except (KeyError, TypeError, IndexError, InvalidParameter):
             raise CorruptObject("the manifest names no file by sha256 and bytes, so nothing can be checked") from None
         if type(length) is not int or length <= 0:
             raise CorruptObject(f"the manifest states a file of {str(length)[:20]} bytes; the length is an integer > 0")
-        return cls(digest, length)
+        return StoredFile(digest, length)
+
+
+def check_named(manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise CorruptObject unless a manifest names these tensors, each once, and no other."""
+    named, there = named_tensors(manifest), list(names)
+    if sorted(named) != sorted(there):
+        odd = sorted(set(named) ^ set(there))[:3]
+        raise CorruptObject(f"the manifest and the file do not have the same tensors: {odd}; it is not a factor file")

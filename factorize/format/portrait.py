@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from factorize.format.labels import describe_spec
-from factorize.format.manifest import ENDLESS, shape_of, steps_of
+from factorize.format.manifest import ENDLESS, Manifest
 from factorize.format.names import MatrixName
 
 LARGEST_DRAWN = 4096
@@ -21,23 +21,23 @@ LARGEST_DRAWN = 4096
 _CELLS, _SIDE, _DECADES, _SHADES = 24, 120, 4.0, 10
 
 
-def line(kind: str, manifest: Mapping[str, Any]) -> str:
+def line(kind: str, manifest: Manifest) -> str:
     """Return a factorization in one line: its class, the spec, sensitivity, loss and gap."""
-    certificate = manifest["certificate"]
+    certificate = manifest.certificate
     stated = certificate["sensitivity"]
     parts = [
-        describe_spec(manifest["spec"]),
+        describe_spec(manifest.spec),
         f"sensitivity {stated['value']:.6g} ({stated['kind']})",
         f"rmse {_number(certificate['loss']['rmse'])}",
         _gap(certificate) + ("" if certificate["converged"] else ", tolerance not met"),
-        f"digest {str(manifest['digest'])[:12]}",
+        f"digest {manifest.digest[:12]}",
     ]
     return f"<{kind} {'; '.join(parts)}>"
 
 
-def sentences(manifest: Mapping[str, Any]) -> list[str]:
+def sentences(manifest: Manifest) -> list[str]:
     """Return what the certificate says, in words."""
-    certificate = manifest["certificate"]
+    certificate = manifest.certificate
     stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
     kind = "the exact maximum" if stated["kind"] == "exact" else "an upper bound"
     texts = [
@@ -61,7 +61,7 @@ def sentences(manifest: Mapping[str, Any]) -> list[str]:
 def html(drawn: Any, kind: str) -> str:
     """Return the portrait: the spec, the sentences, the picture where n allows one, and the digest."""
     manifest = drawn.manifest
-    n = steps_of(manifest)
+    n = manifest.steps
     if n > LARGEST_DRAWN:
         size = "no last row" if n == ENDLESS else f"n={n}"
         pictures = f"<p>{size}: no picture here; <code>factorize plot</code> draws one.</p>"
@@ -70,8 +70,8 @@ def html(drawn: Any, kind: str) -> str:
     words = "".join(f"<li>{escape(text)}</li>" for text in sentences(manifest))
     return (
         f'<div style="font-family:sans-serif;font-size:13px;max-width:60em"><b>{escape(kind)}</b> '
-        f"{escape(describe_spec(manifest['spec']))}<ul>{words}</ul>{pictures}"
-        f"<p><small>digest <code>{escape(str(manifest['digest']))}</code></small></p></div>"
+        f"{escape(describe_spec(manifest.spec))}<ul>{words}</ul>{pictures}"
+        f"<p><small>digest <code>{escape(manifest.digest)}</code></small></p></div>"
     )
 
 
@@ -80,7 +80,7 @@ _DRAWN: tuple[tuple[MatrixName, str], ...] = (("C", "C"), ("C_inv", "C^-1"), ("B
 
 def thinned(drawn: Any, name: MatrixName) -> np.ndarray:
     """Return the sizes of a matrix at evenly spaced rows and columns, at most 24 of each."""
-    rows, n = shape_of(drawn.manifest, name)
+    rows, n = drawn.manifest.shape(name)
     picked = np.unique(np.linspace(0, rows - 1, _CELLS).round().astype(int))
     columns = np.unique(np.linspace(0, n - 1, _CELLS).round().astype(int))
     if rows <= 512:

@@ -5,42 +5,18 @@ It needs numpy alone, and checks every byte that is used. A matrix of anybody's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
-from factorize.encoding import read_json, tensor_digest
-from factorize.errors import CorruptObject, FactorizeError, InvalidStrategy
+from factorize.encoding import tensor_digest
+from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.container import Container
-from factorize.format.description import named_tensors
-from factorize.format.manifest import check_manifest
+from factorize.format.manifest import Manifest
 from factorize.format.shapes import check_tensors
-
-_MANIFEST_BYTES = 1 << 30
-
-
-def read_manifest(container: Container) -> dict[str, Any]:
-    """Return the manifest; raise CorruptObject unless it hashes to its digest and names exactly the file's tensors."""
-    try:
-        manifest = read_json(container.manifest_text, limit=_MANIFEST_BYTES)
-    except FactorizeError as error:
-        raise CorruptObject(f"not a factor file: the manifest is not JSON: {str(error)[:200]}") from None
-    if not isinstance(manifest, dict):
-        raise CorruptObject("not a factor file: the manifest is no object")
-    check_manifest(manifest)
-    check_named(manifest, container.names)
-    return manifest
-
-
-def check_named(manifest: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise CorruptObject unless a manifest names these tensors, each once, and no other."""
-    named, there = named_tensors(manifest), list(names)
-    if sorted(named) != sorted(there):
-        odd = sorted(set(named) ^ set(there))[:3]
-        raise CorruptObject(f"the manifest and the file do not have the same tensors: {odd}; it is not a factor file")
 
 
 def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -86,7 +62,7 @@ def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) 
     return arrays
 
 
-def check_file(path: str | Path, digest: str | None = None) -> dict[str, Any]:
+def check_file(path: str | Path, digest: str | None = None) -> Manifest:
     """Return the manifest of a file that is what the format allows and nothing else, and has a digest if one is given.
 
     Raises:
@@ -94,7 +70,7 @@ def check_file(path: str | Path, digest: str | None = None) -> dict[str, Any]:
         FileNotFoundError: there is no file.
     """
     container = Container(path)
-    manifest = read_manifest(container)
+    manifest = Manifest.read(container)
     if digest is not None and manifest["digest"] != digest:
         raise CorruptObject(f"{path} holds {manifest['digest']}, not {digest}; do not use it")
     for name in manifest["matrices"]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from factorize.encoding import DIGEST
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
+from factorize.format.manifest import Manifest
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN
 from factorize.storage.objects import QUARANTINE, STAGING, ObjectEntry
@@ -212,19 +213,19 @@ class _Check:
     def _read_manifest(self, entry: ObjectEntry) -> None:
         with self._reading(entry):
             manifest = self.store.index.stored(entry.key)
-            digest, result = manifest["digest"], StoredResult.of(manifest)
+            digest, result = manifest.digest, StoredResult.of(manifest)
             if self._is_revoked(entry.key, manifest):
                 self.fallen.add(digest)
             self.results[digest] = result
             self.awaited.update(result.blobs)
 
-    def _is_revoked(self, key: str, manifest: dict[str, Any]) -> bool:
+    def _is_revoked(self, key: str, manifest: Manifest) -> bool:
         """Whether a result is revoked, as it has to be if its like is: one that was stored meanwhile falls too."""
-        own = revocation_key(manifest["digest"])
+        own = revocation_key(manifest.digest)
         if own in self.revoked:
             self._find("revoked", key, "kept, and not given out any more")
             return True
-        like = self.claims.get(claim_of(manifest)) or self.bases.get(manifest["solver"].get("cast_from", ""))
+        like = self.claims.get(claim_of(manifest)) or self.bases.get(manifest.cast_from or "")
         if like is not None and not self._exists(own):
             message = f"its like {like.digest} was revoked"
             self._find("missing", key, message, "rebuilt", partial(self.store.revocations.add, manifest, like.reason))

@@ -200,7 +200,7 @@ class _Sweep:
         answers: dict[str, SpecEntry] = {}
         for manifest in sorted(map(self.store.index.stored, left), key=answer_order):
             if self.store.revocations.reaching(manifest) is None:
-                answers.setdefault(manifest["spec_digest"], SpecEntry.of(manifest))
+                answers.setdefault(manifest.spec_digest, SpecEntry.of(manifest))
         for entry in answers.values():
             self.store.enter(entry)
 

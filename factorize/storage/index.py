@@ -6,11 +6,10 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
-from factorize.format.manifest import StoredFile
+from factorize.format.manifest import Manifest, StoredFile
 from factorize.spec import Spec
 from factorize.storage.blobs import Blobs, Cache, blob_key
 from factorize.storage.objects import Objects
@@ -50,10 +49,9 @@ class Result:
         """Names its bytes."""
         return self.entry.digest
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Return its manifest."""
-        manifest: dict[str, Any] = json.loads(self.text)
-        return manifest
+        return Manifest(json.loads(self.text))
 
 
 class Index:
@@ -82,17 +80,17 @@ class Index:
         known = self._manifests.get((digest, version))
         if known is None:
             manifest = self.stored(key)
-            known = Result(canonical_json(manifest), SpecEntry.of(manifest), StoredFile.of(manifest))
+            known = Result(canonical_json(manifest), SpecEntry.of(manifest), manifest.file)
             self._manifests.put((digest, version), known)
         return known
 
-    def manifests(self) -> Iterator[dict[str, Any]]:
+    def manifests(self) -> Iterator[Manifest]:
         """Iterate over the sound manifests, by digest, revoked ones too."""
         for key in self._objects.names(MANIFESTS):
             with suppress(NotFound, CorruptObject, InvalidParameter):
                 yield self.manifest(name_in(key)).manifest()
 
-    def mentioning(self, digests: Collection[str]) -> Iterator[dict[str, Any]]:
+    def mentioning(self, digests: Collection[str]) -> Iterator[Manifest]:
         """Iterate over the sound manifests that have one of some digests in their text, revoked ones too.
 
         Others are not decoded, and none stays in memory.
@@ -167,7 +165,7 @@ class Index:
         tighter = [entry for entry in entries if entry and entry.converged and entry.tolerance < spec.tolerance]
         return max(tighter, key=lambda entry: entry.tolerance).digest if tighter else None
 
-    def stored(self, key: str) -> dict[str, Any]:
+    def stored(self, key: str) -> Manifest:
         """Return the manifest at a key, read anew and verified; see `manifest`."""
         return read_manifest(self._objects.content(key), name_in(key))
 

@@ -47,7 +47,7 @@ class Matrices:
             NotFound: one of them has no numbers here, and none in the store.
         """
         bound = bound_matrices(factorization.spec)
-        for sha256, shape in user_matrices(factorization.manifest["spec"]):
+        for sha256, shape in user_matrices(factorization.manifest.spec):
             if sha256 in bound:
                 self.put(bound[sha256])
             else:

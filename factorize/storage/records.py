@@ -15,7 +15,7 @@ from typing import Any
 
 from factorize.encoding import canonical_json, check_digest, json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError
-from factorize.format.manifest import StoredFile, check_manifest
+from factorize.format.manifest import Manifest
 from factorize.storage.objects import Record
 
 MAX_RECORD_BYTES = 1 << 30
@@ -43,11 +43,11 @@ class SpecEntry:
     digest: str
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> SpecEntry:
+    def of(cls, manifest: Manifest) -> SpecEntry:
         """Return the entry that a manifest makes for its own spec."""
-        spec = manifest["spec"]
-        converged = manifest["certificate"]["converged"]
-        return cls(manifest["spec_digest"], family_digest(spec), spec["tolerance"], converged, manifest["digest"])
+        spec = manifest.spec
+        converged = manifest.certificate["converged"]
+        return cls(manifest.spec_digest, family_digest(spec), spec["tolerance"], converged, manifest.digest)
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -79,11 +79,11 @@ class StoredResult:
     order: tuple[bool, str, int, str]
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> StoredResult:
+    def of(cls, manifest: Manifest) -> StoredResult:
         """Return what is remembered of a manifest."""
-        matrices = tuple(sha256 for sha256, _ in user_matrices(manifest["spec"]))
-        entry, file = hash(SpecEntry.of(manifest)), StoredFile.of(manifest).sha256
-        return cls(manifest["spec_digest"], entry, file, matrices, answer_order(manifest))
+        matrices = tuple(sha256 for sha256, _ in user_matrices(manifest.spec))
+        entry, file = hash(SpecEntry.of(manifest)), manifest.file.sha256
+        return cls(manifest.spec_digest, entry, file, matrices, answer_order(manifest))
 
     @property
     def blobs(self) -> tuple[str, ...]:
@@ -147,24 +147,24 @@ def unseal(text: bytes, name: str) -> dict[str, Any]:
     return record
 
 
-def read_manifest(text: bytes, digest: str) -> dict[str, Any]:
+def read_manifest(text: bytes, digest: str) -> Manifest:
     """Return a manifest from its stored bytes.
 
     Raises:
         CorruptObject: damaged, or not the manifest of that digest, or not one that names a file.
     """
     name = f"the manifest {digest}"
-    manifest = unseal(text, name)
+    record = unseal(text, name)
     try:
-        check_manifest(manifest)
-        StoredFile.of(manifest)
+        manifest = Manifest.checked(record)
+        _ = manifest.file  # raises for a manifest that names none
         answers = SpecEntry.of(manifest).digest == digest
     except CorruptObject as error:
         raise CorruptObject(f"{name} is damaged: {error}; run fsck --repair") from None
     except (LookupError, TypeError) as error:
         raise CorruptObject(f"{name} is not one of this format: {type(error).__name__}: {error}") from None
     if not answers:
-        raise CorruptObject(f"{name} is another one, {manifest['digest']}; run fsck --repair")
+        raise CorruptObject(f"{name} is another one, {manifest.digest}; run fsck --repair")
     return manifest
 
 
@@ -181,9 +181,9 @@ def read_entry(text: bytes, name: str) -> SpecEntry:
         raise CorruptObject(f"{name} is not a spec entry: {error}") from None
 
 
-def lasting(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def lasting(manifest: Manifest) -> Manifest:
     """Return a manifest as it stands in the file: without what only the store knows."""
-    return {name: value for name, value in manifest.items() if name not in ("files", "created")}
+    return Manifest({name: value for name, value in manifest.items() if name not in ("files", "created")})
 
 
 def user_matrices(spec: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
@@ -197,11 +197,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def answer_order(manifest: Mapping[str, Any]) -> tuple[bool, str, int, str]:
+def answer_order(manifest: Manifest) -> tuple[bool, str, int, str]:
     """Return what the answers to one spec are sorted by; the first is the one to be given.
 
     That is the earliest, but what was rounded from another comes after all others: both may have been stored in the
     same second.
     """
-    rounded = "cast_from" in manifest["solver"]
-    return rounded, str(manifest.get("created")), len(manifest["matrices"]), manifest["digest"]
+    rounded = manifest.cast_from is not None
+    return rounded, str(manifest.get("created")), len(manifest.names), manifest.digest

@@ -7,15 +7,13 @@ digest of the manifest and the sha256 of the file, so that every address is look
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
-from factorize.format.manifest import StoredFile
+from factorize.format.manifest import Manifest
 from factorize.storage.objects import Objects
 from factorize.storage.records import now, seal, unseal
 
@@ -53,9 +51,9 @@ class Revocation:
         """What it takes back: that this C answers this spec so."""
         return self.spec_digest, self.strategy
 
-    def reaches(self, manifest: Mapping[str, Any]) -> bool:
+    def reaches(self, manifest: Manifest) -> bool:
         """Whether a result has the same claim as this one, or was rounded from it."""
-        return self.claim == claim_of(manifest) or self.digest == manifest["solver"].get("cast_from")
+        return self.claim == claim_of(manifest) or self.digest == manifest.cast_from
 
     def error(self) -> Revoked:
         """Return what whoever asks for the result is told."""
@@ -73,12 +71,12 @@ class Revocations:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
-    def add(self, manifest: Mapping[str, Any], reason: str) -> Revocation:
+    def add(self, manifest: Manifest, reason: str) -> Revocation:
         """Revoke a result and return the revocation: the one that stands already, or a new one."""
         try:
-            revocation = self.read(revocation_key(manifest["digest"]))
+            revocation = self.read(revocation_key(manifest.digest))
         except (NotFound, CorruptObject):
-            names = manifest["digest"], StoredFile.of(manifest).sha256, manifest["spec_digest"]
+            names = manifest.digest, manifest.file.sha256, manifest.spec_digest
             revocation = Revocation(*names, reason, now(), _strategy(manifest))
         self.record(revocation)
         return revocation
@@ -118,12 +116,12 @@ class Revocations:
             raise CorruptObject(f"{key} is the revocation of another result, {revocation.digest}")
         return revocation
 
-    def reaching(self, manifest: Mapping[str, Any]) -> Revocation | None:
+    def reaching(self, manifest: Manifest) -> Revocation | None:
         """Return the revocation that takes a result with it, its own or that of one with the same claim, or None.
 
         A put asks this of a result that is not stored yet: one that stores C_inv beside a revoked C, say.
         """
-        own = self.find(manifest["digest"])
+        own = self.find(manifest.digest)
         if own is not None:
             return own
         for entry in self._objects.list(REVOKED):
@@ -165,10 +163,10 @@ def check_reason(reason: str) -> str:
     return text
 
 
-def claim_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
+def claim_of(manifest: Manifest) -> tuple[str, str]:
     """Return the spec that a result answers, and the sha256 of its C's tensors."""
-    return manifest["spec_digest"], _strategy(manifest)
+    return manifest.spec_digest, _strategy(manifest)
 
 
-def _strategy(manifest: Mapping[str, Any]) -> str:
-    return manifest["matrices"]["C"]["sha256"]
+def _strategy(manifest: Manifest) -> str:
+    return manifest.matrix("C").sha256

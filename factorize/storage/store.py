@@ -32,8 +32,7 @@ from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.factor_file import from_container, read_back
 from factorize.factorization import Factorization
 from factorize.format.container import Container
-from factorize.format.manifest import StoredFile, steps_of
-from factorize.format.reading import read_manifest as read_inner_manifest
+from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, described
 from factorize.storage.index import Index, Result
@@ -70,7 +69,7 @@ class Store:
         self.matrices = Matrices(objects, self.blobs)
         self.index = Index(objects, self.blobs)
 
-    def put(self, factorization: Factorization, *, check: Check | None = None) -> dict[str, Any]:
+    def put(self, factorization: Factorization, *, check: Check | None = None) -> Manifest:
         """Store a factorization and return its manifest, with `files`.
 
         The file is written, read back, compared and synced before it gets its name. Putting the same bytes again
@@ -111,7 +110,7 @@ class Store:
 
     def put_checked(
         self, staged: StagedFile, proof: Mapping[str, Any], factorization: Factorization | None = None
-    ) -> dict[str, Any]:
+    ) -> Manifest:
         """Publish a factor file that stands in `tmp/` and was checked; return its manifest, as `put` does.
 
         Args:
@@ -127,20 +126,20 @@ class Store:
         with staged.open() as reader:
             file = described(reader)
         proof = dict(proof)
-        inner = read_inner_manifest(Container(staged.path))
-        if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner["digest"]):
+        inner = Manifest.read(Container(staged.path))
+        if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner.digest):
             raise CorruptObject(f"{staged.path} is not what was checked; check memory and disk, and try again")
         revocation = self.revocations.reaching(inner)
         if revocation is not None:
             raise revocation.error()
         with self.objects.lock(MARKER, exclusive=False):
             if factorization is None:
-                self.matrices.named_by(inner["spec"])
+                self.matrices.named_by(inner.spec)
             else:
                 self.matrices.put_those_of(factorization)
             stated = {"proof": proof} if proof else {}
-            manifest = {**inner, "files": [{**file, **stated}], "created": now()}
-            digest, name = inner["digest"], file["sha256"]
+            manifest = Manifest({**inner, "files": [{**file, **stated}], "created": now()})
+            digest, name = inner.digest, file["sha256"]
             record = manifest_key(digest), seal(manifest), lambda: self.intact(digest)
             records = [record, *SpecEntry.of(inner).records(self.index.sound)]
             with self.objects.staged(records, beside=[staged]) as (own, *entries):
@@ -150,7 +149,7 @@ class Store:
                 for entry in entries:
                     self.objects.settle(*entry)
             self.revocations.check(digest)
-            return json.loads(canonical_json(manifest)) if mine else self.manifest(digest)
+            return Manifest(json.loads(canonical_json(manifest))) if mine else self.manifest(digest)
 
     def revoke(
         self, digest: str, reason: str, *, on_each: Callable[[Revocation], object] = lambda revocation: None
@@ -177,8 +176,8 @@ class Store:
         reason = check_reason(reason)
         standing: dict[str, Revocation] = {}
 
-        def stand(manifest: Mapping[str, Any]) -> None:
-            revocation = standing[manifest["digest"]] = self.revocations.add(manifest, reason)
+        def stand(manifest: Manifest) -> None:
+            revocation = standing[manifest.digest] = self.revocations.add(manifest, reason)
             on_each(revocation)
 
         named = self.index.manifest(digest).manifest()
@@ -186,8 +185,8 @@ class Store:
         revoked_before = 0
         while revoked_before < len(standing):  # what was rounded from one that was found late is seen in the next look
             revoked_before = len(standing)
-            for manifest in self.index.mentioning({named["spec_digest"], *standing}):
-                is_new = manifest["digest"] not in standing
+            for manifest in self.index.mentioning({named.spec_digest, *standing}):
+                is_new = manifest.digest not in standing
                 if is_new and any(revocation.reaches(manifest) for revocation in standing.values()):
                     stand(manifest)
         return list(standing.values())
@@ -214,7 +213,7 @@ class Store:
         """
         self.index.required(spec_key(spec_digest))
 
-    def manifest(self, digest: str) -> dict[str, Any]:
+    def manifest(self, digest: str) -> Manifest:
         """Return a manifest by its digest, or by the digest of a spec that it answers, verified.
 
         Raises:
@@ -245,10 +244,10 @@ class Store:
             CorruptObject: something is damaged.
         """
         manifest = self.manifest(digest)
-        container = Container(b"".join(self.blob(StoredFile.of(manifest).sha256).read()))
-        loaded = from_container(container, matrices=self.matrices.named_by(manifest["spec"]))
-        if loaded.digest != manifest["digest"]:
-            raise CorruptObject(f"the file of {manifest['digest']} holds {loaded.digest}")
+        container = Container(b"".join(self.blob(manifest.file.sha256).read()))
+        loaded = from_container(container, matrices=self.matrices.named_by(manifest.spec))
+        if loaded.digest != manifest.digest:
+            raise CorruptObject(f"the file of {manifest.digest} holds {loaded.digest}")
         return loaded
 
     def blob(self, sha256: str) -> Blob:
@@ -274,7 +273,7 @@ class Store:
         with self.objects.lock(MARKER, exclusive=False):
             self.matrices.keep(sha256)
 
-    def items(self, *, workload: str | None = None, n: int | None = None) -> Iterator[dict[str, Any]]:
+    def items(self, *, workload: str | None = None, n: int | None = None) -> Iterator[Manifest]:
         """Iterate over the sound manifests, by digest; revoked ones are passed over.
 
         Args:
@@ -282,8 +281,8 @@ class Store:
             n: only those with this many steps.
         """
         for manifest in self.index.manifests():
-            fits = workload in (None, manifest["spec"]["workload"]["kind"]) and n in (None, steps_of(manifest))
-            if fits and self.revocations.find(manifest["digest"]) is None:
+            fits = workload in (None, manifest.spec["workload"]["kind"]) and n in (None, manifest.steps)
+            if fits and self.revocations.find(manifest.digest) is None:
                 yield manifest
 
     def check_format(self, *, create: bool) -> None:
@@ -311,7 +310,7 @@ class Store:
         """Publish a spec entry at its two places, unless sound ones are there."""
         self.objects.publish(*entry.records(self.index.sound))
 
-    def fall_with_others(self, manifest: Mapping[str, Any]) -> None:
+    def fall_with_others(self, manifest: Manifest) -> None:
         """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet.
 
         Args:
@@ -319,7 +318,7 @@ class Store:
         """
         revocation = self.revocations.reaching(manifest)
         if revocation is not None:
-            standing = self.index.manifest(manifest["digest"]).manifest()
+            standing = self.index.manifest(manifest.digest).manifest()
             self.revocations.add(standing, revocation.reason)
 
     def _entry_of(self, digest: str) -> SpecEntry:
@@ -331,7 +330,7 @@ class Store:
     def intact(self, digest: str) -> bool:
         """Whether manifest and file are there and hash to their names, read anew; a damaged file is moved away."""
         try:
-            sha256 = StoredFile.of(self.index.stored(manifest_key(digest))).sha256
+            sha256 = self.index.stored(manifest_key(digest)).file.sha256
         except (NotFound, CorruptObject):
             return False
         sound = self.blobs.sound(sha256)

@@ -217,7 +217,7 @@ def _described(
         "unit": statement.unit,
         "loss": statement.loss,
         "calibration": {name: document[name] for name in _STATED if name in document},
-        "factors": [{"digest": each.digest, "spec": each.manifest["spec"]} for each in factors],
+        "factors": [{"digest": each.digest, "spec": each.manifest.spec} for each in factors],
         "data": {"examples": statement.examples, "used": statement.used, "users": statement.users},
         "noise": {**noise, "ranks": statement.ranks},
         "others": [{"name": name, "mu": mu} for name, mu in others.items()],

@@ -289,7 +289,7 @@ class _Run:
         """Return a result with the comparison's evidence for a bound, where it has none."""
         if not self.dual or (factorization.dual and factorization.spec.optimize_for is None):
             return factorization
-        solver = factorization.manifest["solver"]
+        solver = factorization.manifest.solver
         solution = Solution(factorization.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
         return Factorization.from_solution(factorization.spec, solution, solver=solver)
 

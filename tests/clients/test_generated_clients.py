@@ -14,7 +14,7 @@ import pytest
 from servers import LiveService, serving
 
 from factorize.checker.check import check_factor_file
-from factorize.format.manifest import check_manifest
+from factorize.format.manifest import Manifest
 
 PREFIX = {"workload": {"kind": "prefix", "n": 6}}
 MOMENTUM = {
@@ -52,7 +52,7 @@ def generated(folder: Path, module: str, *arguments: str) -> str:
 
 def check_file(data: bytes, manifest: Any) -> None:
     """Check a download against its manifest and its own claims."""
-    check_manifest(manifest)
+    Manifest.checked(manifest)
     assert hashlib.sha256(data).hexdigest() == manifest["files"][0]["sha256"]
     found = check_factor_file(data)
     assert found.supported, found.failed

@@ -18,7 +18,7 @@ from specs import claimed, spec_of
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factor_file import from_tensors
 from factorize.factorization import Factorization
-from factorize.format.manifest import manifest_digest
+from factorize.format.manifest import Manifest, manifest_digest
 from factorize.solution import Outcome
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import describe
@@ -57,7 +57,7 @@ def test_further_matrices_that_there_are_not_or_that_would_not_fit(made: Factori
     with pytest.raises(InvalidParameter, match="'D'"):
         made.with_matrices(["D"])  # type: ignore[list-item]  # a caller's mistake, on purpose
     spec = spec_of({"kind": "schedule", "n": 16_385, "learning_rates": {"kind": "cosine_to_last"}}, "identity")
-    manifest = {"spec": spec.document(), "matrices": {"C": {"shape": [16_385, 16_385]}}}
+    manifest = Manifest(spec=spec.document(), matrices={"C": {"shape": [16_385, 16_385]}})
     huge = Factorization(spec, ToeplitzMatrix(np.array([1.0]), 16_385), {}, manifest)
     with pytest.raises(TooLarge, match="stream its rows"):
         huge.with_matrices(["B"])
@@ -101,7 +101,7 @@ def test_rows_of_an_inverse_beyond_double_precision_are_refused() -> None:
         spec_of(3, "toeplitz"),
         ToeplitzMatrix(np.array([1e-200, 1.0, 0.0]), 3),
         {},
-        {"matrices": {"C": {"shape": [3, 3]}}},
+        Manifest(matrices={"C": {"shape": [3, 3]}}),
     )
     assert found.rows("C", 0, 3)[0, 0] == 1e-200
     assert found.rows("C_inv", 0, 1)[0, 0] == pytest.approx(1e200)

@@ -19,6 +19,7 @@ from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.factor_file import cast, load, round_down
 from factorize.factorization import Factorization
+from factorize.format.manifest import Manifest
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 from factorize.structures.dense import DenseMatrix
@@ -174,7 +175,7 @@ def test_a_service_that_answers_with_another_cast(live_service: LiveService, mon
     for answer in (base, wrong, narrow):
         monkeypatch.setattr(client, "_call", lambda *_, answer=answer: answer)
         with pytest.raises(CorruptObject, match="in float32"):
-            client._rounded(base, "float32")
+            client._rounded(Manifest.checked(base), "float32")
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -165,10 +165,10 @@ def test_a_worker_that_has_solved_others_writes_the_same_bytes(tmp_path: Path) -
 def without_seconds(data: bytes) -> tuple[bytes, dict[str, Any]]:
     """The tensors of a factor file, and its manifest without how long the solve took."""
     from factorize.format.container import Container
-    from factorize.format.reading import read_manifest
+    from factorize.format.manifest import Manifest
 
     container = Container(data)
-    manifest = read_manifest(container)
+    manifest = Manifest.read(container)
     manifest["solver"] = {name: value for name, value in manifest["solver"].items() if name != "seconds"}
     manifest.pop("digest")
     return b"".join(container.read(name).tobytes() for name in container.names), manifest

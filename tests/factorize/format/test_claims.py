@@ -14,6 +14,7 @@ from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.factor_file import load as load_whole
 from factorize.format.claims import Sensitivity, differing
 from factorize.format.factors import CertifiedFactors, certified
+from factorize.format.manifest import Manifest
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
@@ -57,9 +58,9 @@ def test_factors_of_a_manifest_without_a_claim_are_refused() -> None:
     """Which claims are none stands in test_description.py."""
     manifest = load(FILES[0]).manifest
     stated = manifest["certificate"]["sensitivity"] | {"participation": {"kind": "min_sep", "min_sep": 2}}
-    forged = manifest | {"certificate": manifest["certificate"] | {"sensitivity": stated}}
+    forged = Manifest(manifest, certificate=manifest.certificate | {"sensitivity": stated})
     for read in (Sensitivity.of, Factors):
         with pytest.raises(CorruptObject, match="do not use it"):
             read(forged)
         with pytest.raises(CorruptObject, match="states no sensitivity"):
-            read(manifest | {"certificate": {}})
+            read(Manifest(manifest, certificate={}))

@@ -22,8 +22,8 @@ from factorize.format.description import (
     named_tensors,
     sides_of,
 )
-from factorize.format.manifest import StoredFile, check_manifest, manifest_digest
-from factorize.format.reading import evidence_of, matrix_of, read_manifest
+from factorize.format.manifest import Manifest, StoredFile, manifest_digest
+from factorize.format.reading import evidence_of, matrix_of
 
 N = 4
 
@@ -52,7 +52,7 @@ def test_its_digest_leaves_out_what_varies_and_nothing_else(manifest: dict[str, 
 
 def test_what_disagrees_with_itself_is_refused(manifest: dict[str, Any]) -> None:
     manifest = resealed(manifest)
-    check_manifest(manifest)
+    Manifest.checked(manifest)
     other = {**manifest, "spec_digest": "0" * 64}
     wrong: list[tuple[dict[str, Any], str]] = [
         ({**manifest, "schema": 2}, "schema 2 is not 1"),
@@ -65,14 +65,14 @@ def test_what_disagrees_with_itself_is_refused(manifest: dict[str, Any]) -> None
     ]
     for changed_manifest, message in wrong:
         with pytest.raises(CorruptObject, match=message):
-            check_manifest(changed_manifest)
+            Manifest.checked(changed_manifest)
 
 
 def test_the_length_of_a_file_is_a_positive_integer() -> None:
     for length in (0, -1, 1.0, True, "9" * 99):
         with pytest.raises(CorruptObject, match="the length is an integer > 0"):
-            StoredFile.of({"files": [{"sha256": "0" * 64, "bytes": length}]})
-    assert StoredFile.of({"files": [{"sha256": "0" * 64, "bytes": 1}]}) == StoredFile("0" * 64, 1)
+            _ = Manifest({"files": [{"sha256": "0" * 64, "bytes": length}]}).file
+    assert Manifest({"files": [{"sha256": "0" * 64, "bytes": 1}]}).file == StoredFile("0" * 64, 1)
 
 
 @pytest.mark.parametrize("shape", ["44", None, [4], [4, 4, 4], [0, 4], [4, 0], [4, 4.0], [True, 4], ["unbounded", 4]])
@@ -142,7 +142,7 @@ def resealed(manifest: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(("path", "value", "message"), WRONG)
 def test_what_is_refused(manifest: dict[str, Any], path: str, value: Any, message: str) -> None:
     with pytest.raises(CorruptObject) as refusal:
-        check_manifest(resealed(changed(manifest, path, value)))
+        Manifest.checked(resealed(changed(manifest, path, value)))
     assert message in str(refusal.value)
 
 
@@ -155,14 +155,14 @@ def test_fields_are_those_that_a_reader_knows(manifest: dict[str, Any], place: s
     given = at(manifest, inner)
     given["privacy"] = {"epsilon": 0.01}
     with pytest.raises(CorruptObject, match="'privacy' that is missing or unknown"):
-        check_manifest(resealed(manifest))
+        Manifest.checked(resealed(manifest))
     del given["privacy"]
-    check_manifest(resealed(manifest))
+    Manifest.checked(resealed(manifest))
     for name in ("mechanism",) if place == "solver" else set(given) - {"spec", "spec_digest", "digest"}:
         with pytest.raises(
             CorruptObject, match=f"{name}' that is missing or unknown|not a manifest: KeyError: '{name}'"
         ):
-            check_manifest(resealed(changed(manifest, (*inner, name), MISSING)))
+            Manifest.checked(resealed(changed(manifest, (*inner, name), MISSING)))
 
 
 def test_no_matrix_beside_one_without_end(manifest: dict[str, Any]) -> None:
@@ -222,16 +222,16 @@ class TestReading:
     def test_manifests(self, manifest: dict[str, Any]) -> None:
         manifest["digest"] = manifest_digest(manifest)
         text, names = canonical_json(manifest).decode(), tuple(named_tensors(manifest))
-        assert read_manifest(self.stated(text, names)) == manifest
-        assert read_manifest(self.stated(text, names[::-1])) == manifest
+        assert Manifest.read(self.stated(text, names)) == manifest
+        assert Manifest.read(self.stated(text, names[::-1])) == manifest
         with pytest.raises(CorruptObject, match=r"do not have the same tensors: \['a', 'b', 'c'\]; it is not a factor"):
-            read_manifest(self.stated(text, (*names, "d", "c", "b", "a")))
+            Manifest.read(self.stated(text, (*names, "d", "c", "b", "a")))
         with pytest.raises(CorruptObject, match="not a factor file: the manifest is not JSON: "):
-            read_manifest(self.stated("{"))
+            Manifest.read(self.stated("{"))
         with pytest.raises(CorruptObject, match="not a factor file: the manifest is no object"):
-            read_manifest(self.stated("[]"))
+            Manifest.read(self.stated("[]"))
         with pytest.raises(CorruptObject, match="hash to its own digest"):
-            read_manifest(self.stated(canonical_json({**manifest, "more": 1}).decode(), names))
+            Manifest.read(self.stated(canonical_json({**manifest, "more": 1}).decode(), names))
 
     def test_matrices(self, file: Any, manifest: dict[str, Any]) -> None:
         tensors = file[1]

@@ -13,6 +13,7 @@ from factorize import any_factors
 from factorize.client import Factors, load
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.factorization import Factorization
+from factorize.format.manifest import Manifest
 from factorize.format.portrait import sentences, svg, thinned
 
 
@@ -109,7 +110,7 @@ def test_a_notebook_shows_the_certificate_in_words_and_a_picture(whole: Factoriz
 def test_words_say_a_bound_a_stop_and_no_bound(whole: Factorization) -> None:
     stated = {**whole.manifest["certificate"], "lower_bound": None, "relative_gap": None, "converged": False}
     stated["sensitivity"] = {**stated["sensitivity"], "kind": "upper_bound"}
-    told = " ".join(sentences({**whole.manifest, "certificate": stated}))
+    told = " ".join(sentences(Manifest(whole.manifest, certificate=stated)))
     assert "an upper bound (rule" in told and "No lower bound is known" in told and "before the tolerance" in told
 
 
@@ -122,7 +123,7 @@ def test_a_picture_is_dark_where_entries_are_large() -> None:
 class Diagonal:
     """A unit matrix of 600 steps."""
 
-    manifest = {"matrices": {"C": {"shape": [600, 600]}}, "spec": {"workload": {"kind": "prefix", "n": 600}}}
+    manifest = Manifest(matrices={"C": {"shape": [600, 600]}}, spec={"workload": {"kind": "prefix", "n": 600}})
 
     def rows(self, matrix: str, start: int, stop: int) -> np.ndarray:
         assert stop == start + 1, "more than one row of a long matrix at a time"

@@ -15,7 +15,6 @@ from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, toeplitz
 
 from factorize.errors import NotFound
-from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.fsck import ERRORS, fsck
 from factorize.storage.gc import gc
@@ -38,7 +37,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def file_of(store: Store) -> Path:
-    return path_of(store, blob_key(StoredFile.of(store.manifest(PUT.digest)).sha256))
+    return path_of(store, blob_key(store.manifest(PUT.digest).file.sha256))
 
 
 def entry_of(store: Store, which: int = 1) -> Path:
@@ -284,7 +283,7 @@ def test_what_is_published_during_the_check_is_no_error(tmp_path, store):
         """Shows the store as it was before the last put to the first listings of manifests and blobs."""
 
         def list(self, path: Path) -> list[str]:
-            hidden = {late.digest, StoredFile.of(store.manifest(late.digest)).sha256 if self.hide_file else ""}
+            hidden = {late.digest, store.manifest(late.digest).file.sha256 if self.hide_file else ""}
             return [name for name in super().list(path) if name.removesuffix(".json") not in hidden]
 
         hide_file = False

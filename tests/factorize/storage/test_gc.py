@@ -17,7 +17,6 @@ from store_cases import factorization, flip, path_of, toeplitz
 
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
 from factorize.factor_file import cast
-from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import GRACE_SECONDS, Removed, gc
@@ -109,7 +108,7 @@ def test_a_damaged_manifest_protects_every_blob(store):
     manifest = store.put(factorization(4))
     key = manifest_key(manifest["digest"])
     flip(path_of(store, key), 77)
-    age(store, blob_key(StoredFile.of(manifest).sha256), 100 * DAY)
+    age(store, blob_key(manifest.file.sha256), 100 * DAY)
     found = gc(store)
     assert not found.removals and found.damaged == (key,)
     with pytest.raises(NotFound, match="damaged"):
@@ -165,7 +164,7 @@ def test_a_revocation_outlives_what_it_revokes(store):
     manifest = store.put(factorization(4))
     store.revoke(manifest["digest"], "wrong")
     gc(store, delete=[manifest["digest"]], grace_seconds=0)
-    for ask in (lambda: store.manifest(manifest["digest"]), lambda: store.blob(StoredFile.of(manifest).sha256)):
+    for ask in (lambda: store.manifest(manifest["digest"]), lambda: store.blob(manifest.file.sha256)):
         with pytest.raises(Revoked):
             ask()
     before = everything(store)
@@ -273,7 +272,7 @@ def test_a_file_that_another_manifest_names_too_stays(store):
     store.objects.publish((manifest_key(twin.digest), sealed, lambda: True))
     found = gc(store, delete=[first["digest"]])
     assert [kind for kind, _ in removed(found)] == ["entry", "entry", "manifest"]
-    assert store.blob(StoredFile.of(first).sha256).size
+    assert store.blob(first.file.sha256).size
 
 
 def test_a_manifest_that_goes_while_it_is_read_is_no_damage(store, monkeypatch):

@@ -19,7 +19,7 @@ from factorize.client import fetch
 from factorize.encoding import json_digest
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError
 from factorize.factor_file import cast
-from factorize.format.manifest import StoredFile, manifest_digest
+from factorize.format.manifest import manifest_digest
 from factorize.storage.fsck import fsck
 from factorize.storage.medium.files import Files
 from factorize.storage.records import manifest_key, seal
@@ -49,7 +49,7 @@ def kinds(store: Store) -> list[str]:
 def test_every_name_of_it_answers_with_the_reason(store):
     manifest = store.put(factorization(4))
     other = store.put(factorization(5))
-    digest, file = manifest["digest"], StoredFile.of(manifest).sha256
+    digest, file = manifest["digest"], manifest.file.sha256
     (revoked,) = store.revoke(digest, f"  {REASON} ")
     assert (revoked.digest, revoked.file, revoked.reason) == (digest, file, REASON)
     for reading in (store, open_store(store.url)):
@@ -230,7 +230,7 @@ def test_only_what_is_there_can_be_revoked(store):
 def test_no_flipped_bit_lifts_a_revocation(store):
     manifest = store.put(factorization(4))
     store.revoke(manifest["digest"], REASON)
-    for name in (manifest["digest"], StoredFile.of(manifest).sha256):
+    for name in (manifest["digest"], manifest.file.sha256):
         path = path_of(store, revocation_key(name))
         for bit in range(0, 8 * path.stat().st_size, 3):  # in turn each of the eight of a byte
             flip(path, bit)

@@ -15,7 +15,6 @@ from store_cases import factorization, flip, overwrite, path_of, put_checked
 from factorize import factor_file
 from factorize.encoding import canonical_json, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
-from factorize.format.manifest import StoredFile
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.index import Index
@@ -32,7 +31,7 @@ def quarantined(store: Store) -> list[str]:
 
 
 def file_key(manifest: dict) -> str:
-    return blob_key(StoredFile.of(manifest).sha256)
+    return blob_key(manifest.file.sha256)
 
 
 def replace(store: Store, key: str, record: dict) -> None:
@@ -91,7 +90,7 @@ def test_a_bit_flip_in_any_file_of_a_small_artifact_is_found(tmp_path):
     """One bit of each 11, some 3,600: each is refused by the reader of that file, and fsck sees those that it is shown."""
     store = open_store(tmp_path)
     put = factorization(1)
-    name = StoredFile.of(store.put(put)).sha256
+    name = store.put(put).file.sha256
     readers = {
         MARKER: lambda: store.check_format(create=False),
         "blobs": lambda: Blobs(store.objects).open(name),

@@ -22,7 +22,7 @@ from factorize.encoding import sha256
 from factorize.errors import NotFound, Revoked, StoreUnavailable
 from factorize.factorization import Factorization
 from factorize.format.container import Container
-from factorize.format.reading import read_manifest
+from factorize.format.manifest import Manifest
 from factorize.spec import parse_spec
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
@@ -45,7 +45,7 @@ SECOND = factorization(3, strategy=toeplitz(3))
 
 def believed(path: Path) -> dict[str, str]:
     """A check that finds nothing wrong; beside it, files are synced."""
-    return {"digest": read_manifest(Container(path))["digest"], "sha256": sha256(path.read_bytes())}
+    return {"digest": Manifest.read(Container(path))["digest"], "sha256": sha256(path.read_bytes())}
 
 
 ACTIONS: dict[str, Callable[[Store], object]] = {

@@ -30,6 +30,7 @@ from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.factorization import Factorization
+from factorize.format.manifest import Manifest
 from factorize.privacy import Adjacency, check_own
 from factorize.training.audited import AuditedBatches
 from factorize.training.bin_draws import (
@@ -471,7 +472,7 @@ def test_a_claim_is_for_one_factorization(tmp_path):
     made = solved(6, "identity")
     scale = calibrate_bins(made, epsilon=4.0, delta=1e-5, method="deterministic")
     check_own(scale, made)
-    other = Factorization(made.spec, made.strategy, made.dual, made.manifest | {"digest": "0" * 64})
+    other = Factorization(made.spec, made.strategy, made.dual, Manifest(made.manifest, digest="0" * 64))
     with pytest.raises(InvalidParameter, match="counts on all of C"):
         check_own(scale, other)
     made.save(tmp_path / "factors.safetensors")
