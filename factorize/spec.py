@@ -206,13 +206,18 @@ def _part(found: list[Violation], pointer: str, step: Any) -> Any:
 
 
 def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
-    """Return what is to be known of what solvers have chosen: what dense noise costs, and what C is optimised for.
+    """Return what is to be known of an answer: what dense noise costs, what C is optimised for, what errors are of.
 
     Args:
         asked: the spec as it was asked.
         chosen: the same with its mechanism, and another workload to optimise for, where it needs one.
         instead: see `dense_note`.
     """
+    if asked.workload.kind == "adam" and "output" not in asked.workload.model_fields_set:
+        return [
+            "errors are those of Adam's averages of gradients, its output `moment`; ask for the output `iterate` "
+            "(--released iterate) for what they move, which is an estimate: as if what Adam divides by stayed the same"
+        ]
     if chosen.optimize_for is not None and asked.optimize_for is None:
         own, easier = describe_part(asked.workload.document()), describe_part(chosen.optimize_for.document())
         return [

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 PANEL = "The spec in words: a workload, and"
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
 _HELP = {"--help", "-h"}
+_OTHER_FLAGS = {"output": "--released"}
+"""Of fields of specs that are called as an option of all commands."""
+_FIELDS = {flag: name for name, flag in _OTHER_FLAGS.items()}
 
 
 class SpecCommand(typer.core.TyperCommand):
@@ -59,7 +62,8 @@ class SpecCommand(typer.core.TyperCommand):
             from factorize.plain_data.words import words_of
 
             own = {flag: parameter for parameter in parameters for flag in parameter.opts}
-            words = [named[0] for named in words_of(_class_at(self.words)).values() if _flag(named[0].name) not in own]
+            named = (one[0] for one in words_of(_class_at(self.words)).values())
+            words = [word for word in named if _word_flag(word.name) not in own]
             parameters = parameters + [_option(own["--store"], word) for word in words]
         return parameters
 
@@ -97,7 +101,7 @@ class SpecCommand(typer.core.TyperCommand):
                 if flag in own and not equals and not own[flag].is_flag:
                     left += [value for value in [next(rest, None)] if value is not None]
             else:
-                taken[flag[2:].replace("-", "_")] = value if equals else next(rest, None)
+                taken[_FIELDS.get(flag, flag[2:].replace("-", "_"))] = value if equals else next(rest, None)
         return taken, left, len(left) if taken and not said else place
 
 
@@ -125,7 +129,7 @@ def _option(pattern: Any, word: Word) -> Any:
     from factorize.plain_data.fields import literals_in, takes_numbers
 
     option = copy.copy(pattern)
-    option.name, option.opts, option.rich_help_panel = word.name, [_flag(word.name)], PANEL
+    option.name, option.opts, option.rich_help_panel = word.name, [_word_flag(word.name)], PANEL
     values = word.parts or tuple(dict.fromkeys(text for one in word.annotations for text in literals_in(one)))
     option.metavar = "KIND" if word.parts else "VALUE"
     owner = ".".join(word.path) or "the spec"
@@ -243,6 +247,10 @@ def _about(model: Any) -> dict[str, str]:
         words = re.sub(r"`(\w+)`", lambda word: _flag(word[1]) if word[1] in model.model_fields else word[1], text)
         meanings.setdefault(name, " ".join((words[0].upper() + words[1:] if text[0] != "`" else words).split()))
     return meanings
+
+
+def _word_flag(name: str) -> str:
+    return _OTHER_FLAGS.get(name, _flag(name))
 
 
 def _flag(name: str) -> str:

@@ -28,6 +28,12 @@ class TestWords:
         done = within(*given, "--mechanism", "identity")
         assert done.json()["spec"]["mechanism"] == {"kind": "identity"} and not done.json()["known"]
 
+    def test_what_a_workload_releases_is_no_form_of_the_answer(self, within: CommandLine) -> None:
+        words = ("spec", "show", "adam", "--n", 8, "--beta", 0.9, "--output", "json")
+        for released in ("moment", "iterate"):
+            assert within(*words, "--released", released).json()["workload"]["output"] == released
+        assert "--released " in within("solve", "prefix", "--help").out
+
     def test_a_file_of_that_name_is_a_file(self, within: CommandLine, tmp_path: Path) -> None:
         (tmp_path / "prefix").write_text(spec_text(5))
         assert json.loads(within("spec", "show", "prefix").out)["workload"]["n"] == 5
