@@ -75,6 +75,30 @@ JOBS: tuple[dict[str, Any], ...] = (
         "objective": {"kind": "lambda_tau", "tau": 640},
     },
     {"examples": 60_000, "batch_size": 1000, "epochs": 30, "epsilon": 3.0},
+    *(
+        {"examples": bins * 100, "batch_size": 100, "epochs": epochs, "epsilon": epsilon}
+        for bins, epochs in ((16, 4), (16, 32), (50, 2), (50, 12), (200, 1), (200, 6))
+        for epsilon in (1.0, 4.0, 10.0)
+    ),
+    *(
+        {"examples": bins * 100, "batch_size": 100, "epochs": epochs, "epsilon": 4.0, **more}
+        for bins, epochs in ((30, 3), (80, 8))
+        for more in (
+            {"workload": {**MOMENTUM, "learning_rates": COSINE}},
+            {"workload": {"kind": "schedule", "learning_rates": COSINE}},
+            {"workload": {"kind": "momentum", "momentum": 0.95}, "memory": [1]},
+            {"workload": WARM, "memory": [2]},
+            {"samplings": FIXED, "memory": [2]},
+            {"samplings": FIXED, "workload": MOMENTUM},
+            {"objective": {"kind": "lambda_tau", "tau": 60}},
+        )
+    ),
+    {"examples": 100_000, "batch_size": 100, "epochs": 1, "epsilon": 1.0},
+    {"examples": 100_000, "batch_size": 100, "epochs": 1, "epsilon": 6.0, "memory": [1]},
+    {"examples": 100_000, "batch_size": 100, "epochs": 2, "epsilon": 1.0},
+    {"examples": 100_000, "batch_size": 100, "epochs": 2, "epsilon": 8.0, "memory": [1]},
+    {"examples": 100_000, "batch_size": 100, "epochs": 2, "epsilon": 3.0, "samplings": FIXED},
+    {"examples": 40_000, "batch_size": 100, "epochs": 4, "epsilon": 2.0},
 )
 
 

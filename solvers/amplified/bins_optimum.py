@@ -43,8 +43,9 @@ _ROUNDS = 12
 _STEPS = 50  # of L-BFGS in a round
 QUICK_TOLERANCE = 1e-2
 """From here on one start, from a table where it has one, is improved in a few steps of few samples."""
-_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS, _QUICK_FITS = 2048, 2, 20, 6
+_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS, _QUICK_FITS = 2048, 4, 20, 6
 _QUICK_BINS = 256  # above, as much less is fitted
+_QUICK_CLOSE = 2e-3  # relative, of sigma
 _GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate sees
 _BACKTRACKS = 6
 _FORMS = 8  # that are kept
@@ -98,7 +99,7 @@ def supports(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: 150 evaluations of 8192 samples, ten tables of their pairs, and those of the loss.
 
-    A quick search has 60 evaluations of fewer samples, four tables and two rounds.
+    A quick search has 120 evaluations of fewer samples, eight tables and four rounds.
     The search holds each of the last forms D as it was found, in their stack, and summed along its diagonals.
     """
     assert spec.sampling is not None
@@ -106,7 +107,7 @@ def estimate(spec: Spec) -> Estimate:
     squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
     quick = is_quick(spec)
-    evaluations, tables, samples = (60, 4, _QUICK_SAMPLES) if quick else (150, 10, SAMPLES)
+    evaluations, tables, samples = (120, 8, _QUICK_SAMPLES) if quick else (150, 10, SAMPLES)
     steps = _QUICK_ROUNDS * _QUICK_STEPS if quick else _ROUNDS * 60
     sampled = evaluations * 14.0 * samples * bins * 40 + tables * 4.0 * samples * bins**2
     return estimate_of(
@@ -257,7 +258,10 @@ class _Search:
 
     def _at(self, column: Array, seed: int, forms: Array | None, samples: int) -> Amplified:
         gram = gram_of_column(np.pad(np.abs(column), (0, self.family.n - len(column))), self.bins)
-        return amplified(gram, self.family.n, self.sampling, seed=seed, forms=forms, samples=samples)
+        tolerance = _QUICK_CLOSE if self.quick else None
+        return amplified(
+            gram, self.family.n, self.sampling, seed=seed, forms=forms, samples=samples, tolerance=tolerance
+        )
 
     def _descend(self, start: Array, forms: Array) -> Array:
         from scipy.optimize import minimize

@@ -130,6 +130,7 @@ def amplified(
     seed: int,
     forms: Array | None = None,
     samples: int = SAMPLES,
+    tolerance: float | None = None,
 ) -> Amplified:
     """Return sigma and D of a strategy by the star sampler.
 
@@ -140,12 +141,13 @@ def amplified(
         seed: of the common random numbers; an estimate chooses C and proves nothing.
         forms: of strategies near by, shape (forms, b, b): the largest one says what sigma may be.
         samples: of the estimate, at most.
+        tolerance: relative, of sigma; by default far below the estimate's own error.
     """
     held = BinGram(gram, n)
     estimate = StarEstimate(held, seed=seed, samples=min(samples, usual_samples(held.bins)))
     near = None if forms is None else math.sqrt(float(np.einsum("fij,ij->f", forms, gram).max()))
     with np.errstate(all="ignore"):
-        multiplier = estimate.sigma(sampling.epsilon, sampling.delta, near=near)
+        multiplier = estimate.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=tolerance)
     if not _LEAST * held.sensitivity < multiplier < math.inf:
         raise SolveFailed(f"the estimate lost sigma at epsilon={sampling.epsilon:g}: {multiplier:g} is no noise")
     form = estimate.pair_weights(multiplier, sampling.epsilon, width=_WIDTH)

@@ -67,7 +67,7 @@ _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
-_LEAD, _LEAST_LEAD = 2.0, 2.0  # times the time for all, that a lead may take by its estimate, and at least so long
+_LEAD, _LEAST_LEAD = 3.0, 3.0  # times the time for all, that a lead may take by its estimate, and at least so long
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 CompareCallback = Callable[[CompareProgress], None]
