@@ -29,6 +29,7 @@ from distributed import Client, Worker, get_worker
 from distributed.comm import tcp
 from distributed.comm.core import CommClosedError
 from distributed.comm.registry import backends
+from distributed.protocol.utils import host_array
 from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 
@@ -120,9 +121,17 @@ for _scheme, _comm, _connector, _backend in (
     backends[f"{PREFIX}{_scheme}"] = type(_backend.__name__, (_backend,), {"_connector_class": _plain})()
 
 
+def _bounded_array(size: int) -> Any:
+    """Make room for a frame that is announced to a worker, which gets specs, and none of a result's size."""
+    if size > LARGEST_MESSAGE:
+        raise ValueError(f"a frame of {size} bytes, and the limit is {LARGEST_MESSAGE}")
+    return host_array(size)
+
+
 def configure() -> None:
-    """Quieten dask and leave out what is not needed. Sends nothing anywhere."""
+    """Quieten dask, bound what it reads, and leave out what is not needed. Sends nothing anywhere."""
     dask.config.set(_SETTINGS)
+    tcp.host_array = _bounded_array
     logging.getLogger("distributed").setLevel(logging.WARNING)
     adopt_dask()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from typing import Any
 
 import pytest
 from certificates import authority_with, certificate
+from distributed.comm import listen
 from ports import free_ports
 from scheduler_attacker import Bomb
 from servers import Client
 
+from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import plain
 from factorize.api.jobs.job import SolveEnding
 from factorize.api.workers.ending import Ending
@@ -146,3 +149,16 @@ def test_a_connection_is_ended_as_dask_ends_it() -> None:
     for scheme, comm in (("tcp", tcp.TCP), ("tls", tcp.TLS)):
         plain_comm = backends[f"{dask_cluster.PREFIX}{scheme}"]._connector_class.comm_class
         assert issubclass(plain_comm, comm) and plain_comm.abort is comm.abort
+
+
+def test_a_worker_makes_no_room_for_a_frame_beyond_the_limit() -> None:
+    async def announce() -> bytes:
+        dask_cluster.configure()
+        async with listen("tcp://127.0.0.1:0", lambda comm: comm.read()) as listener:
+            reader, writer = await asyncio.open_connection(*listener.get_host_port())
+            writer.write(struct.pack("<Q", 1 << 33))
+            before = await asyncio.wait_for(reader.read(), 10)  # ends where the connection is closed
+            writer.close()
+            return before
+
+    assert len(asyncio.run(announce())) < 1000
