@@ -16,12 +16,22 @@ from servers import LiveService, serving
 
 from factorize.api.access.caller import read_token
 from factorize.api.access.key_register import KeyRequest
+from factorize.format.labels import name_schedule
+from factorize.workloads.schedules import Cosine, CosineToLast, LinearCooldown, Step, WarmupCosine, explicit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = {"workload": {"kind": "prefix", "n": 24}, "mechanism": {"kind": "square_root"}}
 PAGES = "compose results recommend recommend/fleet compare key documentation nothing".split()
+NAMED_SCHEDULES = [
+    (Cosine(kind="cosine"), "cosine"),
+    (Cosine(kind="cosine", final=0.1), "cosine(final=0.1)"),
+    (CosineToLast(kind="cosine_to_last"), "cosine_to_last"),
+    (WarmupCosine(kind="warmup_cosine", warmup=4, final=0.05), "warmup_cosine(warmup=4, final=0.05)"),
+    (LinearCooldown(kind="linear_cooldown", steps=10), "linear_cooldown(steps=10)"),
+    (Step(kind="step", every=8, factor=0.5), "step(every=8, factor=0.5)"),
+]
 PHONE = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
 
 
@@ -58,6 +68,14 @@ def test_a_spec_is_composed_solved_and_cancelled(browser: Browser, slow_service:
         slow_service.go()
         page.get_by_role("heading", name="Certificate").wait_for()
         assert slow_service.get(f"/v1/factorizations/{digest}").json()["digest"] in page.content()
+
+
+def test_schedules_keep_their_names(view: Watched) -> None:
+    view.go("recommend")
+    lists = [explicit(asked, 40) for asked, _ in NAMED_SCHEDULES] + [[0.5, 1.0, 0.25, 0.0, 0.0], [1.0] * 9]
+    named = "rates => import('/page/formats.js').then(module => rates.map(module.schedule))"
+    assert view.page.evaluate(named, lists) == [*(name for _, name in NAMED_SCHEDULES), None, None]
+    assert [name_schedule(rates) for rates in lists] == [*(name for _, name in NAMED_SCHEDULES), None, None]
 
 
 def test_what_is_wrong_stands_at_its_field(view: Watched) -> None:

@@ -5,9 +5,9 @@ import { button, el } from "./dom.js";
 import { seconds } from "./formats.js";
 import { SchemaForm } from "./schemaform.js";
 
-/** Show `intro`, the form, and below it what `draw` makes of the answer. `draft` is {value}, kept for the next time. */
-export async function askForm(main, { intro, schema, id, seldom, draft, path, text, draw, signal }) {
-  const form = new SchemaForm(await schemas(), schema, { id, seldom });
+/** Show `intro`, the form, and below it what `draw` makes of the answer. `draft` is {value}, kept for the next time; `options` are the form's. */
+export async function askForm(main, { intro, schema, draft, path, text, draw, signal, ...options }) {
+  const form = new SchemaForm(await schemas(), schema, options);
   form.write(draft.value);
   const answer = el("div", { "aria-live": "polite" });
   const go = el("button", { type: "submit", class: "primary" }, text);

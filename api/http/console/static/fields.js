@@ -59,7 +59,7 @@ function row(form, path, label, control, hint, inline = false) {
 }
 
 /** Limits from here on are guards that nobody reaches, and are not shown. */
-const UNREACHED = 1e9;
+const UNREACHED = 1e6;
 
 function limits(schemas) {
   const words = { minimum: "at least", exclusiveMinimum: "above", maximum: "at most", exclusiveMaximum: "below" };
@@ -145,7 +145,7 @@ export function object(form, schema, path, label) {
   const needed = new Set(schema.required ?? []);
   const names = Object.keys(schema.properties).filter((name) => name !== "kind");
   names.sort((a, b) => Number(needed.has(b)) - Number(needed.has(a)));
-  const fields = names.map((name) => [name, field(form, schema.properties[name], `${path}/${name}`, name.replaceAll("_", " "), !needed.has(name) && preset(schema.properties[name]) === undefined)]);
+  const fields = names.map((name) => [name, field(form, schema.properties[name], `${path}/${name}`, form.labels[name] ?? name.replaceAll("_", " "), !needed.has(name) && preset(schema.properties[name]) === undefined)]);
   const kind = schema.properties.kind?.const;
   const nodes = fields.map(([, inner]) => inner.node);
   const read = () => {
@@ -158,14 +158,14 @@ export function object(form, schema, path, label) {
 }
 
 function choice(form, path, label, kinds, preset) {
-  const control = el("select", {}, kinds.map((kind) => el("option", { value: kind.label }, kind.label)));
+  const control = el("select", {}, kinds.map((kind) => el("option", { value: kind.label }, (kind.schema === null && form.nothing[path]) || kind.label)));
   const body = el("div", { class: "body" });
   const hint = el("p", { class: "hint", id: `${form.idOf(path)}-hint` });
   let inner = null;
   const show = () => {
     const { schema } = kinds.find((kind) => kind.label === control.value);
     form.forget(`${path}/`);
-    hint.textContent = (schema?.description ?? "").split("\n")[0];
+    hint.textContent = (schema?.description ?? "").split("\n")[0].replaceAll("`", "");
     if (schema === null) inner = null;
     else if (schema.type === "object") inner = object(form, schema, path, "");
     else inner = field(form, schema, `${path}/items`, `${label} as a list`);

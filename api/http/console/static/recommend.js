@@ -32,7 +32,9 @@ export async function recommendPage(main, { signal, name }) {
     el("p", {}, el("a", { href: other[0] }, other[1])),
   ];
   const seldom = ["check_in", "offline", "objective", "samplings", "parameters", "seconds"];
-  await askForm(main, { intro, schema, id: "recommend", seldom, draft, path, text: "Recommend", draw: advice, signal });
+  const labels = { workload: "optimizer" };
+  const nothing = { "/workload": "SGD with a constant learning rate (running sums)", "/workload/learning_rates": "constant" };
+  await askForm(main, { intro, schema, id: "recommend", seldom, labels, nothing, draft, path, text: "Recommend", draw: advice, signal });
 }
 
 function advice(found) {

@@ -3,13 +3,18 @@
 import { details, el } from "./dom.js";
 import { object } from "./fields.js";
 
-/** A form. `changed` is called after each change; the fields of `seldom` are in a box that is opened on request. */
+/**
+ * A form. `changed` is called after each change; the fields of `seldom` are in a box that is opened on request.
+ * `labels` name fields in other words than the schema's, and `nothing` says what a choice is where none is made, by its pointer.
+ */
 export class SchemaForm {
-  constructor(schemas, name, { id, changed = () => {}, seldom = [] }) {
+  constructor(schemas, name, { id, changed = () => {}, seldom = [], labels = {}, nothing = {} }) {
     this.schemas = schemas;
     this.controls = new Map();
     this.id = id;
     this.changed = changed;
+    this.labels = labels;
+    this.nothing = nothing;
     this.field = object(this, schemas[name], "", "");
     const rest = seldom.map((key) => this.field.parts[key]).filter(Boolean);
     this.node = el("div", {}, this.field.node, rest.length ? details("More fields", el("div", { class: "group" }, rest)) : null);
