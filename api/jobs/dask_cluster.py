@@ -131,7 +131,7 @@ def _bounded_array(size: int) -> Any:
 def configure() -> None:
     """Quieten dask, bound what it reads, and leave out what is not needed. Sends nothing anywhere."""
     dask.config.set(_SETTINGS)
-    tcp.host_array = _bounded_array
+    tcp.host_array = _bounded_array  # type: ignore[attr-defined, assignment]
     logging.getLogger("distributed").setLevel(logging.WARNING)
     adopt_dask()
 
