@@ -4,13 +4,14 @@ An example is clipped by its norm over all parameters, so that row i has to be e
 
 A rounding before the noise is no post-processing: the calibrated sensitivity is that of the exact sum. What is lost in
 float16 or bfloat16, in a norm that float32 adds up (torch's is low by 1e-2 at 7 x 10^7 entries, and by more for some
-strides), or in a matrix product that TF32 makes, lets one example move the sum farther than the clip norm.
+strides), or in a matrix product that TF32 makes, lets one example move the sum farther than the clip norm. What float64
+loses is bounded, and the clip norm is smaller by as much (docs/notes/clipping.md).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,14 @@ import torch
 from factorize.errors import InvalidParameter
 
 _DIGITS = 24  # of float32
-_ENTRIES = 1 << 20  # that are widened at a time
-_SHRUNK = 1 - 2.0**-40  # for the roundings of norms, factors and products in float64
+MAX_WIDENED_ENTRIES = 1 << 18
+"""Entries that are widened at a time on a CPU, 2 MiB, which its caches hold; a GPU takes 64 times as many."""
+MAX_ADDED_EXAMPLES = 512
+"""Examples that are added up at a time: the bound on the roundings grows with the additions that one number is in."""
+SHRUNK = 1 - 2.0**-20
+"""Factor of the clip norm that pays for the roundings of norms, factors and sums (docs/notes/clipping.md)."""
+MAX_ROUNDED_ADDITIONS = 1 << 31
+"""Examples of a step times the additions that each is in, up to which `SHRUNK` pays for the roundings."""
 
 
 def example_rows(parameters: Sequence[tuple[str, Any]], examples: int | None = None) -> list[torch.Tensor]:
@@ -109,10 +116,29 @@ def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
             )
 
 
+def check_roundings(examples: int, parts: int) -> None:
+    """Refuse a sum whose roundings are not paid for.
+
+    Args:
+        examples: of a step.
+        parts: that they came in.
+
+    Raises:
+        InvalidParameter: there are too many.
+    """
+    additions = MAX_ADDED_EXAMPLES + examples // MAX_ADDED_EXAMPLES + parts + 8
+    if examples * additions > MAX_ROUNDED_ADDITIONS:
+        raise InvalidParameter(
+            f"{examples} examples in {parts} parts: the roundings of such a sum may let one of them move it by more "
+            "than the clip norm; take fewer examples in a step, or parts of 1024 (physical_batch_size)",
+            field="batch_size",
+        )
+
+
 def _factors(samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None) -> torch.Tensor:
     """Return what each example's gradient is multiplied by, shape (examples,): 0 where it is not finite."""
     squares = squared_norms(samples)
-    factors = (clip_norm * _SHRUNK / squares.sqrt()).clamp(max=1.0)
+    factors = (clip_norm * SHRUNK / squares.sqrt()).clamp(max=1.0)
     counts = squares.isfinite() if counted is None else squares.isfinite() & counted.to(squares.device)
     return torch.where(counts, factors, torch.zeros_like(factors))
 
@@ -135,29 +161,40 @@ def squared_norms(samples: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _squares(sample: torch.Tensor) -> torch.Tensor:
     """Return the squared norm of each example's gradient by one parameter."""
-    flat = sample.flatten(1) if sample.dim() > 1 else sample[:, None]
-    total = torch.zeros(len(flat), dtype=torch.float64, device=_home(sample.device))
-    for part in flat.split(max(1, _ENTRIES // max(1, len(flat))), dim=1):
-        total += _wide(part).square().sum(dim=1)
+    total = torch.zeros(len(sample), dtype=torch.float64, device=_home(sample.device))
+    for rows, columns, part in _widened(sample):
+        total[rows] += torch.linalg.vector_norm(part, dim=1).square()
     return total
 
 
 def _weighted(sample: torch.Tensor, factors: torch.Tensor, *, squared: bool = False) -> torch.Tensor:
     """Return the sum of factor * gradient, or of its squares.
 
-    Element by element, since torch may make products in TF32 or bfloat16.
+    By products in float64, which torch never makes in TF32 or bfloat16.
     """
-    total = torch.zeros(sample.shape[1:], dtype=torch.float64, device=factors.device)
-    rows = max(1, _ENTRIES // max(1, total.numel()))
-    for part, factor in zip(sample.split(rows), factors.split(rows), strict=True):
-        weight = factor.reshape(-1, *(1,) * total.dim())
-        clipped = (_wide(part) * weight).masked_fill(weight == 0, 0.0)
-        total += (clipped.square() if squared else clipped).sum(dim=0)
-    return total
+    total = torch.zeros(sample.shape[1:].numel(), dtype=torch.float64, device=factors.device)
+    dropped = (factors == 0)[:, None] if not factors.all() else None
+    for rows, columns, part in _widened(sample):
+        if dropped is not None:
+            part.masked_fill_(dropped[rows], 0.0)  # its gradient may be NaN
+        if squared:
+            total[columns].addmv_(part.square_().T, factors[rows].square())
+        else:
+            total[columns].addmv_(part.T, factors[rows])
+    return total.view(sample.shape[1:])
 
 
-def _wide(part: torch.Tensor) -> torch.Tensor:
-    return part.to(_home(part.device)).double()
+def _widened(sample: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Yield the gradients by parts, as (rows, columns, float64 copy of them), few enough for a cache."""
+    flat = sample.flatten(1) if sample.dim() > 1 else sample[:, None]
+    entries = MAX_WIDENED_ENTRIES * (1 if sample.device.type == "cpu" else 64)
+    for first in range(0, len(flat), MAX_ADDED_EXAMPLES):
+        rows = slice(first, first + MAX_ADDED_EXAMPLES)
+        count = max(1, entries // len(flat[rows]))
+        for start in range(0, flat.shape[1], count):
+            columns = slice(start, start + count)
+            part = flat[rows, columns].to(_home(flat.device))
+            yield rows, columns, part.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
 
 
 def _home(device: torch.device) -> torch.device:

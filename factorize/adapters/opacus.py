@@ -11,7 +11,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _mark_as_processed
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.adapters.clipping import clipped_sums, example_rows
+from factorize.adapters.clipping import check_roundings, clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.rehearsal import Rehearsal, difference_of_autograd
@@ -35,8 +35,9 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     Clip norm, scale and divisor come from the calibration: sums where it has no `divisor`, else noisy sums over that
     divisor, whatever a batch holds. Opacus's accountants do not know this noise: ask the calibration.
 
-    Gradients are clipped and summed in float64, whatever the parameters are in, the noise is added to that, and what is
-    released is rounded last, to float32 and the parameter's type.
+    Gradients are clipped and summed in float64, whatever the parameters are in, to a millionth less than the clip norm,
+    which pays for the roundings (docs/notes/clipping.md). The noise is added to that, and what is released is rounded
+    last, to float32 and the parameter's type.
 
     Args:
         optimizer: of torch, or one that Opacus has wrapped, whose noise is then replaced.
@@ -50,6 +51,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     Attributes:
         noise: the generator.
         auditor: the auditor, or None.
+        ranks: processes whose sums are added up.
         rehearsal: looks at model and loss before their first step; None where nobody gave the model.
 
     Raises:
@@ -57,6 +59,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             the optimizer needs more than a released gradient.
     """
 
+    ranks = 1
     _step_supports_amp_scaling = True  # has a GradScaler set `grad_scale` here before it calls `step`
 
     def __init__(
@@ -79,7 +82,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._options = options
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, **options)
         self.auditor = auditor
-        self._samples = 0
+        self._samples, self._added = 0, 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
         self.rehearsal: Rehearsal | None = None
@@ -201,7 +204,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             else:
                 p.summed_grad += total  # in place: it keeps the mark of sums that were released
             _mark_as_processed(p.grad_sample)
-        self._samples += len(samples[0])
+        self._samples, self._added = self._samples + len(samples[0]), self._added + 1
 
     def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of the clipped gradients of a part of the batch."""
@@ -231,7 +234,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         for p, released in zip(self.params, self.released(self.noise, totals), strict=True):
             p.grad = released
             p.summed_grad._processed = True
-        self._samples, self._expected = 0, None
+        self._samples, self._added, self._expected = 0, 0, None
 
     def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums over the batch with the noise of this step, divided."""
@@ -300,6 +303,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def _check_batch(self) -> None:
         if self.rehearsal is not None and self.rehearsal.fault is not None:
             raise self.rehearsal.fault
+        check_roundings(self._samples * self.ranks, self._added + self.ranks)
         if self.auditor is None:
             return
         if self._expected is None or self.auditor.step != self.noise.step + 1:

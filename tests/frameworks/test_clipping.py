@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from handmade import handmade
 from opacus import GradSampleModule
 
-from factorize.adapters.clipping import clipped_sums, refuse_narrow
+from factorize.adapters.clipping import SHRUNK, check_roundings, clipped_sums, refuse_narrow
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.client import even_shard
@@ -35,7 +36,7 @@ def by_hand(samples: list[torch.Tensor], counted: range | list[int] = range(ROWS
         rows = [sample[i].double().numpy() for sample in samples]
         norm = math.sqrt(math.fsum(value * value for row in rows for value in row.ravel().tolist()))
         for total, row in zip(sums, rows, strict=True):
-            total += row * min(1.0, CLIP / norm)
+            total += row * min(1.0, CLIP * SHRUNK / norm)
     return sums
 
 
@@ -79,12 +80,34 @@ class TestClippedSums:
     def test_what_half_precision_cannot_hold(self):
         """The squares of these gradients, and their sum, are beyond float16; the examples count."""
         samples = [torch.full((ROWS, 50), 6e4, dtype=torch.float16)]
-        assert torch.allclose(clipped_sums(samples, CLIP)[0], torch.tensor(ROWS * CLIP / math.sqrt(50)).double())
+        assert torch.allclose(clipped_sums(samples, CLIP)[0], torch.tensor(ROWS * CLIP * SHRUNK / math.sqrt(50)).double())
+
+    @pytest.mark.parametrize(("examples", "spread"), [(2, 0), (700, 0), (700, 12)])
+    def test_no_example_moves_a_rounded_sum_by_more_than_the_clip_norm(self, examples, spread):
+        """Exact fractions; the gradients of all others cancel, so that the sum has roundings and little else."""
+        luck = torch.Generator().manual_seed(examples + spread)
+        half = torch.randn(examples // 2, 9, generator=luck) * 10 ** (spread * torch.rand(examples // 2, 1) - spread / 2)
+        rows = torch.cat([half, -half.flip(1), torch.tensor([[0.3, 0.4, *(0.1,) * 7]]) * 1e3])
+        for lost in (0, examples):
+            without = rows.clone()
+            without[lost] = 0
+            sums = [clipped_sums([each[:, :4], each[:, 4:]], CLIP) for each in (rows, without)]
+            pairs = zip(*(torch.cat(each).tolist() for each in sums), strict=True)
+            moved = sum((Fraction(own) - Fraction(other)) ** 2 for own, other in pairs)
+            assert Fraction(CLIP) ** 2 * (1 - Fraction(1, 2**18)) < moved <= Fraction(CLIP) ** 2 or not lost
+
+    def test_refuses_sums_whose_roundings_are_not_paid_for(self):
+        for examples, parts in ((1 << 16, 1 << 6), (520_000, 508), (46_000, 45_000)):
+            check_roundings(examples, parts)
+        for examples, parts in ((1 << 20, 1), (50_000, 50_000)):
+            with pytest.raises(InvalidParameter, match="take fewer examples in a step"):
+                check_roundings(examples, parts)
 
     def test_cut_into_parts(self, monkeypatch):
         samples = gradients(torch.float32)
         whole = clipped_sums(samples, CLIP)
-        monkeypatch.setattr("factorize.adapters.clipping._ENTRIES", 9)
+        monkeypatch.setattr("factorize.adapters.clipping.MAX_WIDENED_ENTRIES", 9)
+        monkeypatch.setattr("factorize.adapters.clipping.MAX_ADDED_EXAMPLES", 3)
         for mine, theirs in zip(clipped_sums(samples, CLIP), whole, strict=True):
             assert torch.allclose(mine, theirs, rtol=1e-14)
 

@@ -82,7 +82,8 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         from torch.distributed.device_mesh import init_device_mesh
 
         first = next(p for group in optimizer.param_groups for p in group["params"])
-        mesh = init_device_mesh(first.device.type, (world_size(),))
+        self.ranks = world_size()
+        mesh = init_device_mesh(first.device.type, (self.ranks,))
         super().__init__(getattr(optimizer, "original_optimizer", optimizer), factors, calibration, mesh=mesh, **others)
 
     def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
