@@ -162,7 +162,7 @@ def squared_norms(samples: Sequence[torch.Tensor]) -> torch.Tensor:
 def _squares(sample: torch.Tensor) -> torch.Tensor:
     """Return the squared norm of each example's gradient by one parameter."""
     total = torch.zeros(len(sample), dtype=torch.float64, device=_home(sample.device))
-    for rows, columns, part in _widened(sample):
+    for rows, _, part in _widened(sample):
         total[rows] += torch.linalg.vector_norm(part, dim=1).square()
     return total
 

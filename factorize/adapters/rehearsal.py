@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from factorize.adapters.clipping import example_rows, squared_norms
+from factorize.adapters.clipping import example_rows
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -65,8 +65,8 @@ class Rows(NamedTuple):
 
     Attributes:
         sketch: linear in the gradients and of about their norms, exact for short ones, shape (examples, entries).
-        norms: of the gradients, float64, shape (examples,).
-        rounding: relative, of the arithmetic that made them.
+        norms: of the sketch, float64, shape (examples,).
+        rounding: relative, of the arithmetic that made the gradients.
     """
 
     sketch: torch.Tensor
@@ -76,16 +76,16 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, samples: Sequence[torch.Tensor]) -> Rows:
         """Return the rows of per-example gradients by parameter."""
-        norms = squared_norms(samples).sqrt()
-        rounding = max(_rounding(sample) for sample in samples)
-        return cls(_sketch(samples), norms, rounding)
+        sketch = _sketch(samples)
+        norms = torch.linalg.vector_norm(sketch.float() if sketch.device.type == "mps" else sketch.double(), dim=1)
+        return cls(sketch, norms, max(_rounding(sample) for sample in samples))
 
-    def clipped(self, unit: float) -> torch.Tensor:
-        """Return the sketch of gradients that are clipped to `unit`; zero where one is not finite."""
-        factors = (unit / self.norms).clamp(max=1.0)
-        counts = self.norms.isfinite() & (self.norms > 0)
-        weight = torch.where(counts, factors, torch.zeros_like(factors)).to(self.sketch)
-        return (self.sketch * weight[:, None]).masked_fill(weight[:, None] == 0, 0.0)
+    def clipped(self, unit: float, places: list[int]) -> torch.Tensor:
+        """Return the sketch of some gradients that are clipped to `unit`; zero where one is not finite."""
+        norms = self.norms[places]
+        counts = norms.isfinite() & (norms > 0)
+        weight = torch.where(counts, (unit / norms).clamp(max=1.0), 0.0).to(self.sketch)[:, None]
+        return (self.sketch[places] * weight).masked_fill_(weight == 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Rehearsal:
             )
         found = Rows.of(samples)
         self._still = part.randomness.still()
-        self.fault = self.fault or difference_of_autograd(named, samples)
+        self.fault = self.fault or difference_of_autograd(named, samples, found)
         if not altered.alike and not self._still:
             self.fault = self.fault or InvalidParameter(
                 "the loop draws random numbers, and no two batches of the collation have one shape, so that the "
@@ -494,16 +494,18 @@ def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
     total = sum(sample[0].numel() for sample in samples) if len(samples[0]) else 0
     width, device = min(total, MAX_SKETCH_ENTRIES), samples[0].device
     out = torch.zeros(len(samples[0]), width, device=device, dtype=torch.float64 if total == width else torch.float32)
-    signs, at = torch.Generator().manual_seed(0), 0
+    laps = -(-total // max(width, 1))
+    signs = torch.randint(0, 2, (width + laps,), generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
+    at, lap = 0, 0  # each lap has the signs of the one before, one place on: those of one column are independent
     for sample in samples:
         flat, start = sample.flatten(1) if sample.dim() > 1 else sample[:, None], 0
         while start < flat.shape[1]:
             count = min(flat.shape[1] - start, width - at)
             part = flat[:, start : start + count].to(out)
-            if total > width:
-                part = part * (torch.randint(0, 2, (count,), generator=signs) * 2 - 1).to(out)
-            out[:, at : at + count] += part
-            start, at = start + count, (at + count) % width
+            out[:, at : at + count].addcmul_(part, signs[at + lap : at + lap + count])
+            start, at = start + count, at + count
+            if at == width:
+                at, lap = 0, lap + 1
     return out
 
 
@@ -521,13 +523,20 @@ def _difference(
     if largest == 0:
         return None
     unit = min(clip_norm, largest)  # gradients far below the clip norm would hide it
-    moved = rows.clipped(unit)[mine] - other.clipped(unit)[theirs]
+    moved = rows.clipped(unit, mine) - other.clipped(unit, theirs)
     by = max(float(moved.sum(0).norm()), float(moved.norm(dim=1).max())) / unit
     own = torch.maximum(norms[0][mine], norms[1][theirs]).clamp(min=SHARE_OF_LARGEST * largest)
-    whole = rows.clipped(largest)[mine] - other.clipped(largest)[theirs]  # clipping hides what scales a gradient
+    whole = rows.clipped(largest, mine) - other.clipped(largest, theirs)  # clipping hides what scales a gradient
     share = float((whole.norm(dim=1) / own).max())
     rounding = max(rows.rounding, other.rounding)
     allowed = (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES) + 4 * rounding * len(kept) ** 0.5
+    with_gradient = [int(norms[0].count_nonzero()), int(norms[1][theirs].count_nonzero())]
+    if max(by, share) <= allowed and with_gradient[0] == 1 < len(kept) and with_gradient[1] <= 1:
+        return InvalidParameter(
+            f"one of {len(rows.norms)} examples has a gradient, and all others have none: the loss takes one example "
+            f"of a batch (its largest, say), and which one depends on the others; {WAY_OUT}",
+            field="loss",
+        )
     if max(by, share) <= allowed:
         return None
     what = "replacing" if altered.rows == len(rows.norms) else "leaving out"
@@ -541,27 +550,30 @@ def _difference(
 
 
 def difference_of_autograd(
-    named: Sequence[tuple[str, Any]], samples: Sequence[torch.Tensor]
+    named: Sequence[tuple[str, Any]], samples: Sequence[torch.Tensor], rows: Rows
 ) -> InvalidParameter | None:
     """Return what is wrong if the gradients of examples do not add up to plain autograd's gradient of the batch.
 
     Args:
         named: parameters with their names; `p.grad` is of this batch alone.
         samples: their gradients by example.
+        rows: of the samples.
     """
     if any(p.grad is None or isinstance(p.grad_sample, list) for _, p in named) or not len(samples[0]):
         return None
-    sums = [sample.sum(0, dtype=torch.float64) for sample in samples]
-    best: tuple[float, list[float]] = (float("inf"), [])
-    for factor in (1, len(samples[0])):  # of sums, and of means, whose gradients Opacus multiplies by the examples
-        errors = [float((total - p.grad.double() * factor).norm()) for total, (_, p) in zip(sums, named, strict=True)]
-        best = min(best, (sum(error**2 for error in errors) ** 0.5, errors))
-    scale = float(squared_norms(samples).sqrt().sum())
-    rounding = max(_rounding(sample) for sample in samples)
-    if not best[0] > (TOLERANCE + 4 * rounding) * scale or not np.isfinite(best[0]):
+    allowed = (TOLERANCE + 4 * rows.rounding) * float(rows.norms.sum())  # within 1 %, since a sketch has them
+    whole = rows.sketch.sum(0, dtype=torch.float64), _sketch([p.grad[None] for _, p in named])[0].double()
+    factors = 1, len(samples[0])  # of sums, and of means, whose gradients Opacus multiplies by the examples
+    near = min(float((whole[0] - whole[1] * factor).norm()) for factor in factors)
+    if near <= allowed / 2 or not np.isfinite(near):
         return None
-    worst = int(np.argmax(best[1]))
-    share = best[1][worst] / max(float(sums[worst].norm()), 1e-300)
+    sums = [sample.sum(0, dtype=torch.float64) for sample in samples]
+    pairs = [list(zip(sums, [p.grad.double() * factor for _, p in named], strict=True)) for factor in factors]
+    errors = min(([float((own - other).norm()) for own, other in each] for each in pairs), key=np.linalg.norm)
+    if not np.linalg.norm(errors) > allowed:
+        return None
+    worst = int(np.argmax(errors))
+    share = errors[worst] / max(float(sums[worst].norm()), 1e-300)
     return InvalidParameter(
         f"the gradients of examples that Opacus has for {named[worst][0]} add up to another gradient than that of the "
         f"batch by plain autograd (they differ by {share:.3g} of its norm): it is used outside of its own layer, tied "

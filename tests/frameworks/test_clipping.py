@@ -80,13 +80,17 @@ class TestClippedSums:
     def test_what_half_precision_cannot_hold(self):
         """The squares of these gradients, and their sum, are beyond float16; the examples count."""
         samples = [torch.full((ROWS, 50), 6e4, dtype=torch.float16)]
-        assert torch.allclose(clipped_sums(samples, CLIP)[0], torch.tensor(ROWS * CLIP * SHRUNK / math.sqrt(50)).double())
+        assert torch.allclose(
+            clipped_sums(samples, CLIP)[0], torch.tensor(ROWS * CLIP * SHRUNK / math.sqrt(50)).double()
+        )
 
     @pytest.mark.parametrize(("examples", "spread"), [(2, 0), (700, 0), (700, 12)])
     def test_no_example_moves_a_rounded_sum_by_more_than_the_clip_norm(self, examples, spread):
         """Exact fractions; the gradients of all others cancel, so that the sum has roundings and little else."""
         luck = torch.Generator().manual_seed(examples + spread)
-        half = torch.randn(examples // 2, 9, generator=luck) * 10 ** (spread * torch.rand(examples // 2, 1) - spread / 2)
+        half = torch.randn(examples // 2, 9, generator=luck) * 10 ** (
+            spread * torch.rand(examples // 2, 1) - spread / 2
+        )
         rows = torch.cat([half, -half.flip(1), torch.tensor([[0.3, 0.4, *(0.1,) * 7]]) * 1e3])
         for lost in (0, examples):
             without = rows.clone()

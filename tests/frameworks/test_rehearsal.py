@@ -113,6 +113,7 @@ MIXING: dict[str, tuple[Any, Any, Loop]] = {
     "mixup": (network, vectors, mixed_up),
     "inputs less their mean": (network, vectors, standardized),
     "the largest losses": (network, vectors, lambda m, b: mean(m, b, reduction="none").topk(SIZE // 2)[0].mean()),
+    "the largest loss": (network, vectors, lambda m, b: mean(m, b, reduction="none").max()),
     "the root of the mean": (network, vectors, lambda m, b: mean(m, b).sqrt()),
     "a layer less its mean": (lambda: network(Layer(lambda x: x - x.mean(0))), vectors, mean),
     "a layer less its first": (lambda: network(Layer(lambda x: x - x[:1])), vectors, mean),
@@ -136,6 +137,20 @@ def test_what_mixes_examples_is_refused_before_anything_is_released(name: str) -
         train(made, loop)
     assert made.optimizer.noise.step == 0
     assert all(map(torch.equal, before, made.model.parameters()))
+
+
+def test_a_loss_of_one_example_is_refused_wherever_it_stands() -> None:
+    """The largest loss stays the largest if others are replaced, and then no gradient moves."""
+    found = set()
+    for place in range(4):
+        data = vectors()
+        data.tensors[0][place] *= 100
+        made = private(network(torch.nn.Linear(8, 8)), DataLoader(data, batch_size=SIZE), order_seed=0)
+        with pytest.raises(InvalidParameter, match="moved the sum|one of 8 examples has a gradient") as refusal:
+            train(made, lambda m, b: mean(m, b, reduction="none").max())
+        found.add("takes one example" in str(refusal.value))
+        made.optimizer.close()
+    assert found == {True, False}
 
 
 SOUND: dict[str, tuple[Any, Loop, dict[str, Any]]] = {
