@@ -99,6 +99,15 @@ def test_one_step_has_the_closed_form(probability: float, multiplier: float, eps
         assert exact * (1 - 1e-9) <= float(found) + 1e-15 and float(found) <= exact + cell
 
 
+def test_laws_that_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = losses_of_samples(Fraction(1), 1.0, 0.25, 12)
+    monkeypatch.setattr("factorize.checker.sampling.losses.MAX_DOT_CELLS", 100)
+    parts = losses_of_samples(Fraction(1), 1.0, 0.25, 12)
+    for epsilon in (0.5, 2.0):
+        assert float(parts.removal(epsilon)) == pytest.approx(float(whole.removal(epsilon)), rel=1e-11)
+        assert float(parts.addition(epsilon)) == pytest.approx(float(whole.addition(epsilon)), rel=1e-11)
+
+
 def test_banded_noise_is_for_fewer_steps_at_a_larger_probability() -> None:
     factorization = separated({"kind": "banded", "bands": 8})
     found = calibrate_amplified(factorization, epsilon=1.0, delta=1e-6, dataset_size=8000, batch_size=10, clip_norm=2.0)
