@@ -4,12 +4,29 @@ The links in `factorize/` let interpreters, editors and type checkers import bot
 read them, because many archives and some clones turn links into files.
 """
 
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 FOLDERS = {"factorize": "factorize", "factorize.api": "api", "factorize.solvers": "solvers"}
 LINKS = ["api", "api.*", "solvers", "solvers.*"]
 
+
+def describe() -> str:
+    """Return the README for a package's page, where only text and whole addresses mean something.
+
+    Its pictures and pages lie beside it in the source, which has no public address.
+    """
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"!\[[^]]*\]\((?!https:)[^)]*\)\n*", "", text)
+    text = re.sub(r"\[([^]]*)\]\((?!https:)[^)]*\)", r"\1", text)
+    return f"{text}\nThe pages named here are in the source archive.\n"
+
+
 setup(
+    long_description=describe(),
+    long_description_content_type="text/markdown",
     package_dir=FOLDERS,
     packages=[
         package

@@ -54,6 +54,8 @@ def test_any_archive_gives_the_whole(how: str, built: Path, tmp_path: Path) -> N
     with zipfile.ZipFile(distributions.run_hook("build_wheel", sources, made, second=1_700_000_000)) as wheel:
         names = {name for name in wheel.namelist() if not re.match(r"factorize-[\d.]+\.dist-info/", name)}
         wheel.extractall(site)
+    (described,) = [path.read_text() for path in site.glob("*.dist-info/METADATA")]
+    assert "\n# factorize\n" in described and not re.search(r"\]\((?!https:)", described)
     assert names == files_of_the_package(how)
     solve_beside_packages_of_a_user(site)
 
