@@ -27,6 +27,7 @@ from factorize.api.http.questions import KEPT_BYTES
 from factorize.api.http.request_guard import RequestGuard
 from factorize.api.http.schema import openapi_document
 from factorize.api.http.work_gate import WorkGate
+from factorize.api.jobs.long_answers import LongAnswers
 from factorize.api.monitoring import HttpCounts
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
@@ -156,7 +157,8 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     )
     app.state.service = owned
     app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)
-    app.state.kept_answers, app.state.pending_answers = Cache(KEPT_BYTES, len), PendingAnswers()
+    app.state.kept_answers = Cache(KEPT_BYTES, len)
+    app.state.pending_answers = PendingAnswers(LongAnswers(owned.ledger.engine))
     counts = HttpCounts(owned.counts)
     owned.counts.register(operator_routes.Gauges(owned, app.state.work_gate))
     install(app)

@@ -1,22 +1,31 @@
 """Pending answers: what a worker is working out for callers that may have left, by the digest of the question.
 
 A client that waits for an answer gets it as soon as it is there. One that would wait too long gets 202 with the address
-of the answer, and the work goes on while somebody looks at that address. Each service has its own.
+of the answer, and the work goes on while somebody looks at that address. Then the ledger knows of it too, so that
+another service can give it out.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from threading import Event
 from typing import Any
 
+from anyio.to_thread import run_sync
 from fastapi import Request
+
+from factorize.api.jobs.long_answers import LongAnswer, LongAnswers
+from factorize.encoding import canonical_json
+from factorize.errors import StoreUnavailable
 
 WAIT_SECONDS = 45.0
 """How long a client waits that does not say: proxies cut off after 60 s."""
 IDLE_SECONDS = 120.0
 """After which an answer that nobody has looked for is given up, or forgotten where it is a refusal."""
+TELL_SECONDS = 2.0
+"""Between two words to the ledger about an answer whose address was given out."""
 LOOK_SECONDS = 0.2
 """Between two looks at whether a client is still there."""
 
@@ -38,10 +47,19 @@ class PendingAnswer:
         self.task = asyncio.ensure_future(work(self.stop, self._tell))
         self.task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # somebody may look later
         self.waiting = 0
+        self.given_out = False
+        """Whether a client has the address, and asks for it, maybe elsewhere."""
         self.looked = asyncio.get_running_loop().time()
 
     def _tell(self, progress: Document) -> None:
         self.progress = progress
+
+    @property
+    def news(self) -> LongAnswer:
+        """How far it is, for the ledger; a refusal is told by the service alone that has it."""
+        progress = None if self.progress is None else canonical_json(self.progress).decode("ascii")
+        good = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return LongAnswer(progress, self.task.result().decode("ascii") if good else None)
 
     async def wait(self, request: Request, seconds: float) -> bytes | None:
         """Return the answer, or None where it takes longer than the client wants to wait.
@@ -67,41 +85,66 @@ class PendingAnswer:
 
 
 class PendingAnswers:
-    """The pending answers of one service; for one event loop."""
+    """The pending answers of one service; for one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        elsewhere: those of the ledger.
+    """
+
+    def __init__(self, elsewhere: LongAnswers) -> None:
+        self.elsewhere = elsewhere
         self._pending: dict[tuple[str, str], PendingAnswer] = {}
+        self._followed = set[asyncio.Task[None]]()
 
     def start(self, owner: str, digest: str, work: Work) -> PendingAnswer:
         """Return the pending answer to a caller's question, begun where there is none."""
         found = self._pending.get((owner, digest))
         if found is None or found.stop.is_set() or found.task.done():
             found = self._pending[owner, digest] = PendingAnswer(work)
-            self._look_later(owner, digest, found)
+            following = asyncio.ensure_future(self._follow(owner, digest, found))
+            self._followed.add(following)
+            following.add_done_callback(self._followed.discard)
         return found
 
     def find(self, owner: str, digest: str) -> PendingAnswer | None:
         """Return the pending answer to a caller's question, or None."""
         return self._pending.get((owner, digest))
 
+    async def give_out(self, owner: str, digest: str, pending: PendingAnswer) -> None:
+        """Have the ledger know of an answer from now on, whose address a client is about to get."""
+        if not pending.given_out:
+            pending.given_out = True
+            with suppress(StoreUnavailable):
+                await run_sync(self.elsewhere.begin, owner, digest)
+
     async def close(self) -> None:
         """Stop all work and wait for its ends."""
         pending = list(self._pending.values())
         for one in pending:
             one.stop.set()
-        await asyncio.gather(*(one.task for one in pending), return_exceptions=True)
+        for following in self._followed:
+            following.cancel()
+        await asyncio.gather(*(one.task for one in pending), *self._followed, return_exceptions=True)
 
-    def _look_later(self, owner: str, digest: str, pending: PendingAnswer) -> None:
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            idle = not pending.waiting and loop.time() - pending.looked >= IDLE_SECONDS
-            if idle:
+    async def _follow(self, owner: str, digest: str, pending: PendingAnswer) -> None:
+        """Tell the ledger of an answer until it is told; give it up when nobody has looked for long, and forget it."""
+        loop, told = asyncio.get_running_loop(), False
+        while self._pending.get((owner, digest)) is pending:
+            pause = min(TELL_SECONDS, IDLE_SECONDS / 4)
+            await (asyncio.sleep(pause) if pending.task.done() else asyncio.wait({pending.task}, timeout=pause))
+            if pending.given_out and not told:
+                ended = pending.task.done()
+                with suppress(StoreUnavailable):
+                    looked = await run_sync(self.elsewhere.tell, owner, digest, pending.news)
+                    told = ended
+                    if looked is None:
+                        pending.stop.set()
+                    else:
+                        pending.looked = max(pending.looked, loop.time() - looked)
+            if not pending.waiting and loop.time() - pending.looked >= IDLE_SECONDS:
+                if pending.given_out and not pending.task.done():
+                    with suppress(StoreUnavailable):
+                        await run_sync(self.elsewhere.stop, owner, digest)
                 pending.stop.set()
-            if self._pending.get((owner, digest)) is pending:
-                if idle:
+                if self._pending.get((owner, digest)) is pending:
                     del self._pending[owner, digest]
-                else:
-                    self._look_later(owner, digest, pending)
-
-        loop.call_later(IDLE_SECONDS / 4, look)

@@ -7,7 +7,9 @@ are kept in memory by the digest of their question.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from inspect import getdoc
 from threading import Event
 from typing import Any
@@ -29,7 +31,7 @@ from factorize.api.questions.registry import POSTED, Question
 from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.encoding import canonical_json, json_digest, read_json
-from factorize.errors import FactorizeError
+from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.storage.blobs import Cache
 from factorize.storage.index import Result
 
@@ -115,6 +117,10 @@ async def _answered(kind: str, call: Call) -> Response:
         return EventStream(_frames(work, request_id(http)), call)
     if known is not None:
         return Response(known, media_type="application/json")
+    if _pending(call).find(caller.owner, key) is None:
+        with suppress(StoreUnavailable):  # it can be worked out here without a ledger
+            if (reply := await _reply_of_another(call, key)) is not None:
+                return reply
     return await _reply(call, key, _pending(call).start(caller.owner, key, work))
 
 
@@ -122,11 +128,30 @@ async def _reply(call: Call, key: str, pending: PendingAnswer) -> Response:
     """Return an answer, or where it will be if it takes longer than the client waits."""
     wanted = wanted_wait(call.request)
     answer = await pending.wait(call.request, WAIT_SECONDS if wanted is None else wanted)
+    if answer is None:
+        await _pending(call).give_out(call.caller.owner, key, pending)
+    return _response(key, wanted, answer, pending.progress)
+
+
+async def _reply_of_another(call: Call, key: str) -> Response | None:
+    """Return the reply about an answer that another service works out, or None where none does."""
+    wanted, loop = wanted_wait(call.request), asyncio.get_running_loop()
+    end = loop.time() + (WAIT_SECONDS if wanted is None else wanted)
+    while (known := await run_sync(_pending(call).elsewhere.look, call.caller.owner, key)) is not None:
+        if known.answer is not None or loop.time() >= end or await call.request.is_disconnected():
+            answer = None if known.answer is None else known.answer.encode("ascii")
+            return _response(key, wanted, answer, None if known.progress is None else json.loads(known.progress))
+        await asyncio.sleep(min(1.0, max(0.0, end - loop.time())))
+    return None
+
+
+def _response(key: str, wanted: int | None, answer: bytes | None, progress: Document | None) -> Response:
+    """Return an answer, or the news of it with its address."""
     headers = {} if wanted is None else {"Preference-Applied": f"wait={wanted}"}
     if answer is not None:
         return Response(answer, 200, headers, "application/json")
     headers |= {"Location": f"/v1/answers/{key}", "Retry-After": str(RETRY_SECONDS)}
-    return json_response({"digest": key, "state": "running", "progress": pending.progress}, 202, headers)
+    return json_response({"digest": key, "state": "running", "progress": progress}, 202, headers)
 
 
 def _pending(call: Call) -> PendingAnswers:
@@ -138,19 +163,25 @@ def _pending(call: Call) -> PendingAnswers:
 async def get_answer(call: ReadCall, digest: str) -> Response:
     """Give the answer to a question that took long, or say how far it is. `Prefer: wait=N` waits for it."""
     pending = _pending(call).find(call.caller.owner, digest_in(digest))
-    if pending is None:
-        raise ProblemAnswer("not-found", "nobody is working on this answer for you here; post the question again")
-    return await _reply(call, digest, pending)
+    reply = await (_reply_of_another(call, digest) if pending is None else _reply(call, digest, pending))
+    if reply is None:
+        raise ProblemAnswer("not-found", "nobody is working on this answer for you; post the question again")
+    return reply
 
 
 @router.delete("/v1/answers/{digest}", status_code=202, responses=answers(202, 404, document="PendingAnswer"))
 async def cancel_answer(call: SubmitCall, digest: str) -> Response:
     """End the work on an answer that its caller does not want any more."""
     pending = _pending(call).find(call.caller.owner, digest_in(digest))
-    if pending is None or pending.task.done():
-        raise ProblemAnswer("not-found", "nobody is working on this answer for you here; there is nothing to end")
-    pending.stop.set()
-    return json_response({"digest": digest, "state": "cancelled", "progress": pending.progress}, 202)
+    elsewhere, owner = _pending(call).elsewhere, call.caller.owner
+    known = await run_sync(elsewhere.look, owner, digest) if pending is None else pending.news
+    if known is None or known.answer is not None or (pending is not None and pending.task.done()):
+        raise ProblemAnswer("not-found", "nobody is working on this answer for you; there is nothing to end")
+    await run_sync(elsewhere.stop, owner, digest)
+    if pending is not None:
+        pending.stop.set()
+    progress = None if known.progress is None else json.loads(known.progress)
+    return json_response({"digest": digest, "state": "cancelled", "progress": progress}, 202)
 
 
 def _ask(

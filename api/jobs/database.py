@@ -18,7 +18,7 @@ from factorize.errors import StoreUnavailable
 
 FIRST_VERSION = 5
 """The oldest version of the tables that is brought up to date."""
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Of the tables below, which only grow: a release adds tables, indexes, and columns that may be empty or have a default
 in the database (`server_default`). It opens the databases of earlier releases, from the first version on."""
 _POSTGRES = {
@@ -126,6 +126,15 @@ forms = sa.Table(
     sa.Index("forms_by_owner", "owner"),
 )
 """Callers that have had a further form of a result made."""
+answers = sa.Table(
+    "answers",
+    metadata,
+    *_columns(sa.String(128), "owner", primary_key=True),
+    *_columns(sa.String(64), "digest", primary_key=True),
+    *_columns(sa.Float, "told looked"),
+    *_columns(sa.Text, "progress answer", nullable=True),
+)
+"""Long answers (`factorize.api.jobs.long_answers`): when their service last told of them, and when others looked."""
 audit = sa.Table(
     "audit",
     metadata,

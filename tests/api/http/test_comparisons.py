@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import CommandLine
+from patience import wait_for
 from servers import LiveService, serving
 
 from factorize.api.http import pending
@@ -108,6 +109,23 @@ def test_an_answer_that_takes_long_has_an_address(live_service: LiveService) -> 
     assert live_service.send("POST", "/v1/compare", asked).json() == answer.json()
     live_service.get(f"/v1/answers/{'0' * 64}").problem(404, "not-found")
     live_service.send("DELETE", place).problem(404, "not-found")  # it is there
+
+
+def test_a_long_answer_is_one_for_all_services_of_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "TELL_SECONDS", 0.1)
+    asked = {"spec": {"workload": {"kind": "prefix", "n": 64}, "participation": EPOCHS}, "buffers": 2}
+    long = {"spec": {"workload": {"kind": "prefix", "n": 3000}, "participation": EPOCHS}}
+    with serving(tmp_path / "store") as one, serving(tmp_path / "store") as other:
+        place = one.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"]
+        assert other.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"] == place
+        assert _at_work(other) == 0
+        answers = [live.get(place, {"Prefer": "wait=30"}) for live in (other, one, other)]
+        assert [answer.status for answer in answers] == [200] * 3 and len({answer.body for answer in answers}) == 1
+        place = one.send("POST", "/v1/compare", long, {"Prefer": "wait=0"}).headers["location"]
+        assert other.get(place, {"Prefer": "wait=0"}).json()["state"] == "running"
+        assert other.send("DELETE", place).json()["state"] == "cancelled"
+        other.get(place).problem(404, "not-found")
+        wait_for(lambda: _at_work(one) == 0)
 
 
 def test_a_long_answer_ends_when_its_caller_says_so_or_nobody_looks(
