@@ -149,8 +149,8 @@ ANSWERS: Mapping[str, Schema] = {
     ),
     "Advice": _object(
         "One mechanism for a training job, with its noise, what the loader does, its spec and code.",
-        f"{_USE} job:any code:text{{}} notes:text[] row:ComparedMechanism compared:any[] budgets:any[] "
-        "table:Comparison",
+        f"{_USE} job:any rate:any ranked_by:text code:text{{}} notes:text[] row:ComparedMechanism compared:any[] "
+        "budgets:any[] table:Comparison",
     ),
     "PendingAnswer": _object("An answer that takes long, and how far it is.", "digest:digest state:text progress:any?"),
     "Prediction": _object(

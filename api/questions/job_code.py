@@ -1,13 +1,13 @@
 """Code of a training job that uses a recommendation: about ten lines each for torch, JAX and numpy, or for a server.
 
 The names that the code does not define are the job's own: `model`, `data`, `loss`, `x`, `y`, `weights`, `params`,
-`gradients`, `rate`. Every line runs as it is printed (the tests run them).
+`gradients`, and `rate` where nothing is known of it. Every line runs as it is printed (the tests run them).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from factorize.api.questions.optimizer import Moments
@@ -30,19 +30,33 @@ _SPEC_IN_FILE = (
 _SCHEDULE = 'rates = schedule_rates(spec["workload"]["learning_rates"], spec["workload"]["n"])     # of the peak'
 
 
-def codes(job: Job, spec: Mapping[str, Any], sampling: str) -> dict[str, str]:
+RateOf = Callable[[str], float | None]
+"""The rate for an optimizer, or None where it is the job's own to find."""
+
+
+def codes(
+    job: Job, spec: Mapping[str, Any], sampling: str, rate_of: RateOf = lambda _optimizer: None
+) -> dict[str, str]:
     """Return the code, by the names of `FRAMEWORKS` that fit the job.
 
     Args:
         job: the training job.
         spec: of the mechanism, as plain data.
         sampling: name of the scheme that it counts on; `fixed` for none.
+        rate_of: the rate for the optimizer that the code has, by its name.
     """
     if isinstance(job, FleetRequest):
         return {"federated": _federated(job, spec)}
     assert isinstance(job, RecommendRequest)
-    makers = {"torch": _torch, "jax": _jax, "numpy": _numpy}
-    return {name: make(job, spec, sampling) for name, make in makers.items()}
+    makers = {"torch": (_torch, _TORCH), "jax": (_jax, _OPTAX), "numpy": (_numpy, _SGD)}
+    found = {}
+    for name, (make, known) in makers.items():
+        own = job.optimizer.kind if job.optimizer is not None and job.optimizer.kind in known else "sgd"
+        imports, _, lines = make(job, spec, sampling).partition("\n\n")
+        rate = rate_of(own)
+        known_rate = "" if rate is None else f"rate = {rate!r}     # the largest, by our study: see docs/choose.md\n"
+        found[name] = f"{imports}\n\n{known_rate}{lines}"
+    return found
 
 
 def _program(spec: Mapping[str, Any], imports: Sequence[str], *lines: str) -> str:

@@ -178,7 +178,8 @@ def make_private(
         axis=0 if batch_first else 1,
         share=(own_rank(), ranks) if ranks > 1 else (0, 1),
     )
-    statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=given.replaced)
+    notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
+    statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
     if receipt is not None and (ranks == 1 or own_rank() == 0):
         noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
         receipt.begin(
@@ -190,6 +191,20 @@ def make_private(
             commitments=[noise.commitment for noise in noises],
         )
     return Private(wrapped, private, loader, statement)
+
+
+def _rate_notes(optimizer: Any, private: CorrelatedOptimizer, planned: Planned) -> list[str]:
+    """Return what is to be said of the optimizer's learning rate; nothing without the extra [solve]."""
+    try:
+        from factorize.training.learning_rate import note_on_rate
+    except ImportError:
+        return []
+    inner = getattr(optimizer, "original_optimizer", optimizer)
+    group, name = inner.param_groups[0], type(inner).__name__.lower()
+    size = sum(one.numel() for one in private.params)
+    rate = float(group.get("initial_lr", group["lr"]))  # the schedule's largest, where there is one
+    note = note_on_rate(rate, name, group.get("momentum", 0.0), size, planned.factors, planned.calibration)
+    return [] if note is None else [note]
 
 
 def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> CorrelatedOptimizer:

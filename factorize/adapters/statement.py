@@ -43,7 +43,7 @@ class PrivacyStatement:
         ranks: processes that train together, each with its share of every batch and of the noise.
         moments: where the squares of gradients are released with noise of their own: the noise of both.
         users: number of users, where the unit is one.
-        replaced: a sentence for each setting of the caller's that the job took another for.
+        replaced: a sentence for each setting of the caller's that the job took another for, or that is far from best.
         loss: how the job made sure that the loss does not mix examples.
     """
 

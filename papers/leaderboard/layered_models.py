@@ -169,8 +169,12 @@ class Network:
 
 
 def logistic(inputs: int, classes: int) -> Network:
-    """Return logistic regression."""
-    return Network(((inputs, classes),), lambda done, x: done.linear(x)[..., 0, :], convex=True)
+    """Return logistic regression on all positions together."""
+
+    def scores(done: Pass, x: torch.Tensor) -> torch.Tensor:
+        return done.linear(x.flatten(3)[..., None, :])[..., 0, :]
+
+    return Network(((inputs, classes),), scores, convex=True)
 
 
 def perceptron(inputs: int, classes: int, width: int) -> Network:

@@ -146,17 +146,38 @@ SEEN = [
     RateJob("adam", "cosine", "transformer", "short sequences", 100, 40, 8, 2.0),
 ]
 """The jobs that predictors and their constants were fitted on, in the order in which they are trained."""
-HELD_OUT: list[RateJob] = []
-"""Jobs that were trained after all constants were fixed."""
+HELD_OUT = [
+    RateJob("adamw", "warmup_cosine", "wide perceptron", "mnist", 250, 80, 6, 2.5),
+    RateJob("sgd", "cosine", "logistic", "whole mnist", 200, 50, 6, 5.0),
+    RateJob("adam", "cosine", "wide perceptron", "table", 150, 100, 6, 6.0),
+    RateJob("momentum", "warmup_cosine", "wide perceptron", "mnist", 400, 60, 8, 1.5),
+    RateJob("adamw", "cosine", "logistic", "long sequences", 150, 100, 4, 5.0),
+    RateJob("momentum", "cosine", "wide convolution", "long sequences", 100, 90, 4, 6.0),
+    RateJob("adam", "constant", "logistic", "whole mnist", 250, 40, 8, 1.5),
+    RateJob("sgd", "warmup_cosine", "wide perceptron", "table", 100, 150, 4, 2.5),
+    RateJob("adamw", "warmup_cosine", "wide convolution", "long sequences", 100, 90, 4, 2.5),
+    RateJob("momentum", "constant", "logistic", "whole mnist", 150, 80, 5, 2.5),
+    RateJob("adam", "warmup_cosine", "logistic", "mnist", 60, 300, 5, 1.5),
+    RateJob("sgd", "constant", "logistic", "long sequences", 100, 100, 5, 5.0),
+    RateJob("adamw", "cosine", "wide perceptron", "mnist", 150, 120, 10, 5.0),
+    RateJob("momentum", "cosine", "wide perceptron", "table", 60, 300, 3, 6.0),
+    RateJob("adam", "constant", "wide perceptron", "table", 200, 80, 4, 2.5),
+    RateJob("sgd", "cosine", "wide perceptron", "mnist", 100, 200, 4, 1.5),
+    RateJob("adamw", "constant", "logistic", "table", 40, 250, 6, 5.0),
+    RateJob("momentum", "warmup_cosine", "logistic", "mnist", 300, 64, 12, 6.0),
+    RateJob("adam", "cosine", "wide transformer", "long sequences", 80, 60, 5, 6.0),
+    RateJob("adamw", "warmup_cosine", "logistic", "digits", 36, 40, 10, 5.0),
+]
+"""Jobs that were trained after all constants were fixed: other data, widths, batches and epsilons."""
 QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""
 
 Data = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def made_sequences(length: int, symbols: int, classes: int) -> Data:
-    """Return sequences of symbols that hide the motif of their class, three quarters of it on average, one-hot."""
-    luck, examples, motif = np.random.default_rng(0), 43_000, 4
+def made_sequences(length: int, symbols: int, classes: int, motif: int = 4) -> Data:
+    """Return sequences of symbols that hide the motif of their class, four fifths of it on average, one-hot."""
+    luck, examples = np.random.default_rng(0), 43_000
     motifs = luck.integers(0, symbols, (classes, motif))
     labels = luck.integers(0, classes, examples)
     x = luck.integers(0, symbols, (examples, length))
@@ -166,6 +187,12 @@ def made_sequences(length: int, symbols: int, classes: int) -> Data:
         x[np.arange(examples)[kept], (places + i)[kept]] = motifs[labels[kept], i]
     hot = np.eye(symbols, dtype=np.float32)[x]
     return parted(hot, labels, 40_000)
+
+
+def windows(x: torch.Tensor, width: int = 4) -> torch.Tensor:
+    """Return the windows of neighbouring symbols as positions, from one-hot symbols and a constant."""
+    count = x.shape[1] - width + 1
+    return torch.cat([x[:, i : i + count, :-1] for i in range(width)] + [x[:, :count, -1:]], dim=2)
 
 
 def parted(features: np.ndarray, labels: np.ndarray, train: int) -> Data:
@@ -178,18 +205,17 @@ def parted(features: np.ndarray, labels: np.ndarray, train: int) -> Data:
 @cache
 def data_of(name: str, mnist: Path | None) -> Data:
     """Return training features (examples, positions, inputs) and labels, and those of the test."""
-    if name == "sequences":  # windows of four symbols
-        x, y, test, judged = made_sequences(12, 16, 10)
-        near = [torch.cat([one[:, i : i + 9, :-1] for i in range(4)] + [one[:, :9, -1:]], dim=2) for one in (x, test)]
-        return near[0], y, near[1], judged
+    if name in ("sequences", "long sequences"):
+        x, y, test, judged = made_sequences(12, 16, 10) if name == "sequences" else made_sequences(16, 12, 12, 5)
+        return windows(x), y, windows(test), judged
     if name == "short sequences":
         return made_sequences(8, 12, 8)
     if name == "table":
         table = made_table()
         tensors = (table.train, table.train_labels, table.test, table.test_labels)
     else:
-        images = load_images(mnist if name == "mnist" else None, constant=name == "digits")
-        images = images if name == "digits" else halved(images)
+        images = load_images(None if name == "digits" else mnist, constant=name != "mnist")
+        images = halved(images) if name == "mnist" else images
         tensors = (images.train, images.train_labels, images.test, images.test_labels)
     x, y, test, judged = (torch.as_tensor(one) for one in tensors)
     return x[:, None], y.long(), test[:, None], judged.long()
@@ -198,14 +224,15 @@ def data_of(name: str, mnist: Path | None) -> Data:
 def network_of(job: RateJob, data: Data) -> Network:
     """Return the job's network."""
     _, positions, inputs = data[0].shape
-    classes = int(data[1].max()) + 1
-    if job.model == "logistic":
-        return logistic(inputs, classes)
-    if job.model == "perceptron":
-        return perceptron(inputs, classes, 24)
-    if job.model == "convolution":
-        return convolution(inputs, classes, 16)
-    return transformer(inputs, classes, 12, positions)
+    classes, wide = int(data[1].max()) + 1, job.model.startswith("wide ")
+    kind = job.model.removeprefix("wide ")
+    if kind == "logistic":
+        return logistic(positions * inputs, classes)
+    if kind == "perceptron":
+        return perceptron(inputs, classes, 48 if wide else 24)
+    if kind == "convolution":
+        return convolution(inputs, classes, 32 if wide else 16)
+    return transformer(inputs, classes, 16 if wide else 12, positions)
 
 
 def batches_of(job: RateJob, sampling: str, bands: int, seed: int) -> Sequence[np.ndarray]:
@@ -332,7 +359,7 @@ def run(jobs: Sequence[RateJob], path: Path, mnist: Path | None, folder: Path) -
     there = {(RateJob(**cell["job"]), cell["row"]) for cell in cells(path)}
     for job in jobs:
         for row in ROWS:
-            if (job, row) in there or (job.data == "mnist" and mnist is None):
+            if (job, row) in there or ("mnist" in job.data and mnist is None):
                 continue
             try:
                 cell = measure(job, row, mnist, folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="needs torch; `make test-frameworks` runs it")
 
 from papers.leaderboard import layered_models as layered  # noqa: E402
+from papers.leaderboard import rate_predictors as predictors  # noqa: E402
 from papers.leaderboard import rate_study as study  # noqa: E402
 
 NETWORKS = {
@@ -95,3 +98,40 @@ def test_a_quick_run_has_all_rows_and_goes_on_where_it_was(tmp_path: Path, monke
     assert all(0 <= value <= 100 for cell in cells for values in cell["test"] for value in values)
     assert not list(study.run(study.QUICK, path, None, tmp_path)), "nothing is trained twice"
     assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0: independent, public order: ")
+
+
+def made_cell(job: study.RateJob, row: str, sigma: float, best: float, top: float) -> dict[str, Any]:
+    """A cell whose accuracy falls by two points for each doubling away from a rate."""
+    found = [[top - 2 * abs(np.log2(rate / best))] * 4 for rate in (best * 2.0 ** np.arange(-3, 4)).tolist()]
+    noise = {"sigma": sigma, "single": 1.0, "last": [5.0] * 8, "mean": [4.0] * 8, "parameters": 100}
+    rates = (best * 2.0 ** np.arange(-3, 4)).tolist()
+    return {"job": vars(job), "row": row, **noise, "rates": rates, "train": found, "test": found}
+
+
+def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
+    job, other = (replace(study.SEEN[3], epsilon=epsilon) for epsilon in (1.0, 2.0))
+    limits = predictors.Limits(6.0, 3.0)
+    path, rows = tmp_path / "rates.jsonl", list(study.ROWS)[1:]
+    cells = []
+    for one, scale in ((job, 1.0), (other, 0.3)):
+        cells.append(made_cell(one, study.FREE, 0.0, 1.0, 99.0))
+        for place, row in enumerate(rows):
+            sigma = scale * 0.02 * 2**place
+            best = predictors.best_rate("sgd", 0.0, 100, 4 * sigma, sigma, limits)
+            cells.append(made_cell(one, row, sigma, best, 90.0 - place))
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    found = predictors.trained_jobs([job, other], path)
+    assert [one.job for one in found] == [job, other] and list(found[0].rows) == rows
+    assert predictors.ranks_of(found, "weights, all steps") == pytest.approx([1.0, 1.0])
+    assert predictors.octaves(found, limits) == pytest.approx(np.zeros(12))
+    fitted = predictors.fitted(found, predictors.Limits(12.0, 6.0))
+    assert (fitted.walk, fitted.reach) == pytest.approx((6.0, 3.0), rel=0.1) and fitted.step == limits.step
+    assert predictors.lost_at(found[0].rows[rows[0]], found[0].rows[rows[0]]["rates"][3] * 2**0.5) == pytest.approx(1)
+    assert predictors.lost_at(found[0].rows[rows[0]], found[0].rows[rows[0]]["rates"][-1] * 2) == pytest.approx(6 + 4)
+    assert predictors.chosen_lines(found)[0].count(rows[0]) == 2  # the least noise, and the best
+
+
+def test_the_results_that_are_shipped_are_of_the_jobs_that_are_named() -> None:
+    there = {study.RateJob(**cell["job"]) for cell in study.cells(study.RESULTS)}
+    assert there <= {*study.SEEN, *study.HELD_OUT} and not {*study.SEEN} & {*study.HELD_OUT}
+    assert len(study.cells(study.RESULTS)) >= 80

@@ -50,6 +50,7 @@ class Row:
         noise_bytes: the same in bytes of single precision.
         flops: operations for each parameter and step of noise, beside drawing.
         redraws: earlier normals that a step makes again for each parameter, beside its own; on average over the steps.
+        noise_of_steps: root mean squared noise of a single step, at sigma 1 per entry of Z; an estimate.
         seconds: solve and certificate, beside whatever else ran at the time.
         converged: whether the tolerance was met within the mechanism's class.
         warnings: of the certificate.
@@ -79,6 +80,7 @@ class Row:
     noise_bytes: int
     flops: float
     redraws: float
+    noise_of_steps: float
     seconds: float
     converged: bool
     warnings: tuple[str, ...]

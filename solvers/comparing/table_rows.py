@@ -16,6 +16,7 @@ from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.solvers.comparing.comparison import Refused, Row
+from factorize.training.learning_rate import noise_of_steps
 
 STORED_BYTES = 4
 """Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
@@ -59,6 +60,7 @@ class TableRows:
             noise_bytes=cost.vectors * STORED_BYTES,
             flops=cost.flops,
             redraws=cost.redraws,
+            noise_of_steps=noise_of_steps(strategy),
             seconds=seconds,
             converged=certificate.converged,
             warnings=certificate.warnings,

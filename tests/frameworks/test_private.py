@@ -30,6 +30,9 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins import RandomAllocation
 from factorize.training.bins_audit import BinsAuditor
 
+PASSES = {"kind": "fixed_epochs", "epochs": EPOCHS}
+IDENTITY = {"kind": "identity"}
+
 
 def data() -> TensorDataset:
     rng = torch.Generator().manual_seed(0)
@@ -521,3 +524,13 @@ class TestAdapters:
         released = train(whole)
         hooked = inside._replace(model=inside.model._module)
         assert all(torch.equal(a, b) for a, b in zip(released, train(hooked), strict=True))
+
+
+def test_the_statement_notes_a_rate_that_is_far_from_what_such_noise_asks_for():
+    solved = solve(parse_spec({"workload": {"kind": "prefix", "n": N}, "participation": PASSES, "mechanism": IDENTITY}))
+    (note,) = private(solved, torch.optim.AdamW, 1e-7).statement.notes
+    stated = float(note.split(" times ")[1].split(",")[0])
+    assert note.startswith("The learning rate 1e-07 is ") and "docs/choose.md" in note
+    assert private(solved, torch.optim.AdamW, stated).statement.notes == []
+    clipped_twice = private(solved, torch.optim.AdamW, 1e-7, clip_norm=2 * CLIP).statement.notes
+    assert clipped_twice == [note], "Adam takes the same rate at every clip norm"

@@ -62,6 +62,7 @@ function takeCard(found) {
       ["secret", found.secret],
       ["sigma of sums", `${short(sigma.sums, 6)} at clip norm ${sigma.clip_norm} (${sigma.rests_on})`],
       ["sigma of means", `${short(sigma.means, 6)} with the divisor ${sigma.divisor}`],
+      ["learning rate", found.rate.value === null ? null : `${short(found.rate.value, 3)} for ${found.rate.optimizer}: ${found.rate.basis}`],
       ["rmse at this privacy", short(found.rmse_at_privacy, 6)],
       ["memory", `${found.noise_vectors} vectors of the model's size`],
       ["noise of a step", found.seconds_per_step === null ? null : `${seconds(found.seconds_per_step)} for ${job.parameters} parameters, on one core by a model`],

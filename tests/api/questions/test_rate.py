@@ -1,0 +1,85 @@
+"""The rate of a recommendation: by hand from the noise of the row, the same in every line of code, and unknown else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factorize.api.questions.job_code import codes
+from factorize.api.questions.rate import Rates
+from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest, read_job
+from factorize.structures.layouts import build_matrix
+from factorize.training.learning_rate import Limits, best_rate, noise_of_steps
+
+ROW = {"rmse_at_privacy": 50.0, "sigma_of_sums": 10.0, "noise_of_steps": 1.2}
+COSINE = {"kind": "cosine"}
+
+
+def rates(**changes: Any) -> Rates:
+    usual = {"examples": 4000, "batch_size": 10, "epochs": 1, "epsilon": 2.0, "delta": 1e-5, "parameters": 400}
+    return Rates(read_job(usual | changes, RecommendRequest), ROW)
+
+
+def test_the_noise_of_the_weights_and_of_single_steps_bound_the_rate() -> None:
+    assert best_rate("sgd", 0.9, 10_000, 0.04, 0.01, Limits(4.0, 1.0)) == pytest.approx(0.1 / math.hypot(1, 1))
+    found = best_rate("adamw", 0.0, 10_000, 0.04, 0.03, Limits(4.0, 1.0, 3.0, 4.0))
+    assert found == pytest.approx(5 / 100 / math.sqrt(3))  # second moments of 3 and 4; three limits that are 1
+
+
+def test_the_noise_of_single_steps_is_that_of_the_rows_of_the_inverse() -> None:
+    lower = np.tril(np.random.default_rng(1).uniform(0, 0.3, (40, 40)), -1) + np.eye(40)
+    rows = np.linalg.inv(lower)
+    assert noise_of_steps(build_matrix("dense", {"": lower}, 40)) == pytest.approx(
+        math.sqrt((rows**2).sum() / 40), rel=0.1
+    )
+
+
+def test_every_line_of_code_has_the_rate_of_its_own_optimizer() -> None:
+    asked = rates(workload={"kind": "adamw", "learning_rates": COSINE})
+    spec = {"workload": {**asked.job.sums, "n": 400}, "mechanism": {"kind": "identity"}}
+    code = codes(asked.job, spec, "fixed", asked.of)
+    document = asked.document()
+    assert document["value"] == asked.of("adamw") != asked.of("sgd") and "no job of the study" not in document["basis"]
+    for name, rate in (("torch", asked.of("adamw")), ("jax", asked.of("adamw")), ("numpy", asked.of("sgd"))):
+        assert f"\nrate = {rate!r}     #" in code[name], name
+    # By hand: the noise of averages of gradients, for means of 10, over 400 weights.
+    expected = best_rate("adamw", 0.9, 400, 0.1 * 50 / 10, 10 * 1.2 / 10)
+    assert document["value"] == pytest.approx(expected, rel=0.05)
+
+
+def test_rates_that_are_listed_are_multiplied_by_what_is_advised() -> None:
+    listed = [0.0, *np.linspace(0, 2, 399).tolist()]  # zero, and rising
+    once, ten = (
+        Rates(rates(workload={"kind": "schedule", "learning_rates": [scale * one for one in listed]}).job, row)
+        for scale, row in ((1.0, ROW), (10.0, ROW | {"rmse_at_privacy": 500.0}))
+    )
+    assert once.of("sgd") == pytest.approx(10 * (ten.of("sgd") or 0.0), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "way"),
+    [
+        ({"parameters": None}, "give --parameters"),
+        ({"workload": {"kind": "lion"}}, "sgd, adam, adamw alone, not with lion"),
+        ({"workload": {"kind": "window", "width": 3}}, "nothing that sums as window does"),
+    ],
+)
+def test_a_rate_that_is_unknown_says_why(changes: dict[str, Any], way: str) -> None:
+    found = rates(**changes).document()
+    assert found["value"] is None and found["basis"].startswith("unknown: ") and way in found["basis"]
+
+
+def test_a_federated_job_has_no_rate() -> None:
+    fleet = {"clients": 30, "clients_a_round": 6, "rounds": 16, "epsilon": 2.0, "delta": 1e-2, "parameters": 9}
+    job: Job = read_job(fleet, FleetRequest)
+    assert Rates(job, ROW).document()["value"] is None
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 50.0])
+def test_jobs_far_from_the_study_say_so(epsilon: float) -> None:
+    found = rates(epsilon=epsilon, examples=10, parameters=7).document()  # one epoch of one batch
+    assert found["value"] > 0
+    assert f"no job of the study had steps 1 or parameters 7 or epsilon {epsilon:g}" in found["basis"]
