@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("name", ["train_torch", "train_jax"])
 def test_trains_privately_on_digits(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FACTORIZE_CACHE": str(tmp_path)}
-    command = [sys.executable, ROOT / "examples" / f"{name}.py", "--seed", "1", "--epochs", "6"]
+    command = [sys.executable, ROOT / "examples" / f"{name}.py", "--seed", "1", "--epochs", "3"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
     plain, optimal = (float(found) for found in re.findall(r"test accuracy ([\d.]+)", done.stdout))
