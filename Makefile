@@ -53,7 +53,9 @@ slow-tests: $(STAMP)
 	$(BIN)/python -m pytest --seconds $(CURDIR)/build/seconds $(SIDE_BY_SIDE)
 	$(BIN)/python tests/support/slow_tests.py build/seconds
 
-# The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get.
+# The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get. The processes
+# share the processors already: threads of their own would wait for one another.
+test-frameworks test-federated: export OMP_NUM_THREADS = 1
 test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks papers/tests/test_convolutional.py papers/tests/test_rate_study.py papers/tests/test_torch_gradients.py $(SIDE_BY_SIDE)
 

@@ -15,7 +15,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let these warnings pass, and have all processes and runs share what XLA has compiled."""
     if cache := getattr(config, "cache", None):
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache.mkdir("jax"))
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # many small programs, compiled by each test anew
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # each test compiles many small programs
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     for words in SAID:
         config.addinivalue_line("filterwarnings", f"ignore:{words}")
