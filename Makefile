@@ -147,7 +147,7 @@ $(STAMP): requirements-pip.lock requirements-dev.lock pyproject.toml setup.py
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-pip.lock
 	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements-dev.lock
 	for room in api solvers; do test -d factorize/$$room || ln -sfn ../$$room factorize/$$room; done
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $(STAMP)
 
 # Environments of their own that see what the lock installed, pip too; their own packages come first.

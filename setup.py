@@ -1,16 +1,17 @@
 """Packages and their folders: `factorize.api` and `factorize.solvers` are folders of the top level.
 
 The links in `factorize/` let interpreters, editors and type checkers import both from a checkout. The build does not
-read them, because many archives and some clones turn links into files.
+read them, because many archives and some clones turn links into files. Folders of data count as packages, as
+setuptools wants it.
 """
 
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 FOLDERS = {"factorize": "factorize", "factorize.api": "api", "factorize.solvers": "solvers"}
-LINKS = ["api", "api.*", "solvers", "solvers.*"]
+LEFT_OUT = ["api", "api.*", "solvers", "solvers.*", "*__pycache__"]
 
 
 def describe() -> str:
@@ -31,6 +32,6 @@ setup(
     packages=[
         package
         for top, folder in FOLDERS.items()
-        for package in (top, *(f"{top}.{name}" for name in find_packages(folder, exclude=LINKS)))
+        for package in (top, *(f"{top}.{name}" for name in find_namespace_packages(folder, exclude=LEFT_OUT)))
     ],
 )

@@ -83,7 +83,7 @@ def solve(service: Service, title: str, spec: dict[str, Any]) -> str:
     """Post a spec, show its progress, and say what the certificate says."""
     say(f"{title}\n  POST /v1/factorizations {json.dumps(spec)}")
     started = time.perf_counter()
-    manifest = service.manifest(spec, progress=show)
+    manifest = service.manifest(spec, progress=News())
     certificate = manifest["certificate"]
     sensitivity, gap = certificate["sensitivity"], certificate["relative_gap"]
     print(
@@ -100,10 +100,22 @@ def bound(certificate: dict[str, Any]) -> str:
     return "unknown" if found is None else f"{found['objective']:.9g}"
 
 
-def show(event: Event) -> None:
-    if event.kind == "progress":
+class News:
+    """Prints what is new of a job's progress, which is told several times a second."""
+
+    line = ""
+
+    def __call__(self, event: Event) -> None:
+        """Print an event if it says something else than the one before."""
+        if event.kind != "progress":
+            return
         gap = event.data.get("relative_gap") or event.data.get("class_gap")
-        print(f"    iteration {event.data.get('iteration')}: gap {'...' if gap is None else f'{gap:.2g}'}")
+        line = f"iteration {event.data.get('iteration')}" + ("" if gap is None else f": gap {gap:.2g}")
+        if event.data.get("phase") == "compile":
+            line = "compiling, once on this machine"
+        if line != self.line:
+            print(f"    {line}", flush=True)
+        self.line = line
 
 
 def again(service: Service) -> None:
