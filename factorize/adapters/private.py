@@ -196,14 +196,15 @@ def make_private(
 def _rate_notes(optimizer: Any, private: CorrelatedOptimizer, planned: Planned) -> list[str]:
     """Return what is to be said of the optimizer's learning rate; nothing without the extra [solve]."""
     try:
-        from factorize.training.learning_rate import note_on_rate
+        from factorize.training.learning_rate import note_on_rate, rate_for
     except ImportError:
         return []
     inner = getattr(optimizer, "original_optimizer", optimizer)
     group, name = inner.param_groups[0], type(inner).__name__.lower()
     size = sum(one.numel() for one in private.params)
     rate = float(group.get("initial_lr", group["lr"]))  # the schedule's largest, where there is one
-    note = note_on_rate(rate, name, group.get("momentum", 0.0), size, planned.factors, planned.calibration)
+    best = rate_for(name, group.get("momentum", 0.0), size, planned.factors, planned.calibration)
+    note = note_on_rate(rate, best)
     return [] if note is None else [note]
 
 

@@ -75,17 +75,16 @@ def best_rate(
     return rate * (math.hypot(jump, most.mean) / parameters**0.5 if adaptive else 1 - momentum)
 
 
-def note_on_rate(
-    rate: float, optimizer: str, momentum: float, parameters: int, factors: CertifiedFactors, noise: Calibration
-) -> str | None:
-    """Return a sentence on a learning rate that is far from the best one; None where it is not, or none is known.
+def rate_for(
+    optimizer: str, momentum: float, parameters: int, factors: CertifiedFactors, noise: Calibration
+) -> float | None:
+    """Return the rate for factors and their noise, or None where none is known.
 
     Args:
-        rate: the largest of the run.
         optimizer: by name.
         momentum: of SGD.
         parameters: of the model.
-        factors: of C.
+        factors: of C, for what the optimizer sums.
         noise: its calibration, with a divisor.
     """
     certified, sigma = factors.manifest.get("certificate"), noise.sigma_of_means
@@ -95,8 +94,12 @@ def note_on_rate(
     error = unit * averaged * certified["loss"]["rmse"] / certified["sensitivity"]["value"]
     strategy = build_matrix(factors.structure, factors.strategy_tensors(), factors.steps)
     best = best_rate(optimizer, momentum, parameters, error, unit * noise_of_steps(strategy))
-    best /= 1.0 if optimizer in ADAPTIVE else noise.clip_norm
-    if SPREAD**-2 <= rate / best <= SPREAD**2:
+    return best / (1.0 if optimizer in ADAPTIVE else noise.clip_norm)
+
+
+def note_on_rate(rate: float, best: float | None) -> str | None:
+    """Return a sentence on a learning rate that is far from the best one; None where it is not, or none is known."""
+    if best is None or SPREAD**-2 <= rate / best <= SPREAD**2:
         return None
     return (
         f"The learning rate {rate:g} is {rate / best:.2g} times {best:.2g}, near which models learned most from such "
