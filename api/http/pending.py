@@ -98,8 +98,8 @@ class PendingAnswers:
 
     def start(self, owner: str, digest: str, work: Work) -> PendingAnswer:
         """Return the pending answer to a caller's question, begun where there is none."""
-        found = self._pending.get((owner, digest))
-        if found is None or found.stop.is_set() or found.task.done():
+        found = self.find(owner, digest)
+        if found is None or found.task.done():
             found = self._pending[owner, digest] = PendingAnswer(work)
             following = asyncio.ensure_future(self._follow(owner, digest, found))
             self._followed.add(following)
@@ -107,8 +107,9 @@ class PendingAnswers:
         return found
 
     def find(self, owner: str, digest: str) -> PendingAnswer | None:
-        """Return the pending answer to a caller's question, or None."""
-        return self._pending.get((owner, digest))
+        """Return the pending answer to a caller's question, unless somebody ended it, or None."""
+        found = self._pending.get((owner, digest))
+        return None if found is None or found.stop.is_set() else found
 
     async def give_out(self, owner: str, digest: str, pending: PendingAnswer) -> None:
         """Have the ledger know of an answer from now on, whose address a client is about to get."""

@@ -163,7 +163,12 @@ def _pending(call: Call) -> PendingAnswers:
 async def get_answer(call: ReadCall, digest: str) -> Response:
     """Give the answer to a question that took long, or say how far it is. `Prefer: wait=N` waits for it."""
     pending = _pending(call).find(call.caller.owner, digest_in(digest))
-    reply = await (_reply_of_another(call, digest) if pending is None else _reply(call, digest, pending))
+    try:
+        reply = await (_reply_of_another(call, digest) if pending is None else _reply(call, digest, pending))
+    except (ProblemAnswer, FactorizeError):
+        if pending is None or not pending.stop.is_set():
+            raise
+        reply = None  # it was ended meanwhile
     if reply is None:
         raise ProblemAnswer("not-found", "nobody is working on this answer for you; post the question again")
     return reply
