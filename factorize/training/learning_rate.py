@@ -41,8 +41,8 @@ class Limits(NamedTuple):
     mean: float = 0.0
 
 
-PLAIN: Final = Limits(20.0, 9.0)
-SECOND_MOMENTS: Final = Limits(13.0, 40.0, 18.0, 0.2)
+PLAIN: Final = Limits(15.0, 9.5)
+SECOND_MOMENTS: Final = Limits(13.0, 60.0, 17.0, 0.15)
 _PROBED = 4096
 """Entries of random vectors, at least, from which the noise of single steps is estimated, to about 3 %."""
 
@@ -88,9 +88,12 @@ def rate_for(
         noise: its calibration, with a divisor.
     """
     certified, sigma = factors.manifest.get("certificate"), noise.sigma_of_means
-    if optimizer not in STUDIED or certified is None or certified["loss"]["rmse"] is None or sigma is None:
+    if optimizer not in STUDIED or certified is None or sigma is None:
         return None
-    unit, averaged = sigma / noise.clip_norm, 1 - factors.manifest["spec"]["workload"].get("momentum", 0.0)
+    workload = factors.manifest["spec"]["workload"]
+    if not isinstance(workload.get("n"), int):  # without end, or a matrix of one's own
+        return None
+    unit, averaged = sigma / noise.clip_norm, 1 - workload.get("momentum", 0.0)
     error = unit * averaged * certified["loss"]["rmse"] / certified["sensitivity"]["value"]
     strategy = build_matrix(factors.structure, factors.strategy_tensors(), factors.steps)
     best = best_rate(optimizer, momentum, parameters, error, unit * noise_of_steps(strategy))
