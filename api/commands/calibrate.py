@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 
+IF_STOPPED = "and holds if the stop depended neither on the data nor on what was released"
 _REQUEST = "factorize.accounting.calibration_request:CalibrationRequest"
 
 
@@ -58,7 +59,8 @@ def calibrate(
     else:
         message = f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file"
         raise InvalidParameter(message, field="service")
-    return document, _text(document)
+    stopped = "" if fields.get("steps") is None else f"\nit is for the first {fields['steps']} steps, {IF_STOPPED}"
+    return document, _text(document) + stopped
 
 
 def check_sensitivity(factorization: Factorization) -> None:

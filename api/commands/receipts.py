@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from factorize.api.commands.calibrate import IF_STOPPED, check_sensitivity
 from factorize.api.terminal.output import Shown, argument, option
+from factorize.api.terminal.sources import open_target
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
+from factorize.format.quantities import at_most
+
+if TYPE_CHECKING:
+    from factorize.factorization import Factorization
 
 
 def receipt(
@@ -16,21 +23,30 @@ def receipt(
     model: Annotated[Path | None, option(metavar="FILE", help="The weights that the receipt names.")] = None,
     private_key: Annotated[Path | None, option(metavar="KEY.pem", help="Sign it: P-256, P-384 or P-521.")] = None,
     to: Annotated[Path | None, option(metavar="FILE", help="Where it goes; stdout by default, if not signed.")] = None,
+    factors: Annotated[str | None, option(metavar="FILE", help="Factors of the run: print its epsilon so far.")] = None,
+    delta: Annotated[float | None, option(help="Of the epsilon so far; the run's by default.")] = None,
+    store: str | None = None,
 ) -> Shown:
-    """Write the in-toto statement that the run of a receipt released a model; factorize-check proves the receipt."""
+    """Write the in-toto statement that the run of a receipt released a model; factorize-check proves the receipt.
+
+    With --factors it prints the epsilon of the steps that the run has taken so far.
+    """
     from factorize.format.quantities import ClaimRefused
     from factorize.format.receipts import read_receipt, statement_of
     from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
     from factorize.signatures import sign_statement
 
-    if not statement:
-        raise InvalidParameter("say what to make of the receipt: --statement; factorize-check proves it")
+    if not statement and factors is None:
+        message = "say what to make of the receipt: --statement, or --factors for its epsilon so far"
+        raise InvalidParameter(f"{message}; factorize-check proves it")
     if private_key is not None and to is None:
         raise InvalidParameter("a signed statement goes into a file; give --to", field="to")
     try:
         held = read_receipt(target.read_bytes())
     except (MalformedJson, ClaimRefused) as reason:
         raise CorruptObject(f"{target} is no receipt, or a damaged one: {reason}") from None
+    if factors is not None:
+        return _so_far(held, open_target(factors, store), delta)
     stated = held["model"]
     if not held["steps"]["ended"] or stated is None:
         why = "names no weights" if held["steps"]["ended"] else "is of a run that has not ended"
@@ -52,3 +68,19 @@ def receipt(
     else:
         sign_statement(document, private_key=private_key, to=to)
     return document, f"{to}: statement of {target} on sha256:{digest}"
+
+
+def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) -> Shown:
+    """Return the epsilon of the steps that a receipt has counted."""
+    from factorize.first_steps import epsilon_of_first_steps
+    from factorize.format.receipts import steps_of
+
+    named, steps = held["factors"][0]["digest"], steps_of(held)
+    if run.digest != named:
+        raise InvalidParameter(f"the receipt names {named}, and the factors are {run.digest}", field="factors")
+    check_sensitivity(run)
+    noise = held["calibration"]
+    epsilon = epsilon_of_first_steps(run, noise, steps, delta)
+    document = {"epsilon_so_far": epsilon, "delta": noise["delta"] if delta is None else delta, "steps": steps}
+    text = f"epsilon {at_most(epsilon)} at delta {at_most(document['delta'])} after {steps} of {run.steps} steps"
+    return document, f"{text}, {IF_STOPPED}"

@@ -34,13 +34,12 @@ from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
-from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
 
 if TYPE_CHECKING:
-    from factorize.factorization import Factorization
+    pass
 
 SHRUNK = 1 - 2.0**-40
 """What clipped updates are multiplied by, for the roundings of norms, factors and products in float64."""
@@ -169,7 +168,7 @@ class FederatedRounds(Secret):
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
         self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
         about = held.digest, self.steps, clients, clients, "fixed", "user"
-        self.statement = PrivacyStatement(self.calibration, *about, users=clients, loss="per_client")
+        self.statement = PrivacyStatement(self.calibration, *about, users=clients, loss="per_client", factors=held)
         self.refused: Counter[str] = Counter()
         self.named_by: str | None = None
         self._numbers: dict[ClientId, int] = {}  # of clients, in the order in which they were first admitted
@@ -332,29 +331,12 @@ class FederatedRounds(Secret):
         self._broken = False
         return self._shaped(mean)
 
-    def epsilon_so_far(self, run: Factorization, delta: float | None = None) -> float:
-        """Return epsilon of the rounds that were released, where the run stops before its last round.
+    def epsilon_so_far(self, delta: float | None = None) -> float:
+        """Return epsilon of the rounds that were released, for a run that stops before its last round.
 
-        It holds where the stop did not depend on the data or on what was released: a deadline, a server that is needed
-        elsewhere. A run that stops because its accuracy is good, say, has the statement's epsilon.
-
-        Args:
-            run: the whole run's factorization, opened from its file.
-            delta: of the guarantee; the statement's by default.
-
-        Raises:
-            InvalidParameter: another factorization, or no delta.
+        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
         """
-        from factorize.first_steps import first_steps
-
-        delta = self.calibration.delta if delta is None else delta
-        if run.digest != self.statement.digest or delta is None:
-            message = f"this run is of {self.statement.digest} and states delta {self.calibration.delta}; give both"
-            raise InvalidParameter(message, field="run")
-        if self.step == 0:
-            return 0.0
-        part = first_steps(run, self.step).sensitivity.value / self.calibration.sensitivity.value
-        return gaussian_epsilon(delta, self.calibration.mu * min(1.0, part * (1 + 2.0**-50)))
+        return self.statement.epsilon_so_far(self.step, delta)
 
     def stop(self) -> None:
         """Let another process go on with this run; nothing may be called after."""

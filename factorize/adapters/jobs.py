@@ -100,7 +100,14 @@ class Planned:
         unit, users = ("example", None) if job.users is None else ("user", int(numbered_users(job.users).max()) + 1)
         about = factors.digest, factors.steps, job.examples, used, job.sampling, unit
         return PrivacyStatement(
-            self.calibration, *about, self.overflow_delta, job.ranks, self.moments, users, loss=loss
+            self.calibration,
+            *about,
+            self.overflow_delta,
+            job.ranks,
+            self.moments,
+            users,
+            loss=loss,
+            factors=factors,
         )
 
 

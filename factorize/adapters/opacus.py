@@ -11,6 +11,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _mark_as_processed
 
 from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import check_roundings, clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.ranks.placements import is_sharded
@@ -82,6 +83,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._options = options
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, **options)
         self.auditor = auditor
+        self._run: tuple[Any, Calibration | JointMoments] = factors, calibration
         self._samples, self._added = 0, 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
@@ -94,6 +96,16 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             expected_batch_size=calibration.divisor,
             loss_reduction="sum" if calibration.divisor is None else "mean",
         )
+
+    def epsilon_so_far(self, delta: float | None = None) -> float:
+        """Return epsilon of the steps taken, for a run that stops here.
+
+        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
+        """
+        from factorize.first_steps import epsilon_of_first_steps
+
+        factors, calibration = self._run
+        return epsilon_of_first_steps(factors, calibration.document(), self.noise.step, delta)
 
     @property
     def grad_scale(self) -> object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration
@@ -45,6 +46,7 @@ class PrivacyStatement:
         users: number of users, where the unit is one.
         replaced: a sentence for each setting of the caller's that the job took another for, or that is far from best.
         loss: how the job made sure that the loss does not mix examples.
+        factors: of the run, from which the epsilon of its first steps follows; None where nobody asks for it.
     """
 
     calibration: Calibration
@@ -60,6 +62,7 @@ class PrivacyStatement:
     users: int | None = None
     replaced: tuple[str, ...] = ()
     loss: LossCheck = "not_looked_at"
+    factors: CertifiedFactors | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse an unknown way to look at the loss.
@@ -95,9 +98,33 @@ class PrivacyStatement:
             return None
         return double_above(Fraction(self.calibration.delta) + Fraction(self.overflow_delta), "delta")
 
+    def epsilon_so_far(self, steps: int, delta: float | None = None) -> float:
+        """Return epsilon of the first steps, for a run that stops after them.
+
+        It holds where the stop depended neither on the data nor on what was released: a deadline, a machine that is
+        needed elsewhere. A run that stops because its accuracy is good, say, has the epsilon of all steps.
+
+        Args:
+            steps: that were released; of a JAX job those in its noise state, `int(state.step)`.
+            delta: of the guarantee; the calibration's by default.
+
+        Raises:
+            InvalidParameter: no number of its steps, no delta, or a statement without factors.
+            UnsupportedProblem: squares of gradients have noise of their own.
+        """
+        if self.factors is None:
+            raise InvalidParameter(
+                "the statement holds no factors; give them to it, or use `factors.calibrate(sigma=, delta=, steps=)`",
+                field="factors",
+            )
+        from factorize.first_steps import epsilon_of_first_steps  # needs the extra `[solve]`, training does not
+
+        return epsilon_of_first_steps(self.factors, (self.moments or self.calibration).document(), steps, delta)
+
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        own = {key: value for key, value in vars(self).items() if key not in ("calibration", "moments", "replaced")}
+        left_out = "calibration", "moments", "replaced", "factors"
+        own = {key: value for key, value in vars(self).items() if key not in left_out}
         noise = self.calibration if self.moments is None else self.moments
         return {**noise.document(), **own, "delta": self.delta, "notes": self.notes}
 

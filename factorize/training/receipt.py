@@ -58,6 +58,7 @@ class Receipt:
         self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
         self.refused: Mapping[str, int] | None = None
         self._document: dict[str, Any] | None = None
+        self._statement: PrivacyStatement | None = None
         self._process = secrets.token_hex(32)
         self._lock: RunLock | None = None
         self._on_disk: bytes | None = None  # what the file holds, None before it is there
@@ -101,6 +102,7 @@ class Receipt:
                 f"{auditor.unit}s; give the auditor users=, or unit=, and the statement the number of users"
             )
             raise InvalidParameter(message, field="users")
+        self._statement = statement
         noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments)}
         about = _described(statement, factors, noise, self.others)
         kept = self._kept()
@@ -121,6 +123,18 @@ class Receipt:
         self._lock = RunLock(self.path, field="receipt")
         auditor.on_step = self._count
         self._write()
+
+    def epsilon_so_far(self, delta: float | None = None) -> float:
+        """Return epsilon of the steps that the receipt has counted, for a run that stops here.
+
+        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
+
+        Raises:
+            InvalidParameter: no run has begun.
+        """
+        if self._statement is None:
+            raise InvalidParameter(f"{self.path} is the receipt of no run yet; begin one", field="receipt")
+        return self._statement.epsilon_so_far(self.taken, delta)
 
     def close(self, model: Any = None) -> None:
         """Say that the run has ended, with all of its steps or fewer, and which weights it releases.

@@ -186,6 +186,14 @@ def released(home: Path, model: Any, name: str = "d.json") -> Path:
     return receipt.path
 
 
+def test_the_epsilon_so_far_of_a_receipt(home: Path) -> None:
+    path, command = released(home, None), CommandLine(home)
+    done = command("receipt", "--factors", "f.safetensors", str(path), "--output", "json")
+    assert done.json() == {"epsilon_so_far": 2.0, "delta": 1e-5, "steps": 8}
+    shown = command("receipt", "--factors", "f.safetensors", str(path), "--delta", "1e-9").out
+    assert "after 8 of 8 steps, and holds if the stop depended neither on the data nor" in shown
+
+
 def test_a_statement_on_a_model_is_verified_by_other_tools(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By DSSE's own definition over cryptography, by sigstore's reader and by the verifier of model_signing."""
     (home / "model" / "part").mkdir(parents=True)

@@ -8,9 +8,9 @@ from structure_cases import NAMES, strategies
 
 from factorize import Spec, solvers
 from factorize.accounting.schemes import calibrate_sampling
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.factorization import Factorization
-from factorize.first_steps import first_steps
+from factorize.first_steps import epsilon_of_first_steps, first_steps
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
 from factorize.privacy_question import GivenNoise
 
@@ -92,3 +92,34 @@ def test_a_spent_budget_has_no_noise(run):
         run.calibrate(mu=0.5, spent_mu=0.5)
     with pytest.raises(InvalidParameter, match="sigma names none"):
         run.calibrate(sigma=1.0, delta=1e-5, spent_mu=0.5)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "sampling", "options"),
+    [
+        ({"kind": "blt", "buffers": 2}, "fixed", {"clip_norm": 0.5, "divisor": 7, "adjacency": "replace_one"}),
+        ({"kind": "banded", "bands": 2}, "cyclic_poisson", {"dataset_size": 600, "batch_size": 30}),
+        ({"kind": "identity"}, "random_allocation", {"clip_norm": 3.0}),
+    ],
+)
+def test_a_job_that_stops_has_the_epsilon_of_its_steps(mechanism, sampling, options):
+    whole = solvers.solve(Spec.of("prefix", n=N, epochs=EPOCHS, mechanism=mechanism["kind"], **_numbers(mechanism)))
+    noise = whole.calibrate(epsilon=3.0, delta=1e-6, sampling=sampling, **options)
+    stated = [epsilon_of_first_steps(whole, noise.document(), steps) for steps in (0, BINS, 2 * BINS, N)]
+    assert stated[0] == 0.0 < stated[1] < stated[2] < stated[3] <= 3.0
+    asked = {**options, "divisor": None, "sampling": sampling, "steps": BINS}
+    assert stated[1] == whole.calibrate(sigma=noise.sigma_of_sums, delta=1e-6, **asked).epsilon
+    assert epsilon_of_first_steps(whole, noise.document(), N, 1e-9) > 3.0
+
+
+def test_where_no_epsilon_of_the_first_steps_is_known(run):
+    noise = run.calibrate(mu=1.0).document()
+    with pytest.raises(InvalidParameter, match="give delta"):
+        epsilon_of_first_steps(run, noise, 3)
+    assert epsilon_of_first_steps(run, noise, 3, 1e-6) > 0
+    with pytest.raises(UnsupportedProblem, match="take that of all steps"):
+        epsilon_of_first_steps(run, {**noise, "second_sigma_of_sums": 1.0}, 3, 1e-6)
+
+
+def _numbers(mechanism):
+    return {name: value for name, value in mechanism.items() if name != "kind"}

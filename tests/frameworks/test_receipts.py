@@ -19,7 +19,7 @@ from factorize.adapters.private import make_private
 from factorize.checker.receipt import MODEL, check_receipt
 from factorize.checker.report import Status
 from factorize.encoding import read_json
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.weights import TENSORS, digest_of_path, model_digest
 from factorize.solvers import solve
 from factorize.training.receipt import Receipt
@@ -72,6 +72,12 @@ def test_a_torch_job(tmp_path: Path, options: dict[str, Any]) -> None:
     job = torch_job(receipt, solving, **options)
     torch_steps(job, epochs=1)
     assert_open(tmp_path, solving, steps=N // EPOCHS)
+    if job.statement.moments is None:
+        so_far = job.statement.epsilon_so_far(N // EPOCHS)
+        assert 0 < so_far == job.optimizer.epsilon_so_far() == receipt.epsilon_so_far() < COMMON["epsilon"]
+    else:
+        with pytest.raises(UnsupportedProblem, match="squares are released together"):
+            job.optimizer.epsilon_so_far()
     torch_steps(job, epochs=EPOCHS - 1)
     receipt.close(model=job.model)
     document = assert_proved(tmp_path, solving)

@@ -221,7 +221,7 @@ class HuggingFace(Door):
     def _logged(self, folder: Path) -> None:
         run = self.begin(folder)
         run.trainer.log({"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.5})
-        assert set(run.trainer.state.log_history[-1]) <= {"learning_rate", "epoch", "step"}
+        assert set(run.trainer.state.log_history[-1]) <= {"learning_rate", "epoch", "step", "epsilon_so_far"}
 
     def _weak(self, folder: Path) -> None:
         told = str(self.made(folder, epsilon=30.0, delta=0.5).trainer.statement)

@@ -10,6 +10,8 @@ import numpy as np
 
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.format.factors import CertifiedFactors
+from factorize.format.manifest import Manifest
+from factorize.spec import Spec, parse_spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +23,8 @@ class Handmade(CertifiedFactors):
     digest: str = "handmade"
 
     @property
-    def manifest(self) -> dict[str, Any]:
-        return {"digest": self.digest}
+    def manifest(self) -> Manifest:
+        return Manifest(digest=self.digest, spec=self.spec.document())
 
     @property
     def steps(self) -> int:
@@ -31,6 +33,15 @@ class Handmade(CertifiedFactors):
     @property
     def structure(self) -> str:
         return str(self.strategy.structure)
+
+    @property
+    def spec(self) -> Spec:
+        prefix = {"kind": "prefix", "n": self.steps}
+        return parse_spec({"workload": prefix, "participation": dict(self.sensitivity.participation)})
+
+    @property
+    def matrix(self) -> Any:
+        return self.strategy.finite()
 
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
         return self.strategy.tensors()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers.trainer_utils import TrainOutput
 
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.private import Private, make_private
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, MissingExtra
 
 _SECRET = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 _GIVE_LOSSES = "give example_losses= in PrivacyArguments"
@@ -226,7 +227,14 @@ class PrivateTrainer(Trainer):
         return losses
 
     def log(self, logs: dict[str, float], *args: Any, **others: Any) -> None:
-        """Log what is no function of a batch without noise."""
+        """Log what is no function of a batch without noise; and the epsilon so far, where that takes no long claim.
+
+        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
+        """
+        private = self.private
+        if private is not None and private.statement.sampling == "fixed" and private.statement.moments is None:
+            with suppress(MissingExtra):  # training needs no accountant
+                logs = {**logs, "epsilon_so_far": private.optimizer.epsilon_so_far()}
         super().log({name: value for name, value in logs.items() if name not in _SECRET}, *args, **others)
 
     def floating_point_ops(self, inputs: Any) -> int:
