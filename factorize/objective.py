@@ -195,6 +195,10 @@ class MaxError(Objective):
         return float(errors.max())
 
 
+MIN_WEIGHT, MAX_WEIGHT = 1e-80, 1e80
+"""Positive weights: beyond, squares of what solvers make of their roots leave the range of doubles."""
+
+
 class Weighted(Objective):
     """Weighted sum of variances: sens(C)^2 sum_i weights_i ||B[i, :]||^2."""
 
@@ -207,6 +211,13 @@ class Weighted(Objective):
             raise InvalidParameter(
                 f"weights has {len(self.weights)} entries, {sum(map(bool, self.weights))} of them positive, and the "
                 f"workload has {m} outputs; give one weight per output and at least one positive",
+                field="/objective/weights",
+            )
+        strange = next((one for one in self.weights if one and not MIN_WEIGHT <= one <= MAX_WEIGHT), None)
+        if strange is not None:
+            raise InvalidParameter(
+                f"weight {strange!r} is not 0 and not from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}; divide all weights by "
+                "their largest, and give 0 to what does not count",
                 field="/objective/weights",
             )
 

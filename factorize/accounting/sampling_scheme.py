@@ -47,13 +47,18 @@ class SamplingOptions:
         """Whether the Poisson schemes have what they need."""
         return self.dataset_size is not None and self.batch_size is not None
 
-    def refuse_batch_size(self, sampling: str) -> None:
-        """Raise InvalidParameter for the batch size of a Poisson scheme, where there is none; it is no divisor."""
+    def refuse_sizes(self, sampling: str) -> None:
+        """Raise InvalidParameter for the sizes of a Poisson scheme, where there is none; a batch's is no divisor."""
         if self.batch_size is not None:
             raise InvalidParameter(
                 f"batch_size={self.batch_size} is of the Poisson schemes, divides nothing, and is of no use to "
                 f"{sampling}; leave it out, and give the fixed public divisor of means as divisor",
                 field="batch_size",
+            )
+        if self.dataset_size is not None:
+            raise InvalidParameter(
+                f"dataset_size={self.dataset_size} is of the Poisson schemes, and no use to {sampling}; leave it out",
+                field="dataset_size",
             )
 
 

@@ -47,12 +47,7 @@ class FixedScheme(SamplingScheme):
     def check_used(self, asked: SamplingOptions) -> None:
         """Refuse bins and the sizes of a sampling."""
         super().check_used(asked)
-        asked.refuse_batch_size(self.name)
-        if asked.dataset_size is not None:
-            raise InvalidParameter(
-                f"dataset_size={asked.dataset_size} is of no use without sampling; leave it out, or name a sampling",
-                field="dataset_size",
-            )
+        asked.refuse_sizes(self.name)
 
     def options(self, asked: SamplingOptions) -> str:
         """Return nothing: `fixed` is the default."""
@@ -161,8 +156,8 @@ class BinsScheme(SamplingScheme):
         return law_on(certified(factorization).opened(), self.name, asked.bins)
 
     def check_used(self, asked: SamplingOptions) -> None:
-        """Refuse the batch size of a Poisson scheme."""
-        asked.refuse_batch_size(self.name)
+        """Refuse the sizes of a Poisson scheme."""
+        asked.refuse_sizes(self.name)
 
     @staticmethod
     def bins(participation: Participation, n: int) -> int | None:
