@@ -32,20 +32,12 @@ N, EXAMPLES = EPOCHS * BATCHES, BATCHES * SIZE
 SEED, OTHER_SEED = 0x5EED_C0DE_5EED_C0DE_0123_4567_89AB_CDEF, 0xFEED << 100
 
 
-class Solved(Handmade):
-    """A strategy by hand with the spec that a receipt names."""
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        return {"digest": self.digest, "spec": {"workload": {"kind": "prefix", "n": N}}}
-
-
 def factors(name: str = "one", kind: str = "fixed_epochs") -> Any:
     """Return a strategy by hand for the participation of the contract's jobs; another one has another name."""
     apart = {"kind": kind, **({"epochs": EPOCHS} if kind == "fixed_epochs" else {"min_sep": BATCHES})}
     decay = {"one": 0.5, "another": 0.25}[name]
     stated = Sensitivity(2.0, "exact", "by hand", apart)
-    return Solved(ToeplitzMatrix(decay ** np.arange(N), N), stated, digest=hashlib.sha256(name.encode()).hexdigest())
+    return Handmade(ToeplitzMatrix(decay ** np.arange(N), N), stated, digest=hashlib.sha256(name.encode()).hexdigest())
 
 
 def calibrated(held: Any, divisor: int | None = None, clip: float = CLIP) -> Calibration:
