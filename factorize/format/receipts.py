@@ -243,7 +243,7 @@ def _check_counts(receipt: Mapping[str, Any]) -> None:
         f"{stated} contradict each other: distances are known where, and only where, somebody took part twice",
     )
     require(
-        max(number_of, most) <= contributions <= number_of * most and number_of <= units,
+        number_of + most - 1 <= contributions <= number_of * most and number_of <= units,
         f"{stated} contradict each other, or the {units} that there are",
     )
     multiple = apart is None or (0 < period <= apart and apart % period == 0)

@@ -1,17 +1,21 @@
 """Receipts of every kind with two fields changed: each is refused, or says no more than an accountant of its own finds.
 
 The accountant shares nothing with the checker: patterns are listed one by one, the Gaussian curve is written here, and
-Poisson sampling is that of dp_accounting. `make forgeries` changes 3,000, tests some hundred.
+Poisson sampling is that of dp_accounting. Every other receipt tells a lie of a table, for which the forger adapts what
+follows from it (sensitivity, mu, epsilon), so that one check alone stands between the lie and a proof; the others have
+any two fields changed. `make forgeries` changes 3,000, tests some hundred.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import math
 import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
@@ -26,6 +30,7 @@ from scipy.stats import norm
 
 from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import page, say_counts, text
+from factorize.encoding import json_digest
 from factorize.errors import TooLarge
 from factorize.format.quantities import at_least, at_most
 
@@ -120,26 +125,73 @@ def least_delta(document: dict[str, Any], run: Run, epsilon: float) -> float:
     return min(sampled * (1 - 0.02), gaussian_delta(epsilon, whole * (1 - 1e-9)))
 
 
+def least_mu(forged: dict[str, Any], run: Run) -> float:
+    """What was counted over the noise that is stated, from below."""
+    stated, steps = forged["calibration"], forged["steps"]
+    unit = stated["clip_norm"] * {"zero_out": 1, "replace_one": 2}[stated["adjacency"]]
+    size = largest_norm(run.matrices[0], steps["participations"], steps["separation"] or 1, steps["period"] or 1)
+    return size * unit / stated["sigma_of_sums"] * (1 - 1e-9)
+
+
+def is_possible(forged: dict[str, Any]) -> bool:
+    """Whether some order of the steps that were taken has these counts, of as many units as there are."""
+    steps, data = forged["steps"], forged["data"]
+    counted, most, apart, period = steps["counted"], steps["participations"], steps["separation"], steps["period"]
+    taken, units = max(last for _, last in steps["processes"]), data["users"] or data["used"]
+    if units > data["examples"] or not 0 < counted["number"] <= units:
+        return False
+    if most == 1:
+        return apart is None and period is None and counted["contributions"] == counted["number"]
+    if apart is None or period is None or apart % period or apart * (most - 1) >= taken:
+        return False
+    return most + counted["number"] - 1 <= counted["contributions"] <= most * counted["number"]
+
+
 def assert_true(forged: dict[str, Any], run: Run) -> None:
     """A receipt that was verified says no more than is true of the run whose fields it states."""
     own, stated, steps = run.document, forged["calibration"], forged["steps"]
-    assert forged["epsilon"] == stated["epsilon"]
-    assert steps["counted"]["unit"] == forged["unit"] and max(last for _, last in steps["processes"]) <= 12
+    covered = run.matrices[0].shape[1] if run.matrices[0].shape[1] > 1 else math.inf
+    assert forged["epsilon"] == stated["epsilon"] and 0 < max(last for _, last in steps["processes"]) <= covered
+    assert steps["counted"]["unit"] == forged["unit"] and (forged["unit"] == "user") == bool(forged["data"]["users"])
     assert forged["factors"] == own["factors"] and forged["noise"]["generator"] in ("sfc64", "torch", "shake128")
+    for name in ("sigma_of_means", "second_sigma_of_means"):
+        if stated.get(name) is not None:
+            sums = stated[name.replace("means", "sums")]
+            assert stated[name] * stated["divisor"] >= sums * (1 - 1e-12), f"less noise in means than {sums} in sums"
+    end, before = 0, None
+    assert len(set(forged["noise"]["commitments"])) == len(forged["noise"]["commitments"])
+    for (first, last), link in zip(steps["processes"], steps["chain"], strict=True):
+        assert link["previous"] == before and (first == end or (first < end and steps["unpublished"]))
+        before, end = json_digest({"run": forged["run"], **link, "steps": [first, last]}), max(end, last)
+    names = [other["name"] for other in forged["others"]]
+    assert len(set(names)) == len(names) and bool(names) == (forged["together"] is not None)
+    if stated["sampling"] == "fixed":
+        assert is_possible(forged) and stated["mu"] >= least_mu(forged, run)
+    else:
+        counts = {**steps["counted"], **{name: steps[name] for name in ("participations", "separation", "period")}}
+        assert all(value is None for name, value in counts.items() if name != "unit"), "a secret order is shown"
+        assert forged["noise"]["ranks"] == 1 and stated["adjacency"] == "zero_out"
     if stated["sampling"] in ("fixed", "cyclic_poisson"):
         assert least_delta(forged, run, forged["epsilon"]) <= forged["delta"]
-        alone = (
-            least_delta({**forged, "calibration": {**stated, "sampling": "fixed"}}, run, 0.0) if own["others"] else 0
-        )
-        assert alone <= 1
+        assert stated.get("dataset_size", 0) <= forged["data"]["examples"]
+        assert forged["delta"] >= stated["delta"] + forged["overflow_delta"]
     else:  # the claim is tested bit by bit: nothing that it rests on may have changed
-        exact = ("sigma_of_sums", "clip_norm", "epsilon", "delta", "bins", "epochs", "claim", "adjacency", "sampling")
+        exact = (
+            "sigma_of_sums",
+            "clip_norm",
+            "epsilon",
+            "delta",
+            "bins",
+            "epochs",
+            "claim",
+            "adjacency",
+            "sampling",
+            "claim_digest",
+        )
         assert all(stated[name] == own["calibration"][name] for name in exact)
         assert forged["delta"] >= own["delta"] and stated["mu"] >= own["calibration"]["mu"] * (1 - 1e-9)
     if forged["together"]:
-        unit = stated["clip_norm"] * {"zero_out": 1, "replace_one": 2}[stated["adjacency"]]
-        size = largest_norm(run.matrices[0], steps["participations"], steps["separation"] or 1, steps["period"] or 1)
-        mus = [size * unit / stated["sigma_of_sums"] * (1 - 1e-9), *(other["mu"] for other in forged["others"])]
+        mus = [least_mu(forged, run), *(other["mu"] for other in forged["others"])]
         whole, delta = float(np.sqrt(np.square(mus).sum())), forged["together"]["delta"]
         assert gaussian_delta(forged["together"]["epsilon"], whole) <= delta
 
@@ -173,31 +225,174 @@ def allowed_steps(participation: dict[str, Any]) -> tuple[int, int, int]:
     return most, participation["min_sep"], 1
 
 
-def adapted(forged: dict[str, Any], run: Run) -> dict[str, Any]:
-    """A forger's receipt: sensitivity, mu and the least epsilon follow again from the fields that were changed."""
+def adapted(forged: dict[str, Any], run: Run, told: Collection[str] = ()) -> dict[str, Any]:
+    """A forger's receipt: sensitivity, mu and the least epsilon follow again from the fields that were changed.
+
+    What the forger tells stays.
+    """
     stated = forged["calibration"]
-    if stated["sampling"] not in ("fixed", "cyclic_poisson") or len(run.matrices) == 2 or forged["together"]:
+    if stated["sampling"] not in ("fixed", "cyclic_poisson") or len(run.matrices) == 2:
         return forged
-    size = largest_norm(run.matrices[0], *allowed_steps(stated["participation"])) * (1 + 1e-8)
+    if "sensitivity" not in told:
+        size = largest_norm(run.matrices[0], *allowed_steps(stated["participation"])) * (1 + 1e-8)
+        stated |= {"sensitivity": size, "sensitivity_kind": "upper_bound"}
     unit = stated["clip_norm"] * {"zero_out": 1, "replace_one": 2}[stated["adjacency"]]
-    mu = size * unit / stated["sigma_of_sums"]
-    stated |= {"sensitivity": size, "sensitivity_kind": "upper_bound"}
-    stated |= {"mu": mu * (1 + 1e-9), "noise_multiplier": (1 - 1e-9) / mu}
-    epsilon = brentq(lambda at: gaussian_delta(at, mu * (1 + 1e-9)) - stated["delta"], 0, 1e3)
+    if "mu" not in told:
+        stated["mu"] = stated["sensitivity"] * unit / stated["sigma_of_sums"] * (1 + 1e-9)
+    mu = stated["mu"]
+    stated["noise_multiplier"] = (1 - 2e-9) / mu
+    epsilon = gaussian_epsilon(mu, stated["delta"])
     if stated["sampling"] == "cyclic_poisson":
-        column = largest_norm(run.matrices[0], 1, 1, 1)
         step = privacy_loss_distribution.from_gaussian_mechanism(
-            stated["sigma_of_sums"] / unit / column,
+            stated["sigma_of_sums"] / unit / stated["largest_column"],
             sampling_prob=stated["sampling_probability"],
             value_discretization_interval=1e-3,
         )
         sampled = step.self_compose(stated["compositions"]).get_epsilon_for_delta(stated["delta"])
         epsilon = min(epsilon, float(sampled) * 1.02)
-    forged["epsilon"] = stated["epsilon"] = epsilon + 1e-6
+    if "epsilon" not in told:
+        forged["epsilon"] = stated["epsilon"] = epsilon + 1e-6
+    if forged["together"] and "together" not in told:
+        whole = float(np.sqrt(mu**2 + sum(other["mu"] ** 2 for other in forged["others"]))) * (1 + 1e-9)
+        least = gaussian_epsilon(whole, forged["together"]["delta"]) + 1e-6
+        forged["together"] |= {"mu": whole, "epsilon": least}
     return forged
 
 
-def forged_pair(rng: random.Random, document: dict[str, Any], run: Run) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    return float(brentq(lambda at: gaussian_delta(at, mu) - delta, 0, 1e3))
+
+
+def _less(factor: float) -> Callable[[Any], Any]:
+    return lambda value: value * factor
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+SINGLE = {"kind": "single"}
+LINK: dict[str, Any] = {"process": "1" * 64, "previous": None}
+ONCE: dict[str, Any] = {"steps/participations": 1, "steps/separation": None, "steps/period": None}
+LIES: list[dict[str, Any]] = [
+    # how often one took part
+    {"calibration/participation": SINGLE},
+    {"calibration/participation": {"kind": "fixed_epochs", "epochs": 2}},
+    {"calibration/participation": {"kind": "min_sep", "min_sep": 6, "max_participations": 2}},
+    {"calibration/participation": SINGLE, **ONCE},
+    {"calibration/participation": SINGLE, "steps/participations": 1},
+    {"calibration/participation": SINGLE, **ONCE, "steps/counted/contributions": 1},
+    {"calibration/participation": SINGLE, **ONCE, "steps/counted/number": 72, "steps/counted/contributions": 72},
+    {"calibration/participation": {"kind": "fixed_epochs", "epochs": 2}, "steps/participations": 2},
+    {"calibration/participation": {"kind": "fixed_epochs", "epochs": 2}, "steps/separation": 9, "steps/period": 6},
+    {"calibration/participation": {"kind": "min_sep", "min_sep": 6}, "steps/separation": 12, "steps/period": 12},
+    {"steps/separation": 8, "steps/period": 3},
+    {"steps/separation": 4, "steps/period": 8},
+    {"steps/separation": 8, "steps/period": 8},
+    {"steps/participations": None},
+    {"data/used": 48, "data/examples": 24},
+    {"unit": "user", "steps/counted/unit": "user"},
+    {"unit": "user", "data/users": 12},
+    # what the noise is, and what follows from it
+    {"calibration/sensitivity": _less(0.9)},
+    {"calibration/sensitivity": _less(0.9), "calibration/sensitivity_kind": "exact"},
+    {"calibration/mu": _less(0.9), "calibration/epsilon": _same, "calibration/sensitivity": _same},
+    {"epsilon": _less(0.9), "calibration/epsilon": _less(0.9)},
+    {"epsilon": _less(0.9), "calibration/epsilon": _less(0.9), "calibration/groups": _same},
+    {"epsilon": _less(0.9)},
+    {"delta": _less(0.9)},
+    {"calibration/sigma_of_means": _less(0.9)},
+    {"calibration/second_sigma_of_sums": _less(0.9)},
+    {"noise/commitments": ["0" * 64] * 2},
+    {"calibration/weight": _less(0.5), "calibration/second_sigma_of_sums": _less(2)},
+    {"factors/0/spec/workload/kind": "decay"},
+    {"factors/0/digest": "0" * 64},
+    # which steps were taken
+    {"steps/processes": [[0, 13]]},
+    {"steps/processes": []},
+    {"steps/processes": [[1, 12]]},
+    {"steps/processes": lambda taken: [*taken, [6, 12]], "steps/chain": lambda chain: [*chain, LINK]},
+    {
+        "steps/processes": lambda taken: [*taken, [6, 12]],
+        "steps/chain": lambda chain: [*chain, {**LINK, "previous": ""}],
+    },
+    {"steps/processes": [[0, 6], [6, 12]], "steps/chain": lambda chain: [*chain, LINK]},
+    {"steps/processes": [[0, 6], [8, 12]], "steps/chain": lambda chain: [*chain, LINK]},
+    # how examples are sampled
+    {"calibration/compositions": 1},
+    {
+        "calibration/compositions": 3,
+        "calibration/participation": {"kind": "min_sep", "min_sep": 2, "max_participations": 3},
+    },
+    {"calibration/participation": SINGLE, "calibration/batch_size": 12, "calibration/sampling_probability": 1.0},
+    {
+        **{"calibration/groups": 1, "calibration/compositions": 12, "calibration/sampling_probability": 0.25},
+        "calibration/participation": {"kind": "min_sep", "min_sep": 1},
+    },
+    {"calibration/sampling_probability": _less(0.5)},
+    {"calibration/largest_column": _less(0.9)},
+    {"calibration/dataset_size": 48, "calibration/sampling_probability": 0.25},
+    {"calibration/adjacency": "replace_one"},
+    {"calibration/adjacency": "replace_one", "calibration/groups": _same},
+    {"calibration/claim_digest": "sha256:" + "0" * 64},
+    {"noise/ranks": 2},
+    {"steps/participations": 1},
+    {"steps/counted/contributions": 72},
+    {"calibration/bins": 6, "calibration/epochs": 2},
+    {"calibration/sigma_of_sums": _less(0.9)},
+    # other runs
+    {"others": lambda others: others[:1] * 2},
+    {"others": [{"name": "pilot", "mu": 0.1}], "together": None},
+    {"together": None},
+    {"together/epsilon": _less(0.9)},
+    {"together/mu": _less(0.9), "together/epsilon": _less(0.9)},
+]
+"""What a forger would like to say, by places and values; the values of two that say how often one took part differ."""
+
+
+def lies(runs: dict[str, Run]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Endlessly, every lie in every kind of receipt that it changes, one kind after the other."""
+    for turn in itertools.count():
+        for lie in LIES:
+            fitting = [name for name, run in runs.items() if changed_by(run.document, lie) is not None]
+            name = fitting[turn % len(fitting)]
+            yield name, told(runs[name], lie)
+
+
+def changed_by(document: dict[str, Any], lie: dict[str, Any]) -> dict[str, Any] | None:
+    """A copy of a receipt that tells a lie; None where it has no such fields, or tells the same without."""
+    forged = document
+    for path, value in lie.items():
+        places = tuple(int(part) if part.isdigit() else part for part in path.split("/"))
+        try:
+            before = at(forged, places)
+            forged = changed(forged, places, value(before) if callable(value) else value)
+        except (KeyError, TypeError, IndexError):
+            return None
+    return None if forged == document else forged
+
+
+def told(run: Run, lie: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a receipt that tells a lie, with what follows from it."""
+    forged = changed_by(run.document, lie)
+    assert forged is not None
+    steps, fields = forged["steps"], {part for path in lie for part in path.split("/")}
+    for link, earlier, taken in zip(steps["chain"][1:], steps["chain"], steps["processes"], strict=False):
+        if link["previous"] == "":  # the forger knows how
+            link["previous"] = json_digest({"run": forged["run"], **earlier, "steps": taken})
+    with suppress(KeyError, TypeError, ValueError, ZeroDivisionError, AssertionError, OverflowError):
+        return adapted(copy.deepcopy(forged), run, fields)
+    return forged
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Places of values that are not those of another receipt."""
+    before = {path: value for path, value in nodes(other) if not isinstance(value, (dict, list))}
+    after = {path: value for path, value in nodes(one) if not isinstance(value, (dict, list))}
+    return {"/".join(map(str, path)): value for path, value in after.items() if before.get(path) != value}
+
+
+def forged_pair(rng: random.Random, document: dict[str, Any], run: Run) -> dict[str, Any]:
     """A copy of a receipt in which two fields are others; in some cases the forger adapts what follows from them."""
     places = [(path, value) for path, value in nodes(document) if path and path[0] not in ("digest", "schema")]
     pool = [value for _, value in places if isinstance(value, float)]
@@ -215,14 +410,24 @@ def forged_pair(rng: random.Random, document: dict[str, Any], run: Run) -> tuple
     if kind == "plausible" and rng.random() < 0.7:
         with suppress(KeyError, TypeError, ValueError, ZeroDivisionError, AssertionError, OverflowError):
             forged = adapted(copy.deepcopy(forged), run)
-    return forged, [path for path, _ in chosen]
+    return forged
+
+
+def forgeries(runs: dict[str, Run], number: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """So many receipts with the kind of each: a lie, any two fields, and so on."""
+    rng, told_ones, kinds = random.Random(63), lies(runs), itertools.cycle(runs)
+    for turn in range(number):
+        if turn % 2:
+            name = next(kinds)
+            yield name, forged_pair(rng, runs[name].document, runs[name])
+        else:
+            yield next(told_ones)
 
 
 def test_two_changed_fields_make_no_receipt_say_more_than_is_true(runs: dict[str, Run]) -> None:
-    rng, verdicts, slowest = random.Random(63), Counter[tuple[str, bool]](), 0.0
-    for turn, name in zip(range(FORGERIES), itertools.cycle(runs), strict=False):
+    verdicts, slowest = Counter[tuple[str, bool]](), 0.0
+    for turn, (name, forged) in enumerate(forgeries(runs, FORGERIES)):
         run = runs[name]
-        forged, paths = forged_pair(rng, run.document, run)
         try:
             sealed = signed(forged)
         except ValueError:  # infinite: no JSON
@@ -239,9 +444,9 @@ def test_two_changed_fields_make_no_receipt_say_more_than_is_true(runs: dict[str
             try:
                 assert_true(forged, run)
             except AssertionError as reason:
-                raise AssertionError((turn, name, paths, [at(forged, path) for path in paths])) from reason
+                raise AssertionError((turn, name, differences(forged, run.document))) from reason
     accepted = sum(count for (_, supported), count in verdicts.items() if supported)
-    assert FORGERIES / 20 < accepted < FORGERIES / 3, verdicts
+    assert FORGERIES / 25 < accepted < FORGERIES / 3, verdicts
     assert FORGERIES < 3000 or slowest < 2, slowest  # processor time; the long form alone looks at it
 
 
