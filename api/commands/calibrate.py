@@ -156,7 +156,7 @@ def profile(
         document["file"] = str(plot)
     lines = [f"{'epsilon':>10}  {f'delta, {request.sampling}':>22}  {'without secrecy':>18}"]
     lines += [
-        f"{point['epsilon']:>10.6g}  {point['delta']:>22.6g}  {point['delta_without_secrecy']:>18.6g}"
+        f"{at_most(point['epsilon']):>10}  {at_most(point['delta']):>22}  {at_most(point['delta_without_secrecy']):>18}"
         for point in curve
     ]
     return document, "\n".join([*lines, *([] if plot is None else [f"{plot}: picture of both curves"])])

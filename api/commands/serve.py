@@ -24,6 +24,7 @@ from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import open_results
 from factorize.api.terminal.spec_command import options_of
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
+from factorize.format.quantities import at_least, at_most
 
 if TYPE_CHECKING:
     from factorize.api.http.server import Server
@@ -253,11 +254,12 @@ def scores(
             raise InvalidParameter(f"{path} holds a score or member that is no number: {error}", field="path") from None
     report = audit_scores(*zip(*pairs, strict=True), epsilon=epsilon, delta=delta, confidence=confidence)
     document = {**asdict(report), "refuted": report.refutes}
+    outcome = "refuted" if report.refutes else "not refuted"
     lines = [
-        f"{'refuted' if report.refutes else 'not refuted'}: ({report.claimed_epsilon:g}, {report.delta:g})",
+        f"{outcome}: ({at_most(report.claimed_epsilon)}, {at_most(report.delta)})",
         f"guesses       {report.correct} of {report.guesses} correct, of {report.examples} examples",
         f"probability   at most {report.p_value:.3g} of so many, if the claim is true",
-        f"epsilon       at least {report.epsilon:.4g} at this delta, with confidence {report.confidence:g}",
+        f"epsilon       at least {at_least(report.epsilon, 4)} at this delta, with confidence {report.confidence:g}",
     ]
     return document, "\n".join(lines), ExitCode.VERIFICATION_FAILED if report.refutes else ExitCode.OK
 

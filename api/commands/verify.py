@@ -22,6 +22,8 @@ from factorize.api.terminal.output import (
 from factorize.api.terminal.sources import file_of, open_target, read_spec_text
 from factorize.encoding import read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.format.labels import in_one_line
+from factorize.format.quantities import at_most
 from factorize.signatures import check_signature
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def _participation(text: str, n: int) -> dict[str, Any]:
 def _shown_report(report: Report, head: dict[str, Any], *, explain: bool = False) -> Shown:
     """Return a report; the exit code is 4 where a claim is not supported, else 6 where one was not looked at."""
     document = {"verified": report.supported, "complete": not report.unseen, **head, **report.document()}
-    text = "\n".join(_report_lines(report, document))
+    text = "\n".join(map(in_one_line, _report_lines(report, document)))
     unseen = ExitCode.NOT_LOOKED_AT if report.unseen else ExitCode.OK
     code = unseen if report.supported else ExitCode.VERIFICATION_FAILED
     return document, explained(text) if explain else text, code
@@ -204,7 +206,7 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
     document = {"verified": report.supported, "factors": target, **report.document()}
     del document["sensitivity"]
     code = ExitCode.OK if report.supported else ExitCode.VERIFICATION_FAILED
-    return document, "\n".join(_calibration_lines(report, target)), code
+    return document, "\n".join(map(in_one_line, _calibration_lines(report, target))), code
 
 
 def _calibration_lines(report: CalibrationReport, target: str) -> list[str]:
@@ -212,7 +214,7 @@ def _calibration_lines(report: CalibrationReport, target: str) -> list[str]:
     lines = [f"{'accepted' if report.supported else 'REFUSED':13} {target}"]
     numbers: dict[str, Any] = report.calibration
     if "sigma_of_sums" in numbers:
-        level = f"epsilon {numbers['epsilon']:g}, delta {numbers['delta']:g}"
+        level = f"epsilon {at_most(numbers['epsilon'])}, delta {at_most(numbers['delta'])}"
         noise = f"{level} at a sigma of sums of {numbers['sigma_of_sums']!r}"
         lines.append(f"claimed       {noise}, {numbers['bins']} bins, a secret one for each example")
         lines.append(f"claim         {numbers['claim_digest']} (seed: {numbers['seed']})")

@@ -7,7 +7,6 @@ docs/federated.md says what holds after a crash.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -37,6 +36,7 @@ from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
+from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:
     pass
@@ -178,7 +178,7 @@ class FederatedRounds(Secret):
         self._sum = np.zeros(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken = False
-        self._unlock = self._locked()
+        self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
         if self.path.exists():
             self._load()
         self._begin(receipt, held)
@@ -343,20 +343,6 @@ class FederatedRounds(Secret):
         self._broken = True
         self._noise.close()
         self._unlock()
-
-    def _locked(self) -> weakref.finalize:
-        """Lock the state, and return what unlocks it: two servers in the same rounds would use their noise twice.
-
-        Raises:
-            InvalidParameter: another server has it.
-        """
-        lock = os.open(self.path.with_name(self.path.name + ".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise InvalidParameter(f"another server has {self.path}; one run has one server", field="path") from None
-        return weakref.finalize(self, os.close, lock)
 
     def _sorted_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
         """Return the ids that may take part in this round, and (client, reason, why) of the others, each once."""

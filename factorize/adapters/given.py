@@ -195,7 +195,7 @@ def _misfit(module: torch.nn.Module) -> str | None:
             f"is a {type(module).__name__}, which would add noise in every process; give the model inside it, on one "
             f"device, or in Opacus's {DifferentiallyPrivateDistributedDataParallel.__name__} for all ranks"
         )
-    if type(module).__name__ == "FullyShardedDataParallel":
+    if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
         return "is sharded by FSDP1; clip in your own loop over a model of fully_shard, and take NoiseGenerator"
     if isinstance(module, AbstractGradSampleModule) or hasattr(module, "autograd_grad_sample_hooks"):
         return "is wrapped by Opacus already; give the model before it was wrapped, or take CorrelatedOptimizer"

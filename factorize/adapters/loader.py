@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,19 @@ class _Pass(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         for _, parts, _ in self._loader.parts_left():
             yield from (part.tolist() for part in parts)
+
+
+class _Examples(Sampler[int]):
+    """The indices of the examples that are left of a loader's pass."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return sum(map(len, self._batches))
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(self._batches)
 
 
 class PrivateLoader(DataLoader[Any]):
@@ -73,10 +87,12 @@ class PrivateLoader(DataLoader[Any]):
             collate = loading.get("collate_fn") or default_collate
             loading = {**loading, "collate_fn": EmptyCollate(collate, empty_like(collate([given.dataset[0]]), axis))}
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
-        self.__dict__["batch_size"] = given.batch_size  # a batch sampler has torch leave it out, and others look for it
         self.order, self._shared = order, share
         self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
         self._per_pass = len(order) // passes
+        partial = isinstance(order, Order) and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
+        # a batch sampler has torch leave these out, and others look for them
+        self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=partial)
         self._sampled = not isinstance(order, Order) and not padded  # sizes of batches depend on their examples
         self._rare: int | None = None
 

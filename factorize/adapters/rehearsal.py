@@ -302,11 +302,18 @@ class Rehearsal:
         """Refuse a model whose trained parameters are not those that have noise.
 
         Raises:
-            InvalidParameter: one was frozen, thawed, added or replaced.
+            InvalidParameter: one was frozen, thawed, added or replaced, or is in a layer in eval mode.
         """
         now = self._fingerprint()
         if now == self._known:
             return
+        for name, layer in self._model.named_modules() if self._model.training else ():
+            if not layer.training and any(p.requires_grad for p in layer.parameters(recurse=False)):
+                raise InvalidParameter(
+                    f"{name.removeprefix('_module.')} is in eval mode, where Opacus has no gradients of examples; call "
+                    "model.train() before the forward pass, or freeze its parameters before the job is made private",
+                    field="model",
+                )
         trained = {
             id(p): name.removeprefix("_module.") for name, p in self._model.named_parameters() if p.requires_grad
         }

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from factorize.checker.sensitivity import ATTAINED, Bracket, square_root_down, square_root_up
+from factorize.format.labels import in_one_line
 
 _SHOWN = 16
 UNREACHED = "this checker has no rule that reaches it"
@@ -25,11 +26,6 @@ class Status(StrEnum):
     PROVED = "proved"
     FALSE = "false"
     NOT_LOOKED_AT = "not_looked_at"
-
-
-def in_one_line(text: str) -> str:
-    """Return a text with what is not printable escaped, so that no sentence makes a second line in any medium."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 @dataclass

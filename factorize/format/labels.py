@@ -10,6 +10,11 @@ CLOSE = 1e-9
 """Rates of a peak of 1 that are nearer to a schedule's than this bear its name."""
 
 
+def in_one_line(text: str) -> str:
+    """Return a text with what is not printable escaped, so that no sentence makes a second line in any medium."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 def describe_part(document: Mapping[str, Any]) -> str:
     """Return a part of a spec in the form `kind(field=value, ...)`, long lists by their length."""
     rates = document.get("learning_rates")

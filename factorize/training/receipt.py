@@ -195,7 +195,10 @@ class Receipt:
             )
         text = self._text()
         part = self.path.with_name(self.path.name + ".part")
-        part.write_bytes(text)
+        with part.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # a machine that fails leaves the receipt of all that was released
         os.replace(part, self.path)
         self._on_disk = text
 

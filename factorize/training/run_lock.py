@@ -27,16 +27,19 @@ class RunLock:
     Args:
         path: the file that is continued.
         field: the parameter that named it, for the message.
+        alone: whether a second holder in this process is refused, too.
 
     Raises:
-        InvalidParameter: another process has it.
+        InvalidParameter: another process has it, or with `alone` this one.
         OSError: the lock's file cannot be made.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, field: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, field: str, alone: bool = False) -> None:
         whole = Path(path).resolve()
         self._path = whole.with_name(whole.name + ".lock")
         known = _held.get(self._path)
+        if known is not None and alone:
+            raise InvalidParameter(f"this process continues {whole} already; stop that run first", field=field)
         _held[self._path] = (self._taken(field) if known is None else known[0], self)
 
     def release(self) -> None:

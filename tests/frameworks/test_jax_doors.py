@@ -96,6 +96,7 @@ class Jax(Door):
             ),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
             "`vmap` over members": Mistake("refused", self._members, "vmap"),
+            "`pmap`, and `shard_map` without specs": Mistake("refused", self._devices, "same noise for its own shard"),
             "float64 where JAX has float32": Mistake(
                 "refused",
                 lambda folder: correlated_noise(factors(), calibrated(factors()), seed=SEED, dtype="float64"),
@@ -112,6 +113,13 @@ class Jax(Door):
         run = self.begin(folder)
         members = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), SUMS)
         jax.vmap(lambda sums: run.noise.update(sums, run.state)[0])(members)
+
+    def _devices(self, folder: Path) -> None:
+        run = self.begin(folder)
+        try:
+            jax.pmap(lambda sums: run.noise.update(sums, run.state)[0])(jax.tree.map(lambda leaf: leaf[None], SUMS))
+        finally:
+            self.end(run)  # the program that pmap keeps holds it
 
     def narrow(self, run: Run) -> None:
         run.noise.update(jax.tree.map(lambda leaf: leaf.astype(jnp.float16), SUMS), run.state)

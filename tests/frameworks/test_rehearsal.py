@@ -420,6 +420,7 @@ class TestChanges:
             (lambda m: m.append(torch.nn.Linear(3, 3)), r"3.weight is trained and has no noise"),
             (lambda m: m.__setitem__(1, Layer(lambda x: x - x.mean(0))), "mixes the examples"),
             (lambda m: m.eval(), "in eval mode"),
+            (lambda m: m[0].eval(), r"0 is in eval mode.*call model.train\(\)"),
         ],
     )
     def test_that_are_refused(self, change, said):

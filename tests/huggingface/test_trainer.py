@@ -176,10 +176,12 @@ def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
 
 def test_settings_of_the_loader_are_used(tmp_path: Path) -> None:
     arguments = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 3, "dataloader_drop_last": True}
+    arguments |= {"dataloader_in_order": False, "dataloader_multiprocessing_context": "spawn"}
     made = trainer(tmp_path, arguments=arguments)
     made.get_train_dataloader()
     loader = made.private.loader
     assert (loader.num_workers, loader.prefetch_factor, loader.batch_size) == (1, 3, SIZE)
+    assert (loader.in_order, loader.multiprocessing_context.get_start_method()) == (False, "spawn")
     assert "shuffle=True was replaced" in str(made.statement)
     with pytest.raises(InvalidParameter, match="drop_last"):
         trainer(tmp_path, arguments=arguments, options={"remainder": "pad"}).get_train_dataloader()

@@ -162,6 +162,8 @@ class PrivateTrainer(Trainer):
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+            in_order=getattr(args, "dataloader_in_order", True),
         )
 
     def _make_private(self) -> Private:

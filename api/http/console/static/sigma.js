@@ -2,7 +2,6 @@
 
 import { Problem, events, schemas } from "./api.js";
 import { el, tell, terms } from "./dom.js";
-import { short } from "./formats.js";
 import { SchemaForm } from "./schemaform.js";
 
 const PRESET = { epsilon: 2, delta: 1e-6 };
@@ -48,10 +47,10 @@ async function calibrated(digest, request, signal) {
 
 function shown(document) {
   const rows = Object.entries(LABELS).filter(([name]) => document[name] !== undefined && document[name] !== null);
-  tell(`Sigma of sums is ${short(document.sigma_of_sums, 6)}.`);
-  const means = document.divisor ? ` For means, sums over ${document.divisor}, it is ${short(document.sigma_of_means, 8)}.` : "";
+  tell(`Sigma of sums is ${document.sigma_of_sums}.`);
+  const means = document.divisor ? ` For means, sums over ${document.divisor}, it is ${document.sigma_of_means}.` : "";
   return [
-    el("p", {}, "For sums of clipped gradients, the standard deviation of each entry of Z is ", el("strong", {}, short(document.sigma_of_sums, 8)), `.${means}`),
-    terms(rows.map(([name, label]) => [label, typeof document[name] === "number" ? short(document[name], 8) : String(document[name])])),
+    el("p", {}, "For sums of clipped gradients, the standard deviation of each entry of Z is ", el("strong", {}, String(document.sigma_of_sums)), `.${means}`),
+    terms(rows.map(([name, label]) => [label, String(document[name])])),
   ];
 }
