@@ -119,9 +119,10 @@ class Holdings:
         used = float(connection.scalar(sa.select(sa.func.sum(charges.c.core_seconds)).where(*mine)) or 0.0)
         if used + core_seconds > limit or used >= limit:
             seconds = max(1, math.ceil(midnight + DAY - self._clock()))
+            takes = f", and this takes {core_seconds:.0f}" if core_seconds else ""
             raise QuotaExhausted(
-                f"{caller.name} has {limit} core-seconds in a day (UTC), of which {used:.0f} are used, and this takes "
-                f"{core_seconds:.0f}; try again in {seconds} s, or ask the operator for a larger quota",
+                f"{caller.name} has {limit} core-seconds in a day (UTC), of which {used:.0f} are used{takes}; try again "
+                f"in {seconds} s, or ask the operator for a larger quota",
                 seconds,
             )
 
