@@ -121,8 +121,8 @@ class Holdings:
             seconds = max(1, math.ceil(midnight + DAY - self._clock()))
             takes = f", and this takes {core_seconds:.0f}" if core_seconds else ""
             raise QuotaExhausted(
-                f"{caller.name} has {limit} core-seconds in a day (UTC), of which {used:.0f} are used{takes}; try again "
-                f"in {seconds} s, or ask the operator for a larger quota",
+                f"{caller.name} has {limit} core-seconds in a day (UTC), of which {used:.0f} are used{takes}; try "
+                f"again in {seconds} s, or ask the operator for a larger quota",
                 seconds,
             )
 
