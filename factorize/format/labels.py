@@ -8,6 +8,8 @@ from typing import Any
 
 CLOSE = 1e-9
 """Rates of a peak of 1 that are nearer to a schedule's than this bear its name."""
+MAX_NAMED = 1 << 16
+"""Rates of a schedule whose name is looked for, which takes a microsecond for each."""
 
 
 def in_one_line(text: str) -> str:
@@ -37,7 +39,7 @@ def name_schedule(rates: Sequence[float]) -> str | None:
     """Return the named schedule (docs/spec.md) that has these learning rates, which a canonical spec lists, or None."""
     n = len(rates)
     flat = next((i for i, rate in enumerate(rates) if rate != 1.0), n)
-    if n < 5 or flat == n or max(rates) != 1.0:
+    if not 5 <= n <= MAX_NAMED or flat == n or max(rates) != 1.0:
         return None
     top, last = rates.index(1.0), rates[-1]
     warmup = top + 1 if rates[min(top + 1, n - 1)] == 1.0 else 0
