@@ -24,7 +24,7 @@ from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.questions.optimizer import JobInWords
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
-from factorize.api.terminal.sources import check_target, label_of, written_whole
+from factorize.api.terminal.sources import check_target, label_of, write_whole
 from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
@@ -184,7 +184,7 @@ def solve(
         else:
             factorization = _by_cache(canonical, report)
     if target is not None:
-        with written_whole(target) as part:
+        with write_whole(target) as part:
             factorization.save(part)
     _warn(canonical, factorization.spec)
     return factorization
@@ -331,7 +331,7 @@ def recommend(
     fields |= {"memory": [memory]} if isinstance(memory, int) else {}
     job = read_job(fields, kind_of(fields))
     with extras_named("a recommendation"), display("comparing", visible=is_visible(progress)) as shown:
-        return Advice(advise(job, progress if callable(progress) else shown.count, service, remembered))
+        return Advice(advise(job, progress if callable(progress) else shown.count, service, remember))
 
 
 def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:
@@ -385,10 +385,10 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
         known = FactorCache().find(chosen.digest)
         if known is not None:
             return load(known[0])
-    return remembered(solve_here(spec, progress=report))
+    return remember(solve_here(spec, progress=report))
 
 
-def remembered(factorization: Factorization) -> Factorization:
+def remember(factorization: Factorization) -> Factorization:
     """Return a result that the cache has from now on, if it is not too large; a warning says where that fails."""
     from factorize.client.cache import FactorCache, default_folder
 
@@ -396,7 +396,7 @@ def remembered(factorization: Factorization) -> Factorization:
     if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
         try:
             cache = FactorCache(default_folder())
-            with written_whole(cache.path(factorization.digest)) as part:
+            with write_whole(cache.path(factorization.digest)) as part:
                 factorization.save(part)
             cache.remember(factorization.spec_digest, factorization.digest)
         except (StoreUnavailable, OSError) as error:

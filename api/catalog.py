@@ -184,7 +184,7 @@ def _entry(row: Any) -> dict[str, Any]:
     return {**stored, "state": "done", "progress": None, "error": None, "updated": row.submitted}
 
 
-def listed(
+def list_items(
     catalog: Catalog,
     ledger: Ledger,
     *,

@@ -20,7 +20,7 @@ from factorize.api.results import Results, weight
 from factorize.api.settings import Settings
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.pool import Pool
-from factorize.api.workers.publishing import Form, Stages, matrices_key, published, type_key
+from factorize.api.workers.publishing import Form, Stages, make_and_store, matrices_key, type_key
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, StoreUnavailable, TooLarge
 from factorize.factorization import Factorization
 from factorize.format.names import MATRIX_NAMES, MatrixName
@@ -94,26 +94,26 @@ class Forms:
             QuotaExhausted: it has to be made, and the caller has not as much left.
             StoreUnavailable: a worker ended otherwise; try again.
         """
-        return _in_form(result, form, partial(self._made, caller=caller))
+        return _in_form(result, form, partial(self._make, caller=caller))
 
     def _stored(self, key: str) -> Result | None:
         known = self._known.get(key) or self._catalog.form(key)
         return None if known is None else self._results.whole(known)
 
-    def _made(
+    def _make(
         self, result: Result, key: str, names: Sequence[MatrixName], dtype: str | None, *, caller: Caller
     ) -> Result:
         with self._making[hash(key) % len(self._making)]:
             stored = self._stored(key)
             if stored is not None:
                 return stored
-            needed = _estimate(self._results.opened(result), names, self._engine.capacity_mb, self._seconds)
+            needed = _estimate(self._results.open(result), names, self._engine.capacity_mb, self._seconds)
             threads = self._pool.processors
             self._holdings.check_left(caller, needed.core_seconds)
             self._holdings.check_kept(caller, needed.file_bytes)
             more = [name for name in names if name != "C"]
             with self._holdings.working(caller, threads):
-                digest = self._written({"digest": result.digest, "matrices": more, "dtype": dtype}, needed.memory_mb)
+                digest = self._write({"digest": result.digest, "matrices": more, "dtype": dtype}, needed.memory_mb)
             self._holdings.keep_form(caller, digest)
             self._known[key] = digest
             return self._results.store.result(digest)
@@ -122,11 +122,11 @@ class Forms:
     def _seconds(self) -> float:
         return min(FORM_SECONDS, self._settings.max_solve_seconds)
 
-    def _written(self, request: dict[str, Any], memory_mb: int) -> str:
+    def _write(self, request: dict[str, Any], memory_mb: int) -> str:
         """Have workers write, prove and store a form, and return its digest."""
         try:
             with self._pool.place() as place:
-                manifest = published(
+                manifest = make_and_store(
                     "form",
                     request,
                     place=place,

@@ -133,7 +133,7 @@ class SolveCounts:
         meaning = "Solves whose process was killed or lost; all but the last of a job are queued again."
         self._retries = Counter("factorize_retries", meaning, registry=registry)
 
-    def settled(self, spec: str, end: str, seconds: float, progress: dict[str, Any] | None) -> None:
+    def count_end(self, spec: str, end: str, seconds: float, progress: dict[str, Any] | None) -> None:
         """Count a solve that is over.
 
         Args:
@@ -168,7 +168,7 @@ class HttpCounts:
         meaning, name = "From a request to the head of its answer.", "factorize_http_seconds"
         self._seconds = Histogram(name, meaning, ["method", "route"], buckets=_REQUEST_SECONDS, registry=registry)
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_answer(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request whose answer begins.
 
         Args:

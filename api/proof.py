@@ -213,14 +213,14 @@ def examined(
     data: bytes, user: dict[str, np.ndarray], *, strict: bool = False, proved: Utility | None = None
 ) -> Report:
     """Run the checker over the bytes of a factor file; see `prove` and `check_factor_file`."""
-    from factorize.checker.check import check_factor_file, undecided
+    from factorize.checker.check import check_factor_file, leave_undecided
 
     try:
         return check_factor_file(data, user=user, proved=proved)
     except TooLarge as error:
         if strict:
             raise
-        return undecided(data, str(error))
+        return leave_undecided(data, str(error))
 
 
 def _user_matrices(spec: Mapping[str, Any], store: str) -> dict[str, np.ndarray]:

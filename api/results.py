@@ -110,7 +110,7 @@ class Results:
         digest = self.store.find(spec)
         return None if digest is None else self.store.result(digest)
 
-    def named(self, name: str) -> Result | None:
+    def find(self, name: str) -> Result | None:
         """Return a result by its digest or spec digest.
 
         Raises:
@@ -135,7 +135,7 @@ class Results:
         Raises:
             InvalidParameter: the rows are outside the matrix.
         """
-        factorization = self.opened(result)
+        factorization = self.open(result)
         if factorization.endless and stop is None:
             message = f"{matrix} has rows without end; give the last one too, such as rows=0:128"
             raise InvalidParameter(message, field="rows")
@@ -164,7 +164,7 @@ class Results:
             self._blocks.put(key, block)
         return block
 
-    def opened(self, result: Result) -> Factorization:
+    def open(self, result: Result) -> Factorization:
         """Return the factorization of a result; it stays open while there is room.
 
         Raises:

@@ -145,7 +145,7 @@ class SolverService:
 
     def _count(self, job: Job, outcome: SolveEnding) -> None:
         """Count the end of a solve with what it had said last."""
-        self.solve_counts.settled(job.spec, outcome.ending.name, outcome.seconds, outcome.progress)
+        self.solve_counts.count_end(job.spec, outcome.ending.name, outcome.seconds, outcome.progress)
         about_job = job.about() | {"ending": outcome.ending.name}
         attributes = {f"factorize.{name}": value for name, value in about_job.items()}
         failure = None if outcome.error is None else outcome.error["message"]
@@ -201,7 +201,7 @@ class SolverService:
             NotFound: a job has stored it, and something of it is missing; or nobody has had this form of it made.
         """
         try:
-            result = self.results.named(name)
+            result = self.results.find(name)
         except Revoked:
             job = self._own_job(name, caller)
             if job is None or job.state == "done":
@@ -209,7 +209,7 @@ class SolverService:
             return job
         job = self._own_job(name, caller) if result is None else None
         if job is not None and job.state == "done":  # since the first look, or its result is not whole any more
-            result = self.results.named(name)
+            result = self.results.find(name)
             try:
                 if result is None:
                     self.store.check_answer(name)

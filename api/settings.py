@@ -158,7 +158,7 @@ class Settings(BaseSettings):
         return tuple(name.lower() for name in names)
 
     @model_validator(mode="after")
-    def _protected(self) -> Self:
+    def _protect(self) -> Self:
         if (self.https_certificate is None) != (self.https_key is None):
             raise ValueError("https_certificate and https_key come together; name both files, or neither")
         for file in (self.https_certificate, self.https_key):

@@ -64,7 +64,7 @@ def sign(path: str | Path, *, private_key: str | Path, to: str | Path | None = N
     Path(path).open("rb").close()
     config = signing.Config()
     _take(config.use_elliptic_key_signer, "private_key", private_key)
-    with _replaced(target) as part:
+    with _replace(target) as part:
         config.sign(Path(path), part)
     return target
 
@@ -104,7 +104,7 @@ def sign_statement(statement: Mapping[str, Any], *, private_key: str | Path, to:
         "signatures": [{"sig": base64.b64encode(key.sign(signed, ec.ECDSA(digest))).decode(), "keyid": ""}],
     }
     material = {"publicKey": {"hint": sha256(public)}, "tlogEntries": []}
-    with _replaced(Path(to)) as part:
+    with _replace(Path(to)) as part:
         part.write_bytes(
             canonical_json({"mediaType": _BUNDLE, "verificationMaterial": material, "dsseEnvelope": envelope})
         )
@@ -112,7 +112,7 @@ def sign_statement(statement: Mapping[str, Any], *, private_key: str | Path, to:
 
 
 @contextmanager
-def _replaced(target: Path) -> Iterator[Path]:
+def _replace(target: Path) -> Iterator[Path]:
     """Give the path of a file that takes the target's name once it is whole."""
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -148,7 +148,7 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
 
     config = verifying.Config()
     _take(config.use_elliptic_key_verifier, "public_key", public_key)
-    key, signed = _named(Path(signature))
+    key, signed = _name(Path(signature))
     with Path(path).open("rb") as file:
         held = hashlib.file_digest(file, "sha256").hexdigest()
     if signed != [("sha256", held)]:
@@ -175,7 +175,7 @@ def _take(use: Any, name: str, path: str | Path) -> None:
         ) from None
 
 
-def _named(path: Path) -> tuple[str, list[tuple[str, str]]]:
+def _name(path: Path) -> tuple[str, list[tuple[str, str]]]:
     """Return the key and the digests that a bundle names, before anybody vouches for them."""
     with path.open("rb") as file:
         text = file.read(_MOST_BYTES + 1)

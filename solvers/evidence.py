@@ -46,7 +46,7 @@ EvidenceSearch = Callable[[Reporter], Found]
 
 
 @contextmanager
-def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
+def begin(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
     """Search evidence on a second core within the block, where that takes long, since it does not ask for a claim.
 
     Gives what returns the evidence: what was searched meanwhile, else it is searched then. Leaving the block without
@@ -65,7 +65,7 @@ def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
         if left.is_set():
             raise Cancelled("nobody asks for the evidence any more")
 
-    def searched(report: Reporter) -> Found:
+    def search_to_end(report: Reporter) -> Found:
         while wait([search], timeout=_LOOK_SECONDS).not_done:
             report(0, None)
         return search.result()
@@ -73,7 +73,7 @@ def begun(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
     with ThreadPoolExecutor(1, "evidence") as pool:
         search = pool.submit(evidence, spec, Reporter(alive, "bound"))
         try:
-            yield searched
+            yield search_to_end
         finally:
             left.set()
 
@@ -89,7 +89,7 @@ def with_evidence(
         problem: what was solved.
         solution: the claim.
         report: told nothing of this side calculation, but asked after each step whether to go on.
-        searched: returns the evidence; see `begun`.
+        searched: returns the evidence; see `begin`.
     """
     if problem.evaluates_itself and solution.dual:
         return solution

@@ -123,14 +123,14 @@ def choose(spec: Spec) -> Spec:
     """
     spec = spec.canonical()
     try:
-        return _named(spec)
+        return _name(spec)
     except UnsupportedProblem as refusal:
         way_out = _way_out(spec)
         message = f"{refusal}{ANSWERED}{way_out}" if way_out else str(refusal)
         raise UnsupportedProblem(message, field=refusal.field) from None
 
 
-def _named(spec: Spec) -> Spec:
+def _name(spec: Spec) -> Spec:
     """Return a canonical spec with a named mechanism that has a solver; see `choose`."""
     if isinstance(spec.mechanism, Auto):
         spec = spec.model_copy(update={"mechanism": automatic(spec, lambda named: entry_for(named).estimate(named))})
@@ -159,7 +159,7 @@ def _way_out(spec: Spec) -> str:
             document[name] = {"kind": "matrix", "rows": own.array.tolist()}
     for mechanism in _nearest(spec):
         try:
-            _named(spec.model_copy(update={"mechanism": mechanism}))
+            _name(spec.model_copy(update={"mechanism": mechanism}))
         except UnsupportedProblem:
             continue
         text = canonical_json(document | {"mechanism": mechanism.document()}).decode()

@@ -18,7 +18,7 @@ from factorize.factorization import Factorization
 from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
 from factorize.solution import Draft, Progress, ProgressCallback
 from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
-from factorize.solvers.evidence import begun, with_evidence
+from factorize.solvers.evidence import begin, with_evidence
 from factorize.solvers.evidence import work as evidence_work
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
@@ -38,7 +38,7 @@ def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
         UnsupportedProblem: see `choose`.
         TooLarge: more than this machine's memory, or above the limit of dense arrays; the message holds the estimate.
     """
-    return _admitted(choose(spec), evidence)[1]
+    return _admit(choose(spec), evidence)[1]
 
 
 @extras_named("a solve")
@@ -72,7 +72,7 @@ def solve(
     """
     relay = _Relay(progress or _ignore)
     with relay.compilations():
-        draft = _searched(choose(spec).bind(matrices or {}), relay, evidence)
+        draft = _search(choose(spec).bind(matrices or {}), relay, evidence)
         relay.enter("certify")
         return Factorization.from_solution(draft.spec, draft.solution, solver=draft.solver)
 
@@ -86,16 +86,16 @@ def search(spec: Spec, *, progress: ProgressCallback | None = None) -> Draft:
     """
     relay = _Relay(progress or _ignore)
     with relay.compilations():
-        return _searched(choose(spec), relay, evidence=True)
+        return _search(choose(spec), relay, evidence=True)
 
 
-def _searched(spec: Spec, relay: _Relay, evidence: bool) -> Draft:
-    entry, needed = _admitted(spec, evidence)
+def _search(spec: Spec, relay: _Relay, evidence: bool) -> Draft:
+    entry, needed = _admit(spec, evidence)
     began = time.monotonic()
     relay.estimate = needed.seconds
     problem = Problem(spec)
     with one_blas_thread(_side_of_products(spec), largest=LARGEST_WHOLE), np.errstate(all="ignore"):
-        with begun(spec, own=entry.dual or not evidence) as searched:
+        with begin(spec, own=entry.dual or not evidence) as searched:
             solution = entry.solve(problem, relay)
             if evidence:
                 solution = with_evidence(problem, solution, Reporter(relay, "bound"), searched)
@@ -152,7 +152,7 @@ def _ignore(_progress: Progress) -> None:
     """Take a step's report and do nothing with it."""
 
 
-def _admitted(spec: Spec, evidence: bool) -> tuple[Entry, Estimate]:
+def _admit(spec: Spec, evidence: bool) -> tuple[Entry, Estimate]:
     entry = entry_for(spec)
     needed = entry.estimate(spec)
     if evidence and not (entry.dual and spec.optimize_for is None):

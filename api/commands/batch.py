@@ -167,10 +167,10 @@ def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachab
     try:
         with prompt_interrupt(), display(total=len(waiting)) as shown:
 
-            def ended(item: Item, outcome: Manifest | Exception, seconds: float) -> None:
+            def report_end(item: Item, outcome: Manifest | Exception, seconds: float) -> None:
                 shown.finish(_ended(item, outcome, seconds))
 
-            solve_all(waiting, lanes(shown), ended)
+            solve_all(waiting, lanes(shown), report_end)
     except (KeyboardInterrupt, ServiceUnreachable) as error:
         for item in items:
             if item.state == "to solve":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.terminal.output import error_document, error_lines
-from factorize.api.terminal.sources import check_target, written_whole
+from factorize.api.terminal.sources import check_target, write_whole
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def write_report(path: Path, rows: Iterable[Row]) -> None:
         path: as `check_path` has let through.
         rows: in the order of the list.
     """
-    with written_whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+    with write_whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         if path.suffix.lower() == ".csv":
             table = csv.DictWriter(file, COLUMNS)
             table.writeheader()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from factorize.api.local import keep_matrices
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Place, Pool
-from factorize.api.workers.publishing import Stages, published
+from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.client.service import Service, check_answers
 from factorize.errors import Cancelled, FactorizeError, ServiceUnreachable
@@ -86,7 +86,7 @@ class LocalLanes:
         if not small:
             self._shown.start(item.label)
         seconds = max(LEAST_SECONDS, _SAFETY * item.seconds) if small else math.inf
-        manifest = published(
+        manifest = make_and_store(
             "solve",
             {"spec": spec.document()},
             place=place,
@@ -128,7 +128,7 @@ class RemoteLanes:
         if "certificate" not in answer:
             answer = service.wait(answer["spec_digest"])
             seconds = time.monotonic() - began
-        manifest = Manifest.checked(answer)
+        manifest = Manifest.check(answer)
         check_answers(manifest, spec)
         return manifest, seconds
 

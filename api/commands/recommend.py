@@ -16,7 +16,7 @@ from factorize.api.terminal.sources import (
     read_spec,
     read_spec_text,
     save_picture,
-    written_whole,
+    write_whole,
 )
 from factorize.api.terminal.spec_command import options_of
 from factorize.encoding import canonical_json, read_json
@@ -112,16 +112,16 @@ def recommend(
 
         def keep(recommended: Factorization) -> None:
             from factorize.api import local
-            from factorize.api.calls import remembered
+            from factorize.api.calls import remember
 
             assert results is not None
             shown.note("proving and storing the one that is recommended")
             local.keep(recommended, results)
-            remembered(recommended)  # for the code, which calls `factorize.solve`
+            remember(recommended)  # for the code, which calls `factorize.solve`
 
         advice = advise(job, shown.count, service, None if results is None else keep)
     if to is not None:
-        with written_whole(to) as part:
+        with write_whole(to) as part:
             part.write_bytes(canonical_json(advice["spec"]) + b"\n")
     kept = "" if results is None else f"\nstore       {results.url} (`factorize solve` of this spec answers from there)"
     return advice, advice_text(advice, shown_code, kept)

@@ -62,7 +62,7 @@ def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fie
         ) from None
     with listener:
         url = address(listener, "http" if settings.https_certificate is None else "https")
-        running, lacks_keys = opened(settings)
+        running, lacks_keys = open_server(settings)
         listener.listen()  # whoever reads the address may connect at once, and waits until the service has started
         if lacks_keys:  # its token would stand in a log, were it made here
             remark("there is no key yet; run here: factorize keys create --name admin --scopes admin --to admin.key")
@@ -72,7 +72,7 @@ def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fie
         running.run(sockets=[listener])
 
 
-def opened(settings: Settings) -> tuple[Server, bool]:
+def open_server(settings: Settings) -> tuple[Server, bool]:
     """Return the server, and whether callers need a key and there is none."""
     from factorize.api.http.server import server
 
@@ -180,8 +180,8 @@ def gc(
     spared = GRACE_SECONDS if grace is None else grace
     removed = collect(results, grace_seconds=spared, delete=delete or (), created_before=before, dry_run=dry_run)
     for digest in [] if dry_run else removed.deleted:
-        _audited("deletion", digest, store=store)
-    return {"store": results.url, **removed.document()}, _removed_text(removed, results.url)
+        _read_audit("deletion", digest, store=store)
+    return {"store": results.url, **removed.document()}, _text_of_removed(removed, results.url)
 
 
 def revoke(
@@ -195,7 +195,7 @@ def revoke(
     """
     results = open_results(store, create=False)
     revocations = results.revoke(
-        digest, reason, on_each=lambda each: _audited("revocation", each.digest, store=store, reason=each.reason)
+        digest, reason, on_each=lambda each: _read_audit("revocation", each.digest, store=store, reason=each.reason)
     )
     names = [revocation.digest for revocation in revocations]
     reason = revocations[0].reason
@@ -203,7 +203,7 @@ def revoke(
     return {"store": results.url, "revoked": names, "reason": reason}, text
 
 
-def _audited(event: str, subject: str, *, store: str | None, **detail: Any) -> None:
+def _read_audit(event: str, subject: str, *, store: str | None, **detail: Any) -> None:
     """Write down what a command has done to a store, in the audit log of its services."""
     from factorize.api.jobs.audit_log import AuditLog, operator
     from factorize.api.jobs.ledger import Ledger
@@ -213,7 +213,7 @@ def _audited(event: str, subject: str, *, store: str | None, **detail: Any) -> N
         AuditLog(ledger.engine).add(event, actor=operator(), subject=subject, detail=detail)
 
 
-def _removed_text(removed: Removed, url: str) -> str:
+def _text_of_removed(removed: Removed, url: str) -> str:
     lines = [f"{removal.kind:<14}{removal.key}: {removal.bytes} bytes" for removal in removed.removals[:MAX_LINES]]
     if len(removed.removals) > MAX_LINES:
         lines.append(f"and {len(removed.removals) - MAX_LINES} more")

@@ -85,7 +85,7 @@ def known_response(
     """
     if isinstance(known, Result):
         headers = {**headers, "ETag": f'"{known.digest}"', "Cache-Control": lasting(request, known)}
-        return kept_response(request, known.text, headers, "application/json")
+        return cacheable_response(request, known.text, headers, "application/json")
     posted = request.method == "POST"
     headers = {**headers, "Location": f"/v1/factorizations/{known.spec_digest}"} if posted else dict(headers)
     if not known.finished:
@@ -98,7 +98,7 @@ def lasting(request: Request, result: Result) -> str:
     return FOREVER if request.path_params.get("name") == result.digest else "no-cache"
 
 
-def kept_response(request: Request, body: bytes, headers: Mapping[str, str], media: str) -> Response:
+def cacheable_response(request: Request, body: bytes, headers: Mapping[str, str], media: str) -> Response:
     """Return an answer that clients keep by its ETag, or 304 where the client has it; see `check_match`."""
     check_match(request, headers["ETag"])
     if is_current(request, headers["ETag"]):
@@ -113,7 +113,7 @@ def compressed_response(request: Request, body: bytes, headers: Mapping[str, str
     sent = _packed(body) if packed else body
     encoding = {"Content-Encoding": "gzip"} if packed else {}
     about = {"ETag": f'"{sha256(sent)}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding", **encoding}
-    return kept_response(request, sent, {**about, **headers}, media)
+    return cacheable_response(request, sent, {**about, **headers}, media)
 
 
 @lru_cache(maxsize=128)

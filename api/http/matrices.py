@@ -196,7 +196,7 @@ async def get_errors(call: ReadCall, name: str) -> Response:
 
     def make() -> tuple[Result, dict[str, object]]:
         result = result_of(call, name)
-        factorization = call.service.results.opened(result)
+        factorization = call.service.results.open(result)
         n = factorization.shape("B")[1]
         affordable = int(min(MOST_ENTRIES / n, MOST_WORK / (4 * n * work_per_entry(factorization, "B"))))
         if affordable < 2:

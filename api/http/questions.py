@@ -52,7 +52,7 @@ def _route(kind: str, question: Question) -> None:
     access = Depends(Access(question.scope))
 
     async def ask(call: Call = access) -> Response:
-        return await _answered(kind, call)
+        return await _answer(kind, call)
 
     named = [Depends(_name)] if "{name}" in question.path else []
     router.post(
@@ -75,7 +75,7 @@ for _kind, _question in POSTED.items():
     _route(_kind, _question)
 
 
-async def _answered(kind: str, call: Call) -> Response:
+async def _answer(kind: str, call: Call) -> Response:
     """Have a question answered, and return the answer, a stream of its events, or 202 where it takes long.
 
     Raises:

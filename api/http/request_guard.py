@@ -90,7 +90,7 @@ class RequestGuard:
         begun = time.monotonic()
         lost: list[ProblemAnswer] = []
 
-        async def headed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
@@ -100,11 +100,11 @@ class RequestGuard:
                     headers.setdefault(name, value)
             await send(message)
 
-        async def completed(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status, seconds = message["status"], time.monotonic() - begun
                 route = getattr(scope.get("route"), "path", "none") if "caller" in scope["state"] else "none"
-                self._counts.answered(scope["method"], route, status, seconds)
+                self._counts.count_answer(scope["method"], route, status, seconds)
                 _log.info("a request is answered", extra={"about": _line(scope, status, seconds)})
                 try:
                     await self._note(scope, status)
@@ -112,15 +112,15 @@ class RequestGuard:
                     _log.error("a request is not in the audit log, and not answered: %s", error)
                     lost.append(problem_of(error))
             if not lost:
-                await headed(message)
+                await send_with_headers(message)
 
         refusal = _refusal(scope, self.settings)
         answering: ASGIApp = self.app if refusal is None else refusal.response(request_id)
         if refusal is None and scope["method"] == "OPTIONS" and scope["path"] == "*":
             answering = Response(status_code=204, headers={"Allow": ", ".join(METHODS)})
-        await answering(scope, receive, completed)
+        await answering(scope, receive, send_and_count)
         for problem in lost:
-            await problem.response(request_id)(scope, receive, headed)
+            await problem.response(request_id)(scope, receive, send_with_headers)
 
     async def _note(self, scope: Scope, status: int) -> None:
         """Write down who was refused and, if the settings say so, each answer below `/v1/`."""

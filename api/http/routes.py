@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from factorize.api.catalog import listed
+from factorize.api.catalog import list_items
 from factorize.api.http.access import Call, ReadCall, SubmitCall
 from factorize.api.http.answers import (
     digest_in,
@@ -95,7 +95,7 @@ async def list_factorizations(
     """List jobs, and stored results that came from elsewhere, the newest first."""
     service = call.service
     async with working(call, "list"):
-        look = partial(listed, service.catalog, service.ledger, state=state, workload=workload, cursor=cursor)
+        look = partial(list_items, service.catalog, service.ledger, state=state, workload=workload, cursor=cursor)
         items, following = await run_sync(partial(look, limit=limit, caller=call.caller, search=search), limiter=heavy)
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 

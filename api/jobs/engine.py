@@ -240,17 +240,17 @@ class JobEngine:
                 message = self._inbox.get(timeout=max(0.0, next_tick - time.monotonic()))
                 if message is None:
                     return
-                self._guarded(message)
+                self._guard(message)
 
     def _look(self) -> None:
         """Take one round, and say once when ledger and store answer again."""
         self._refused = False
-        self._guarded(self._tick)
+        self._guard(self._tick)
         if self._waits and not self._refused:
             self._waits = False
             _log.warning("ledger and store answer again; the engine goes on")
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guard(self, step: Callable[[], None]) -> None:
         try:
             step()
         except StoreUnavailable as error:  # an outage lasts for many rounds, and one line says it
@@ -339,13 +339,13 @@ class JobEngine:
         for job in rows:
             if job.owner == self.id or job.owner not in living:
                 alone = self.solves.here and job.state == "running" and running[job.owner] == 1
-                self._guarded(partial(self._resume, job, fell=alone and has_fallen(job.owner)))
+                self._guard(partial(self._resume, job, fell=alone and has_fallen(job.owner)))
 
     def _look_after_sent(self) -> list[Job]:
         """Let go of solves whose job is over or in other hands; the open jobs."""
         with self._lock:
             tasks = list(self._sent)
-        rows = {job.task: job for job in self._ledger.unfinished()}
+        rows = {job.task: job for job in self._ledger.list_unfinished()}
         for task in tasks:
             if task not in rows:
                 self._drop(task, kill=True)

@@ -194,7 +194,7 @@ class Ledger:
             row = connection.execute(sa.select(jobs).where(jobs.c.spec_digest == spec_digest)).one_or_none()
         return None if row is None else _job(row)
 
-    def unfinished(self) -> list[Job]:
+    def list_unfinished(self) -> list[Job]:
         """All queued and running jobs, by turns, then first come first."""
         order = (jobs.c.turn, jobs.c.submitted, jobs.c.spec_digest)
         with reading(self.engine) as connection:

@@ -15,7 +15,7 @@ from factorize.api.jobs.job import Job, SolveEnding, read_progress
 from factorize.api.telemetry import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Place, Pool, Solve
-from factorize.api.workers.publishing import Stages, published
+from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.errors import FactorizeError
 from factorize.solution import Progress
 from factorize.storage.store import Store, open_store
@@ -115,7 +115,7 @@ def run(
         return cancelled()
 
     try:
-        manifest = published(
+        manifest = make_and_store(
             "solve",
             {"spec": json.loads(job.spec)},
             place=place,

@@ -192,7 +192,7 @@ def text(table: dict[str, Any]) -> str:
         lines.append(
             f"{_UNFINISHED} stopped before its tolerance, or at a local optimum; its numbers hold for what was found"
         )
-    lines += _bounds(table) + _chosen(table, sampled)
+    lines += _bounds(table) + _choose(table, sampled)
     for one in table["samplings"]:
         why = f" No row: it {one['misfit']}." if one["misfit"] else ""
         lines.append(f"{one['sampling']} ({one['title']}): {one['loader']} Secret: {one['secret']}.{why}")
@@ -242,7 +242,7 @@ def _bounds(table: dict[str, Any]) -> list[str]:
     ]
 
 
-def _chosen(table: dict[str, Any], sampled: bool) -> list[str]:
+def _choose(table: dict[str, Any], sampled: bool) -> list[str]:
     """What to take for each budget, how to get it, and what dense noise costs."""
     chosen = chosen_of(table)
     several = len(chosen) > 1

@@ -174,7 +174,7 @@ def check_target(path: Path | None) -> None:
         raise InvalidParameter(f"{path} cannot be written: the folder {folder} takes no files from you", field="to")
 
 
-def written_whole(path: Path) -> AbstractContextManager[Path]:
+def write_whole(path: Path) -> AbstractContextManager[Path]:
     """Give a name beside `path` to write to, and rename it when the block has ended well.
 
     Raises:
@@ -183,7 +183,7 @@ def written_whole(path: Path) -> AbstractContextManager[Path]:
     from factorize.client import cache
 
     check_target(path)
-    return cache.written_whole(path)
+    return cache.write_whole(path)
 
 
 def check_picture(path: Path | None) -> None:
@@ -197,7 +197,7 @@ def check_picture(path: Path | None) -> None:
 
 def save_picture(figure: Figure, path: Path) -> None:
     """Write a picture, whole or not at all."""
-    with written_whole(path) as part:
+    with write_whole(path) as part:
         figure.savefig(part, dpi=130)
 
 
@@ -214,7 +214,7 @@ def copy_stored(results: Store, manifest: Manifest, path: Path, accept: Callable
         CorruptObject: the stored bytes are damaged.
         OSError: the file cannot be written.
     """
-    with written_whole(path) as part:
+    with write_whole(path) as part:
         with part.open("wb") as file:
             for chunk in results.blob(manifest.file.sha256).read():
                 file.write(chunk)

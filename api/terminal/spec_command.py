@@ -70,7 +70,7 @@ class SpecCommand(typer.core.TyperCommand):
     def _with_spec(self, args: list[str]) -> list[str]:
         """Return the arguments with the spec as JSON where one is said in words."""
         own = {flag: parameter for parameter in self.params for flag in parameter.opts if flag.startswith("-")}
-        taken, left, place = self._taken(args, own)
+        taken, left, place = self._take_words(args, own)
         if place is None:
             return args
         empty = next((name for name, value in taken.items() if value is None), None)
@@ -82,7 +82,7 @@ class SpecCommand(typer.core.TyperCommand):
         said = document_of_words(_class_at(self.words), taken)
         return [*left[:place], canonical_json(said).decode(), *left[place:]]
 
-    def _taken(self, args: list[str], own: dict[str, Any]) -> tuple[dict[str, str | None], list[str], int | None]:
+    def _take_words(self, args: list[str], own: dict[str, Any]) -> tuple[dict[str, str | None], list[str], int | None]:
         """Return the words by name, the other arguments, and where among these the spec belongs; None without words."""
         taken: dict[str, str | None] = {}
         left: list[str] = []

@@ -195,7 +195,7 @@ class Pool:
         Args:
             fresh: whether its workers are its own.
         """
-        pair = self._taken(fresh)
+        pair = self._take(fresh)
         place = Place(pair, lambda: self._give_back(pair, fresh))
         try:
             yield place
@@ -237,7 +237,7 @@ class Pool:
                     self._threads.submit(self._run, solve)
 
     def _run(self, solve: Solve) -> None:
-        pair, (memory_mb, threads) = self._taken(solve.fresh), solve.room
+        pair, (memory_mb, threads) = self._take(solve.fresh), solve.room
 
         def give_back() -> None:
             self._give_back(pair, solve.fresh)
@@ -256,7 +256,7 @@ class Pool:
             place.release()
             solve.set_result(answer)
 
-    def _taken(self, fresh: bool) -> Pair:
+    def _take(self, fresh: bool) -> Pair:
         warming = self._warming
         if warming is not None and not fresh and not self._idle:
             warming.join()  # no sooner would another be there
@@ -281,7 +281,7 @@ class Pool:
             self._close([pair])
 
     def _warm(self) -> None:
-        pair = self._taken(fresh=True)
+        pair = self._take(fresh=True)
         pair.warm_up()
         self._give_back(pair, fresh=False)
 

@@ -59,7 +59,7 @@ _PROOFS: dict[str, tuple[str, Document]] = {"solve": ("certify", {}), "form": ("
 """Question to the prover about what the solver has written: a draft, or a factor file."""
 
 
-def published(
+def make_and_store(
     question: str,
     request: Document,
     *,

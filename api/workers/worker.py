@@ -87,7 +87,7 @@ class Worker:
         with self._asking:
             process = self.start()
             try:
-                event = self._asked(process, document, seconds, progress, cancelled)
+                event = self._ask(process, document, seconds, progress, cancelled)
             except BaseException:
                 self._end()
                 raise
@@ -142,7 +142,7 @@ class Worker:
                 self._release.atexit = False  # the process ends with this one by itself
             return self._process
 
-    def _asked(
+    def _ask(
         self,
         process: subprocess.Popen[bytes],
         document: Document,
@@ -179,10 +179,10 @@ class Worker:
                 continue
             data = os.read(process.stdout.fileno(), 1 << 16)
             if not data:
-                raise self._died(process, memory_mb)
+                raise self._bury(process, memory_mb)
             self._unread += data
 
-    def _died(self, process: subprocess.Popen[bytes], memory_mb: int) -> WorkerEnded:
+    def _bury(self, process: subprocess.Popen[bytes], memory_mb: int) -> WorkerEnded:
         """Return the error of a process that ended within an answer."""
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LAST_WORDS_SECONDS)  # one that crashes closes its stdout before it says why

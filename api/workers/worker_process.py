@@ -103,7 +103,7 @@ def _relay_warnings(stream: _Stream) -> None:
 
 def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream) -> None:
     try:
-        with _limited(document["memory_mb"], document["threads"]):
+        with _limit(document["memory_mb"], document["threads"]):
             answer = question(document["request"], stream.tell)
     except (FactorizeError, MemoryError) as error:
         kind = error.slug if isinstance(error, FactorizeError) else type(error).__name__
@@ -114,7 +114,7 @@ def _answer(document: Document, question: Callable[[Document, Tell], Any], strea
 
 
 @contextmanager
-def _limited(memory_mb: int, threads: int) -> Iterator[None]:
+def _limit(memory_mb: int, threads: int) -> Iterator[None]:
     """Set threads, and the memory that may be reserved beside what is reserved now; 0 for no limit."""
     _set_threads(threads)
     before, most = resource.getrlimit(resource.RLIMIT_DATA)

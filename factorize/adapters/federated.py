@@ -211,7 +211,7 @@ class FederatedRounds(Secret):
 
     def eligible(self, clients: Iterable[object]) -> list[ClientId]:
         """Return the clients that may take part in this round, in an order of their own."""
-        return [] if self.step >= self.steps else self._sorted_out(clients)[0]
+        return [] if self.step >= self.steps else self._sort_out(clients)[0]
 
     def choose(self, clients: Iterable[object]) -> list[ClientId]:
         """Admit as many of these clients as are planned, at random, and return them; see `admit`.
@@ -219,7 +219,7 @@ class FederatedRounds(Secret):
         Clients that wait for their timers are passed over. After a crash within the round its admitted clients are
         asked again, and as many more as are missing; those that are gone keep their timers and get no place.
         """
-        able, refused = self._sorted_out(clients) if self.step < self.steps else ([], [])
+        able, refused = self._sort_out(clients) if self.step < self.steps else ([], [])
         again = [client for client in able if client in self._open]
         others = [client for client in able if client not in self._open]
         gone = self._lost.difference(again)
@@ -241,7 +241,7 @@ class FederatedRounds(Secret):
         self._refuse_past()
         before, admitted = len(self._open), list[ClientId]()
         for client in clients:
-            able, refused = self._sorted_out([client])
+            able, refused = self._sort_out([client])
             for one in refused:
                 self.refuse(*one)
             for known in able:
@@ -262,7 +262,7 @@ class FederatedRounds(Secret):
             client: the id under which it was admitted.
             update: its arrays, in the order of the model's.
         """
-        known = next(iter(self._sorted_out([client])[0]), None)
+        known = next(iter(self._sort_out([client])[0]), None)
         if known is None or known not in self._open:
             return self.refuse(client, "not admitted", "it was not admitted to this round")
         if known in self._answered:
@@ -344,7 +344,7 @@ class FederatedRounds(Secret):
         self._noise.close()
         self._unlock()
 
-    def _sorted_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
+    def _sort_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
         """Return the ids that may take part in this round, and (client, reason, why) of the others, each once."""
         able, refused = set[ClientId](), list[tuple[object, str, str]]()
         kind = next((type(known) for known in self._numbers), None)

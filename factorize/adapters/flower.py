@@ -108,7 +108,7 @@ class CorrelatedNoise(Strategy):
             InvalidParticipation: the round would exceed the budget; or too few clients answer, and nothing was spent.
         """
         self._arrays = arrays
-        nodes = self._connected(grid)
+        nodes = self._connect(grid)
         self._names = {nodes[name]: name for name in self.rounds.choose(nodes)}
         return self.strategy.configure_train(server_round, arrays, config, _Chosen(grid, list(self._names)))
 
@@ -137,7 +137,7 @@ class CorrelatedNoise(Strategy):
         """Return nothing; see `configure_evaluate`."""
         return None
 
-    def _connected(self, grid: Grid) -> dict[ClientId, int]:
+    def _connect(self, grid: Grid) -> dict[ClientId, int]:
         """Wait for enough clients, and return their nodes by their ids; a node without an id is refused by name.
 
         Raises:
@@ -146,7 +146,7 @@ class CorrelatedNoise(Strategy):
         end = time.monotonic() + self._seconds
         while True:
             _, nodes = sample_nodes(grid, self._available, 0)
-            named, refused = self._named(sorted(nodes), grid)
+            named, refused = self._name(sorted(nodes), grid)
             enough, late = len(named) >= self._available, time.monotonic() >= end
             if enough or late:
                 break
@@ -161,7 +161,7 @@ class CorrelatedNoise(Strategy):
             )
         return named
 
-    def _named(self, nodes: list[int], grid: Grid) -> tuple[dict[ClientId, int], list[tuple[int, str, str]]]:
+    def _name(self, nodes: list[int], grid: Grid) -> tuple[dict[ClientId, int], list[tuple[int, str, str]]]:
         """Return nodes by the ids of their clients, and (node, reason, why) of those that are refused."""
         told: dict[int, Any]
         if isinstance(self._client_id, str):

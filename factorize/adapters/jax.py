@@ -129,7 +129,7 @@ class _CorrelatedNoise(Secret):
         own = self._commitment(updates)
         for leaf in jax.tree.leaves(updates):
             refuse_unfit(leaf)
-        updates, step = self._guard.taken(updates, state.step, state.commitment, own)
+        updates, step = self._guard.take(updates, state.step, state.commitment, own)
         leaves, shape = jax.tree.flatten(updates)
         streams = self._states is not None
         try:

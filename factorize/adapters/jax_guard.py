@@ -33,7 +33,7 @@ class StepGuard:
     def __init__(self, commitment: str, steps: int) -> None:
         self._use, self._steps = NoiseUse(commitment), steps
 
-    def taken(self, updates: Any, step: Any, commitment: Any, own: np.ndarray) -> tuple[Any, Any]:
+    def take(self, updates: Any, step: Any, commitment: Any, own: np.ndarray) -> tuple[Any, Any]:
         """Return updates and step, where the step is the next one of this run; to be called for each of them.
 
         Args:

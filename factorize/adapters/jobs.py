@@ -266,7 +266,7 @@ class TrainingJob:
                 f"calibration= is for sampling in {' or '.join(BINNED)}; with {sampling!r} the job's own is computed"
             )
             raise InvalidParameter(message, field="calibration")
-        return self._fixed(squares) if sampling == "fixed" else self._cyclic_poisson()
+        return self._fix(squares) if sampling == "fixed" else self._cyclic_poisson()
 
     @property
     def _scale(self) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class TrainingJob:
         memory, workload = self.source.memory if automatic else None, partial(adam_workload, "moment", self.beta)
         return replace(self.source, spec=self.second, workload=workload, memory=memory, bands=None)
 
-    def _fixed(self, squares: FactorSource | None) -> Planned:
+    def _fix(self, squares: FactorSource | None) -> Planned:
         """Plan the same public batches in every epoch."""
         seed, remainder = self.order_seed, self.remainder
         order = fixed_order(self.examples, self.size, epochs=self.epochs, seed=seed, remainder=remainder)

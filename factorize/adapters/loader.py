@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.given import EmptyCollate, GivenData, empty_like
 from factorize.adapters.opacus import CorrelatedOptimizer
-from factorize.adapters.rehearsal import Part, Randomness, Rehearsal, altered_batches, rare_example
+from factorize.adapters.rehearsal import Part, Randomness, Rehearsal, alter_batches, rare_example
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.training.bins import BallsInBins
@@ -125,7 +125,7 @@ class PrivateLoader(DataLoader[Any]):
                     f"the batch of step {t - 1} was handed out, and its step not taken; call step() once for each "
                     "batch, or examples and noise part ways"
                 )
-            yield self._signalled(t, some, masks, fetched)
+            yield self._signal(t, some, masks, fetched)
 
     def parts_left(self) -> list[tuple[int, list[np.ndarray], np.ndarray | None]]:
         """Return each step that is left of this pass, the indices of its parts, and which of them do not pad."""
@@ -133,7 +133,7 @@ class PrivateLoader(DataLoader[Any]):
         stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
         return [(t, *self._parts(t)) for t in range(step, stop)]
 
-    def _signalled(
+    def _signal(
         self, step: int, parts: list[np.ndarray], masks: np.ndarray | None, fetched: Iterator[Any]
     ) -> Iterator[Any]:
         """Yield the parts of a step, after their rehearsals, and tell the optimizer of each whether it is the last."""
@@ -166,7 +166,7 @@ class PrivateLoader(DataLoader[Any]):
         before.restore()
         read = getattr(self.dataset, "__getitems__", None)
         items = [self.dataset[i] for i in indices.tolist()] if read is None else read(indices.tolist())
-        batch, altered = altered_batches(
+        batch, altered = alter_batches(
             items,
             self.collate_fn,
             self.dataset[self._rare],

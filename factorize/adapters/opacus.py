@@ -220,9 +220,9 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of the clipped gradients of a part of the batch."""
-        return clipped_sums(samples, self.max_grad_norm, self._counted(samples))
+        return clipped_sums(samples, self.max_grad_norm, self._count(samples))
 
-    def _counted(self, samples: list[torch.Tensor]) -> torch.Tensor | None:
+    def _count(self, samples: list[torch.Tensor]) -> torch.Tensor | None:
         """Return which rows do not pad, after a look at the gradients of a run's first step."""
         counted = self._unpadded(len(samples[0]))
         if self.rehearsal is not None:
@@ -243,12 +243,12 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if any(hasattr(p.summed_grad, "_processed") for p in self.params):
             raise InvalidParameter(_UNCLEARED, field="optimizer")
         totals = [p.summed_grad for p in self.params]
-        for p, released in zip(self.params, self.released(self.noise, totals), strict=True):
+        for p, released in zip(self.params, self.release(self.noise, totals), strict=True):
             p.grad = released
             p.summed_grad._processed = True
         self._samples, self._added, self._expected = 0, 0, None
 
-    def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
+    def release(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums over the batch with the noise of this step, divided."""
         return noise.release(totals)
 

@@ -19,7 +19,7 @@ from factorize.adapters.given import GRAD_SAMPLE_MODES, ExampleGradients, GivenD
 from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob, adam_workload
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
-from factorize.adapters.ranks.agreement import agreed, own_rank, world_size
+from factorize.adapters.ranks.agreement import agree, own_rank, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.rehearsal import Loss, Rehearsal
 from factorize.adapters.statement import PrivacyStatement
@@ -161,7 +161,7 @@ def make_private(
         planned = job.plan()
         return (planned, planned.auditor(), given), planned.shared
 
-    planned, auditor, given = plan()[0] if ranks == 1 else agreed("the plan of the job", plan)
+    planned, auditor, given = plan()[0] if ranks == 1 else agree("the plan of the job", plan)
     private = _private(planned, optimizer, ranks, seed=planned.job.secret, auditor=auditor, **options)
     functorch = grad_sample_mode == "functorch"
     wrapped = ExampleGradients(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)

@@ -362,7 +362,7 @@ class Rehearsal:
         return layers, tuple((id(p), p.requires_grad) for p in self._model.parameters())
 
 
-def altered_batches(
+def alter_batches(
     items: Sequence[Any], collate: Callable[[Sequence[Any]], Any], other: Any, *, drop: bool, shapes: bool
 ) -> tuple[Any, list[Altered]]:
     """Return a batch, and batches of which every second example is another one.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from factorize.adapters.clipping import refuse_narrow
-from factorize.adapters.ranks.agreement import agreed, require_distributed
+from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import Layout, is_sharded, values_sum
 from factorize.adapters.torch_engine import DeviceSource
 from factorize.client import noise as core
@@ -85,7 +85,7 @@ class TorchNoiseGenerator(Secret):
             make()
             return
         require_distributed("sharded noise")
-        agreed("the noise", make)
+        agree("the noise", make)
 
     def _make(
         self,

@@ -61,7 +61,7 @@ def check_factor_file(
         CorruptObject: the bytes are not accounted for, or disagree with their digests.
         TooLarge: the sensitivity cannot be evaluated exactly at this size.
     """
-    report, file = _opened(data)
+    report, file = _open(data)
     try:
         check_mode()
         _check(report, file, user or {}, proved)
@@ -76,18 +76,18 @@ def check_factor_file(
     return report
 
 
-def undecided(data: bytes, reason: str) -> Report:
+def leave_undecided(data: bytes, reason: str) -> Report:
     """Return the report on a file of whose claims none is looked at, since its sensitivity cannot be decided.
 
     Raises:
         CorruptObject: see `check_factor_file`.
     """
-    report, _ = _opened(data)
+    report, _ = _open(data)
     report.leave(f"the sensitivity: {reason}", of=report.stated)
     return report
 
 
-def _opened(data: bytes) -> tuple[Report, FactorFile]:
+def _open(data: bytes) -> tuple[Report, FactorFile]:
     file = read_factor_file(data)
     try:
         canonical = parse_spec(file.manifest["spec"]).document() == file.manifest["spec"]

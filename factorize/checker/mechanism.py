@@ -199,7 +199,7 @@ def _binomial(named: Named, power: float) -> str:
     return f"its coefficients are {formula}"
 
 
-def _banded_square_root(named: Named) -> str:
+def _square_root_of_bands(named: Named) -> str:
     _check_power(named, named.ratios[: named.bands], 0.5)
     return f"{_banded(named)}, and their square is the workload's series"
 
@@ -323,7 +323,7 @@ _RULES: dict[str, Callable[[Named], str]] = {
     "nu_toeplitz": partial(_binomial, power=0.5),
     "anti_pgd": partial(_binomial, power=1.0),
     "lambda_cgd": partial(_binomial, power=1.0),
-    "banded_square_root": _banded_square_root,
+    "banded_square_root": _square_root_of_bands,
     "banded_inverse_square_root": _banded_inverse_root,
     "banded_inverse_fractional_root": _banded_inverse_root,
     "banded_inverse_toeplitz": _banded_inverse_toeplitz,

@@ -225,14 +225,14 @@ def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
         near[offsets] = np.maximum(grams.sum(axis=(1, 2)), np.einsum("ps,pst,pt->p", signs, grams, signs))
         loose[offsets] = lost + (2 * np.sqrt(sums + lost) + far) * far
     pattern = np.arange(k) * b + int(np.argmax(near))
-    lower, signs_of = _attained(strategy, pattern)
+    lower, signs_of = _attain(strategy, pattern)
     upper = _ends(float(above.max()), share(roundings=8))[1]
     off = share(2 * float(loose.max()) / max(float(above.max()), 1e-300), roundings=8)
     bracket = Bracket(lower, upper, "absolute sums of the Gram blocks", tuple(pattern.tolist()), signs_of, off)
     return bracket._replace(rule="Gram block sums") if bracket.exact else bracket
 
 
-def _attained(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[int, ...]]:
+def _attain(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[int, ...]]:
     """Return the squared norm of C u from below, for equal signs or those of the pattern's first Gram entries."""
     columns, far = strategy.near_columns(pattern)
     sizes, ends = np.abs(columns).sum(axis=1), []
@@ -266,7 +266,7 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     leading = range(0, n, form.separation)[: form.most]
     longest = best_selection(strategy.column_norms.values, form)[1]
     candidates = sorted({chosen, tuple(leading), longest} - {()})
-    lower, signs, pattern = max((*_attained(strategy, np.array(p)), p) for p in candidates)
+    lower, signs, pattern = max((*_attain(strategy, np.array(p)), p) for p in candidates)
     return Bracket(lower, _ends(total, off)[1], TWO_STAGE, pattern, signs, off)
 
 

@@ -119,7 +119,7 @@ def _whole(
             lost.append(i)
     if lost:  # where A has a zero on its diagonal, so has B
         raise CertificateError(f"the stored B does not have full rank: its diagonal is 0 at {lost[0]}")
-    return rest.largest, float(sums.max()), whole.added_noise(stored, rest, most, upper)
+    return rest.largest, float(sums.max()), whole.bound_added_noise(stored, rest, most, upper)
 
 
 def _by_series(

@@ -124,7 +124,7 @@ def default_folder() -> Path:
 
 
 @contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
+def write_whole(target: Path) -> Iterator[Path]:
     """Give a name to write to, and the file its own once it is on the disk; so is the name when this returns.
 
     Raises:
@@ -142,8 +142,8 @@ def written_whole(target: Path) -> Iterator[Path]:
 
 
 def replace_file(target: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file; see `written_whole`."""
-    with written_whole(target) as part, part.open("xb") as file:
+    """Write a file; see `write_whole`."""
+    with write_whole(target) as part, part.open("xb") as file:
         file.writelines(pieces)
 
 

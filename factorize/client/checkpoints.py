@@ -62,7 +62,7 @@ class Checkpointed(Secret, ABC):
             InvalidParameter: the state is damaged, or of another seed, factorization, scale, shape, shard, precision or
                 generator of random numbers.
         """
-        step = self.checked_step(state)
+        step = self.check_step(state)
         stored, own = state.get("state"), self.vectors
         if stored is None or own is None:
             self.restore(step, None)
@@ -73,7 +73,7 @@ class Checkpointed(Secret, ABC):
             refuse_vectors(step)
         self.restore(step, array)
 
-    def checked_step(self, state: Mapping[str, Any], **own: Any) -> int:
+    def check_step(self, state: Mapping[str, Any], **own: Any) -> int:
         """Return the step of a checkpoint of this noise.
 
         Args:

@@ -106,7 +106,7 @@ class Streaming:
         self._workers.run(work)
 
     def _draw(self, piece: BlockPart, step: int, factor: float, place: np.ndarray) -> np.ndarray:
-        z = _drawn(piece, self._normals, step, place)
+        z = _draw_normals(piece, self._normals, step, place)
         z *= self._sigma * factor
         return z
 
@@ -186,10 +186,10 @@ class RowSums:
 
     def _z(self, step: int, piece: BlockPart, drawn: np.ndarray) -> np.ndarray:
         if self._kept is None:
-            return _drawn(piece, self._normals, step, drawn)
+            return _draw_normals(piece, self._normals, step, drawn)
         kept = self._kept[step, piece.at]
         if not self._have[step]:
-            kept[...] = _drawn(piece, self._normals, step, drawn)
+            kept[...] = _draw_normals(piece, self._normals, step, drawn)
         return kept
 
     def begin(self, vectors: np.ndarray | None) -> None:
@@ -205,7 +205,7 @@ Engine = Streaming | RowSums
 """Makes row after row of sigma C^-1 Z, for one shard; steps come in order."""
 
 
-def _drawn(piece: BlockPart, normals: Normals, step: int, scratch: np.ndarray) -> np.ndarray:
+def _draw_normals(piece: BlockPart, normals: Normals, step: int, scratch: np.ndarray) -> np.ndarray:
     """Return a piece's entries of z_step, shape (width,); a view of `scratch` where they are neighbours."""
     normals.fill(scratch[: piece.last], step, piece.block)  # earlier entries of the block cannot be jumped over
     return scratch[piece.inside]

@@ -24,7 +24,7 @@ from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.format.factors import CertifiedFactors
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
 from factorize.format.tensors import SHAPES, wrapped_structure
-from factorize.numbers.covered import covered_column, covered_inverse
+from factorize.numbers.covered import cover_column, cover_inverse
 from factorize.numbers.series import series_quotient
 
 
@@ -125,7 +125,7 @@ _RECURRENCES: dict[str, type[StructureRecurrence]] = {
 def dense_rows(parts: Tensors, n: int) -> RowMaker:
     """Return what inverts C, enlarged so that the claim for C covers it, and gives row t."""
     array = parts[""]
-    return lambda: covered_inverse(array).__getitem__
+    return lambda: cover_inverse(array).__getitem__
 
 
 def toeplitz_rows(parts: Tensors, n: int) -> RowMaker:
@@ -133,7 +133,7 @@ def toeplitz_rows(parts: Tensors, n: int) -> RowMaker:
     column = parts["coefficients"]
 
     def make() -> Callable[[int], np.ndarray]:
-        inverse = covered_column(column, series_quotient(np.eye(1, n)[0], column))
+        inverse = cover_column(column, series_quotient(np.eye(1, n)[0], column))
         return lambda step: np.concatenate([inverse[step::-1], np.zeros(n - 1 - step)])
 
     return make

@@ -266,11 +266,11 @@ class Service:
             if not is_digest(digest):
                 raise ServiceError("the service answered with a job that names no spec digest")
             document = self.wait(str(digest), progress=progress)
-        manifest = Manifest.checked(document)
+        manifest = Manifest.check(document)
         check_answers(manifest, source)
-        return manifest if dtype is None else self._rounded(manifest, dtype)
+        return manifest if dtype is None else self._get_rounded(manifest, dtype)
 
-    def _rounded(self, manifest: Manifest, dtype: str) -> Manifest:
+    def _get_rounded(self, manifest: Manifest, dtype: str) -> Manifest:
         """The manifest of the same result in another type, which has a claim and a digest of its own."""
         if manifest.matrix("C").dtype == dtype:
             return manifest
@@ -281,7 +281,7 @@ class Service:
             if error.status != 404:
                 raise
             document = self._call("POST", place)  # nobody has had it made, and the key may have it made
-        rounded = Manifest.checked(document)
+        rounded = Manifest.check(document)
         same = rounded.spec == manifest.spec and rounded.cast_from == manifest.digest
         if not same or {rounded.matrix(name).dtype for name in rounded.names} != {dtype}:
             raise CorruptObject(f"asked for {manifest.digest} in {dtype}, and the service sent {rounded.digest}")

@@ -74,11 +74,11 @@ class MatrixEntry(NamedTuple):
 class Manifest(dict[str, Any]):
     """What a factor file says of itself: plain data for JSON, which code reads by the properties and never changes.
 
-    `checked` and `read` make one from what others sent, `sealed` from what was made here.
+    `check` and `read` make one from what others sent, `sealed` from what was made here.
     """
 
     @classmethod
-    def checked(cls, document: Mapping[str, Any]) -> Manifest:
+    def check(cls, document: Mapping[str, Any]) -> Manifest:
         """Return a manifest; raise CorruptObject unless its schema is known, its digests and all it says fit."""
         try:
             if type(document["schema"]) is not int or document["schema"] != SCHEMA:
@@ -98,14 +98,14 @@ class Manifest(dict[str, Any]):
 
     @classmethod
     def read(cls, container: Container) -> Manifest:
-        """Return a file's manifest, `checked`; raise CorruptObject unless it names exactly the file's tensors."""
+        """Return a file's manifest, as `check` does; raise CorruptObject unless it names exactly the file's tensors."""
         try:
             document = read_json(container.manifest_text, limit=_MANIFEST_BYTES)
         except FactorizeError as error:
             raise CorruptObject(f"not a factor file: the manifest is not JSON: {str(error)[:200]}") from None
         if not isinstance(document, dict):
             raise CorruptObject("not a factor file: the manifest is no object")
-        manifest = cls.checked(document)
+        manifest = cls.check(document)
         check_named(manifest, container.names)
         return manifest
 

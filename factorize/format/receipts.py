@@ -104,7 +104,7 @@ def _process(given: Mapping[str, Any], name: str) -> None:
     require(whole and 0 <= steps[0] < steps[1], text)
 
 
-def _refused(given: Mapping[str, Any], name: str) -> None:
+def _check_refused(given: Mapping[str, Any], name: str) -> None:
     _any_object(given, name)
     for reason in given[name]:
         require(reason in REFUSALS, f"{name} counts {reason[:40]!r}, which is none of {', '.join(REFUSALS)}")
@@ -177,7 +177,7 @@ _SHAPE: Shape = {
     },
     "digest": _digest,
 }
-_OPTIONAL: dict[str, Shape] = {"steps": {"refused": _refused}}
+_OPTIONAL: dict[str, Shape] = {"steps": {"refused": _check_refused}}
 
 
 def read_receipt(text: bytes) -> dict[str, Any]:

@@ -70,14 +70,14 @@ def _toeplitz(parts: Parts, n: int | None) -> None:
 
 
 @stored("banded_toeplitz", {"coefficients": ("bands",)})
-def _banded_toeplitz(parts: Parts, n: int | None) -> None:
+def _check_banded_toeplitz(parts: Parts, n: int | None) -> None:
     _toeplitz(parts, n)
     if len(parts["coefficients"]) >= (n or 0):
         raise CorruptObject(f"a banded_toeplitz column of n={n} has fewer coefficients; with {n} it is toeplitz")
 
 
 @stored("banded", {"bands": ("bands", "n")})
-def _banded(parts: Parts, n: int | None) -> None:
+def _check_banded(parts: Parts, n: int | None) -> None:
     bands = parts["bands"]
     if len(bands) > bands.shape[1]:
         raise CorruptObject(f"{len(bands)} bands are more than n={n}")
@@ -88,7 +88,7 @@ def _banded(parts: Parts, n: int | None) -> None:
 
 @stored("state_space", {"diagonal": ("n",), "transition": ("n", "m", "m"), "input": ("n", "m"), "output": ("n", "m")})
 @stored("buffered", {"diagonal": ("n",), "decay": ("n", "m"), "input": ("n", "m"), "output": ("n", "m")})
-def _buffered(parts: Parts, n: int | None) -> None:
+def _check_buffered(parts: Parts, n: int | None) -> None:
     _check_positive(parts["diagonal"])
 
 
@@ -149,7 +149,7 @@ def fading(noising: np.ndarray) -> bool:
     "redrawn",
     {"decay": ("n", "m"), "output": ("n", "m"), "input": ("draws", "n", "m"), "direct": ("draws", "n"), "lag": (1,)},
 )
-def _redrawn(parts: Parts, n: int | None) -> None:
+def _check_redrawn(parts: Parts, n: int | None) -> None:
     lag, direct, inputs = _whole_number(parts["lag"], "lag", n), parts["direct"], parts["input"]
     _check_positive(direct[0])
     for m in range(1, len(direct)):

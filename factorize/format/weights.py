@@ -71,7 +71,7 @@ def digest_of_path(path: Path, kind: str) -> str:
     if kind == FILE:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    return json_digest(dict(_stored_tensors(path)))
+    return json_digest(dict(_read_tensors(path)))
 
 
 def _directory_digest(folder: Path) -> str:
@@ -110,7 +110,7 @@ def _described(name: str, tensor: Any) -> list[Any]:
     return [kind, shape, sha256(raw_bytes(np.asarray(tensor)))]
 
 
-def _stored_tensors(path: Path) -> Iterator[tuple[str, list[Any]]]:
+def _read_tensors(path: Path) -> Iterator[tuple[str, list[Any]]]:
     """Yield what `_described` says of each tensor of a safetensors file."""
     from safetensors import SafetensorError, safe_open
 

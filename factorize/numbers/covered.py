@@ -28,7 +28,7 @@ _SUMS = 2.0**-30  # of sums of squares over blocks of up to 256 x 16,384 entries
 _BLOCK = 256
 
 
-def covered_inverse(array: np.ndarray) -> np.ndarray:
+def cover_inverse(array: np.ndarray) -> np.ndarray:
     """Return an inverse whose own inverse has no larger sensitivity than C, lower-triangular of shape (n, n).
 
     n^3 multiplications, of which the inverse itself takes a third.
@@ -43,7 +43,7 @@ def covered_inverse(array: np.ndarray) -> np.ndarray:
     return inverse
 
 
-def covered_column(column: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+def cover_column(column: np.ndarray, inverse: np.ndarray) -> np.ndarray:
     """Return the first column of such an inverse for a Toeplitz C.
 
     Args:

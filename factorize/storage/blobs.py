@@ -214,7 +214,7 @@ def blob_key(sha256: str) -> str:
     return f"blobs/sha256/{check_digest(sha256)[:2]}/{sha256}"
 
 
-def described(reader: Reader) -> dict[str, Any]:
+def describe(reader: Reader) -> dict[str, Any]:
     """Return the manifest's entry of an open file: digests of the whole and of each chunk."""
     whole, chunks = hashlib.sha256(), []
     for chunk in _chunks(reader):

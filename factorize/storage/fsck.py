@@ -168,17 +168,17 @@ class _Check:
     def run(self) -> None:
         self.total = sum(entry.size for place in _PLACES for entry in self.store.objects.list(place))
         self._check_revocations()
-        for entry in self._listed(MANIFESTS):
+        for entry in self._list(MANIFESTS):
             self._read_manifest(entry)
         self._check_blobs()
         self._check_files()
         for place in (SPECS, FAMILIES):
-            for entry in self._listed(place):
+            for entry in self._list(place):
                 self._check_entry(entry)
         self._check_index()
         self._check_others()
 
-    def _listed(self, place: str) -> Iterator[ObjectEntry]:
+    def _list(self, place: str) -> Iterator[ObjectEntry]:
         """The objects at one of the store's places; what else is there is reported."""
         for entry in self.store.objects.list(place):
             if not _PLACES[place].fullmatch(entry.key):
@@ -192,7 +192,7 @@ class _Check:
         """See that every revocation stands whole at its two places; one that is damaged is never taken away."""
         sound: dict[str, Revocation] = {}
         damaged: dict[str, str] = {}
-        for entry in self._listed(REVOKED):
+        for entry in self._list(REVOKED):
             self.revoked.add(entry.key)
             with self._reading(entry):
                 try:
@@ -247,7 +247,7 @@ class _Check:
                 self.awaited.discard(name)
 
         with ThreadPoolExecutor(2) as pool:
-            for entry in self._listed(_BLOBS):
+            for entry in self._list(_BLOBS):
                 hashed.append((entry, pool.submit(fresh.verify, name_in(entry.key))))
                 if len(hashed) == _AHEAD:
                     settle()

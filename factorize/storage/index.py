@@ -111,11 +111,11 @@ class Index:
     def entry(self, key: str) -> SpecEntry | None:
         """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""
         try:
-            return self.required(key)
+            return self.require(key)
         except (NotFound, CorruptObject, Revoked):
             return None
 
-    def required(self, key: str) -> SpecEntry:
+    def require(self, key: str) -> SpecEntry:
         """Return the spec entry at a key, whose result can be given out.
 
         Raises:

@@ -169,12 +169,12 @@ class Objects(Protocol):
 
     def publish(self, *records: Record) -> None:
         """Write objects and give them their names; see `settle`."""
-        with self.staged(records) as steps:
+        with self.stage_all(records) as steps:
             for step in steps:
                 self.settle(*step)
 
     @contextmanager
-    def staged(self, records: Iterable[Record], beside: Sequence[StagedFile] = ()) -> Iterator[Sequence[Step]]:
+    def stage_all(self, records: Iterable[Record], beside: Sequence[StagedFile] = ()) -> Iterator[Sequence[Step]]:
         """Write objects that have no name yet, and sync them together.
 
         Args:

@@ -156,7 +156,7 @@ def read_manifest(text: bytes, digest: str) -> Manifest:
     name = f"the manifest {digest}"
     record = unseal(text, name)
     try:
-        manifest = Manifest.checked(record)
+        manifest = Manifest.check(record)
         _ = manifest.file  # raises for a manifest that names none
         answers = SpecEntry.of(manifest).digest == digest
     except CorruptObject as error:

@@ -34,7 +34,7 @@ from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec
-from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, described
+from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, describe
 from factorize.storage.index import Index, Result
 from factorize.storage.matrices import Matrices, bound_matrices
 from factorize.storage.medium.bucket import connect
@@ -124,7 +124,7 @@ class Store:
             Revoked, StoreUnavailable: see `put`.
         """
         with staged.open() as reader:
-            file = described(reader)
+            file = describe(reader)
         proof = dict(proof)
         inner = Manifest.read(Container(staged.path))
         if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner.digest):
@@ -142,7 +142,7 @@ class Store:
             digest, name = inner.digest, file["sha256"]
             record = manifest_key(digest), seal(manifest), lambda: self.intact(digest)
             records = [record, *SpecEntry.of(inner).records(self.index.sound)]
-            with self.objects.staged(records, beside=[staged]) as (own, *entries):
+            with self.objects.stage_all(records, beside=[staged]) as (own, *entries):
                 self.objects.settle(blob_key(name), staged, lambda: self.blobs.sound(name))
                 mine = self.objects.settle(*own)
                 self.fall_with_others(manifest)
@@ -211,7 +211,7 @@ class Store:
             CorruptObject: one of them is damaged.
             Revoked: it was taken back.
         """
-        self.index.required(spec_key(spec_digest))
+        self.index.require(spec_key(spec_digest))
 
     def manifest(self, digest: str) -> Manifest:
         """Return a manifest by its digest, or by the digest of a spec that it answers, verified.

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, checked
+from factorize.structures.base import StoredMatrix, check_parts
 from factorize.structures.recursion import Recursion, X, delayed
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -24,7 +24,7 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
     structure = "banded"
 
     def __init__(self, bands: np.ndarray) -> None:
-        (self.bands,) = checked("banded", {"bands": bands}, np.shape(bands)[-1] if np.ndim(bands) else None)
+        (self.bands,) = check_parts("banded", {"bands": bands}, np.shape(bands)[-1] if np.ndim(bands) else None)
         self.n = self.bands.shape[1]
 
     @cached_property

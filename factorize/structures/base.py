@@ -114,7 +114,7 @@ class StoredMatrix(Matrix):
         return any(bool((part < 0).any()) for part in self.tensors().values())
 
 
-def checked(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.ndarray]:
+def check_parts(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.ndarray]:
     """Return the tensors of a matrix as read-only doubles of its own, checked as those of a file are.
 
     Args:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import checked
+from factorize.structures.base import check_parts
 from factorize.structures.recursion import Recursion, X
 from factorize.structures.recursive import ComputedToeplitz
 
@@ -34,7 +34,7 @@ class BltMatrix(ComputedToeplitz):
     structure = "blt"
 
     def __init__(self, theta: np.ndarray, omega: np.ndarray, n: int) -> None:
-        self.theta, self.omega = checked("blt", {"theta": theta, "omega": omega}, n)
+        self.theta, self.omega = check_parts("blt", {"theta": theta, "omega": omega}, n)
         self.n = n
 
     @cached_property

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, checked
+from factorize.structures.base import StoredMatrix, check_parts
 from factorize.structures.recursion import Factor, Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -32,7 +32,7 @@ class BufferedMatrix(RecursiveMatrix):
         middle = "decay" if np.ndim(transition) == 2 else "transition"
         parts = {"diagonal": diagonal, middle: transition, "input": inputs, "output": outputs}
         structure = "buffered" if middle == "decay" else "state_space"
-        self.diagonal, self.transition, self.inputs, self.outputs = checked(structure, parts, len(diagonal))
+        self.diagonal, self.transition, self.inputs, self.outputs = check_parts(structure, parts, len(diagonal))
         self.n, blocks = len(self.diagonal), self.transition
         by_buffer, mixed = (self.n, blocks.shape[1], 1, 1), (self.n, 1, *blocks.shape[1:])
         self.blocks = blocks if blocks.ndim == 4 else blocks.reshape(by_buffer if blocks.ndim == 2 else mixed)

@@ -14,7 +14,7 @@ import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
 from factorize.numbers.series import toeplitz_rows
-from factorize.structures.base import Matrix, checked
+from factorize.structures.base import Matrix, check_parts
 from factorize.structures.blt import BltMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -100,7 +100,7 @@ class EndlessBlt(EndlessMatrix):
     structure = "blt"
 
     def __init__(self, theta: np.ndarray, omega: np.ndarray) -> None:
-        self.theta, self.omega = checked(self.structure, {"theta": theta, "omega": omega}, None)
+        self.theta, self.omega = check_parts(self.structure, {"theta": theta, "omega": omega}, None)
 
     def until(self, stop: int) -> BltMatrix:
         """The same parameters."""
@@ -142,7 +142,7 @@ class EndlessNuToeplitz(EndlessMatrix):
     structure = "nu_toeplitz"
 
     def __init__(self, nu: np.ndarray) -> None:
-        (self._parameter,) = checked(self.structure, {"nu": nu}, None)
+        (self._parameter,) = check_parts(self.structure, {"nu": nu}, None)
         self.nu = float(self._parameter[0])
 
     def until(self, stop: int) -> ToeplitzMatrix:

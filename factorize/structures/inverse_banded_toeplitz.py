@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import checked
+from factorize.structures.base import check_parts
 from factorize.structures.recursion import Recursion, toeplitz
 from factorize.structures.recursive import ComputedToeplitz
 from factorize.workloads.state_space import StateSpace
@@ -32,7 +32,7 @@ class InverseBandedToeplitz(ComputedToeplitz):
     structure = "inverse_banded_toeplitz"
 
     def __init__(self, noising: np.ndarray, n: int) -> None:
-        (self.noising,) = checked(self.structure, {"inverse_coefficients": noising}, n)
+        (self.noising,) = check_parts(self.structure, {"inverse_coefficients": noising}, n)
         self.n = n
 
     @cached_property

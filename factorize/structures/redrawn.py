@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import checked
+from factorize.structures.base import check_parts
 from factorize.structures.recursion import Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -42,7 +42,7 @@ class RedrawnMatrix(RecursiveMatrix):
     ) -> None:
         n = np.shape(decay)[0] if np.ndim(decay) else None
         parts = {"decay": decay, "output": output, "input": input, "direct": direct, "lag": np.atleast_1d(lag)}
-        self.decay, self.output, self.input, self.direct, steps = checked("redrawn", parts, n)
+        self.decay, self.output, self.input, self.direct, steps = check_parts("redrawn", parts, n)
         self.lag, self.n = int(steps[0]), len(self.decay)
 
     @cached_property

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
-from factorize.structures.base import StoredMatrix, checked
+from factorize.structures.base import StoredMatrix, check_parts
 from factorize.structures.recursion import toeplitz
 from factorize.workloads.state_space import StateSpace
 
@@ -28,7 +28,7 @@ class ToeplitzMatrix(StoredMatrix):
 
     def __init__(self, coefficients: np.ndarray, n: int) -> None:
         name = "toeplitz" if np.size(coefficients) == n else "banded_toeplitz"
-        (self.column,) = checked(name, {"coefficients": coefficients}, n)
+        (self.column,) = check_parts(name, {"coefficients": coefficients}, n)
         self.n = n
 
     @property

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, checked
+from factorize.structures.base import StoredMatrix, check_parts
 from factorize.structures.recursion import Factor, Recursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -37,7 +37,7 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
     def __init__(self, nodes: np.ndarray, restart: int | np.ndarray) -> None:
         self.n = np.shape(nodes)[-1] if np.ndim(nodes) else 0
         parts = {"tree.nodes": nodes, "tree.restart": np.minimum(np.atleast_1d(restart), self.n)}
-        self.nodes, leaves = checked("tree", parts, self.n)
+        self.nodes, leaves = check_parts("tree", parts, self.n)
         self.restart = int(leaves[0])
 
     def _leaves(self) -> np.ndarray:

@@ -40,7 +40,7 @@ class RunLock:
         known = _held.get(self._path)
         if known is not None and alone:
             raise InvalidParameter(f"this process continues {whole} already; stop that run first", field=field)
-        _held[self._path] = (self._taken(field) if known is None else known[0], self)
+        _held[self._path] = (self._take(field) if known is None else known[0], self)
 
     def release(self) -> None:
         """Let another process go on; nothing happens where another holder in this process has taken it since."""
@@ -49,7 +49,7 @@ class RunLock:
             del _held[self._path]
             os.close(descriptor)
 
-    def _taken(self, field: str) -> int:
+    def _take(self, field: str) -> int:
         descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,7 +23,7 @@ from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
-from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplified
+from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplify
 from factorize.solvers.amplified.starting_taps import starting_taps
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
@@ -259,7 +259,7 @@ class _Search:
     def _at(self, column: Array, seed: int, forms: Array | None, samples: int) -> Amplified:
         gram = gram_of_column(np.pad(np.abs(column), (0, self.family.n - len(column))), self.bins)
         tolerance = _QUICK_CLOSE if self.quick else None
-        return amplified(
+        return amplify(
             gram, self.family.n, self.sampling, seed=seed, forms=forms, samples=samples, tolerance=tolerance
         )
 

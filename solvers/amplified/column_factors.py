@@ -18,7 +18,7 @@ import numpy as np
 
 from factorize.accounting.gram_matrix import gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
-from factorize.solvers.amplified.spread_sensitivity import SAMPLES, amplified, by_epochs, largest_form
+from factorize.solvers.amplified.spread_sensitivity import SAMPLES, amplify, by_epochs, largest_form
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.transforms import reciprocal
 from factorize.solvers.problem import Problem
@@ -113,7 +113,7 @@ class ColumnFit:
     def _value(self, factors: Array, seed: int, forms: Array | None = None) -> tuple[float, Array]:
         scaled = factors[:, None] * self.products * factors
         gram = by_epochs(by_epochs(scaled, self.bins).sum(axis=0).T, self.bins).sum(axis=0)
-        here = amplified(gram, self.n, self.sampling, seed=seed, forms=forms, samples=self._samples)
+        here = amplify(gram, self.n, self.sampling, seed=seed, forms=forms, samples=self._samples)
         error = float((1 / factors) @ self.error @ (1 / factors))
         return math.log(here.multiplier) + math.log(error) / 2, here.form
 

@@ -122,7 +122,7 @@ class Amplified:
     form: Array
 
 
-def amplified(
+def amplify(
     gram: Array,
     n: int,
     sampling: BinsSampling,

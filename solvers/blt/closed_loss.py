@@ -21,7 +21,7 @@ import math
 import numpy as np
 
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.blt.sums import plain, weighted
+from factorize.solvers.blt.sums import plain, sum_weighted
 from factorize.solvers.methods.arrays import Array
 
 Parts = tuple[float, Array, Array]
@@ -55,7 +55,7 @@ class ClosedLoss:
         return value, self.parameters.back(point, by_place, by_scale)
 
     def _error(self, places: Array, scales: Array) -> Parts:
-        sums, slopes = (weighted if self.mean else plain)(_products(places), float(self.n))
+        sums, slopes = (sum_weighted if self.mean else plain)(_products(places), float(self.n))
         return _quadratic(0.0, scales, places, sums, slopes)
 
     def _sensitivity(self, places: Array, scales: Array) -> Parts:

@@ -60,10 +60,10 @@ def best_point(
         first = progressions(last.parameters, n, n)
         starts.append(minimise(last, first, tolerance=1e-6, report=report).variables)
     best = min(starts, key=error)
-    return loss.parameters.at(_polished(error, best, report) if n <= LARGEST else best)
+    return loss.parameters.at(_polish(error, best, report) if n <= LARGEST else best)
 
 
-def _polished(error: Callable[[Array], float], start: Array, report: Callable[[int], None]) -> Array:
+def _polish(error: Callable[[Array], float], start: Array, report: Callable[[int], None]) -> Array:
     from scipy.optimize import minimize
 
     steps = 0

@@ -33,7 +33,7 @@ def plain(e: Array, n: Array | float) -> tuple[Array, Array]:
     return np.where(single, count, total), np.where(single, 0.0, slope)
 
 
-def weighted(e: Array, n: float) -> tuple[Array, Array]:
+def sum_weighted(e: Array, n: float) -> tuple[Array, Array]:
     """Return H and its derivative with respect to e; arguments as for `plain`."""
     inner, inner_slope = plain(e, n)
     with np.errstate(all="ignore"):

@@ -197,10 +197,10 @@ def _inverse(ring: Ring, optimum: End[DualPoint]) -> np.ndarray:
     """Return C^-1 of the optimum, in the memory of C."""
     from scipy.linalg.lapack import dtrtri
 
-    from factorize.solvers.epochs.gram import masked, whole_gram
+    from factorize.solvers.epochs.gram import mask, whole_gram
 
     gram = whole_gram(ring, optimum.best)
-    masked(gram, ring.epochs)
+    mask(gram, ring.epochs)
     upper = reverse_cholesky(gram).T  # in the order of columns, that LAPACK works in without a copy
     inverse, failed = dtrtri(upper, lower=0, overwrite_c=1)
     if failed:

@@ -46,7 +46,7 @@ from factorize.solvers.comparing.comparison import (
 from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.solvers.comparing.sampled_rows import (
     Solved,
-    calibrated,
+    calibrate_rows,
     chosen_samplings,
     described,
     sampled_bounds,
@@ -194,15 +194,15 @@ class _Run:
 
     def compare(self) -> Comparison:
         if self.deadline.seconds is None:
-            return self._compared(hurried=False)
+            return self._compare(hurried=False)
         import scipy.linalg  # noqa: F401  # its BLAS, too, is limited to one thread
 
         with one_blas_thread(0):  # threads that wait in loops use up the processors' time
-            return self._compared(hurried=True)
+            return self._compare(hurried=True)
 
-    def _compared(self, *, hurried: bool) -> Comparison:
+    def _compare(self, *, hurried: bool) -> Comparison:
         attempts = distinct([*self._candidates(), *self._optimised()])
-        plans = self._planned([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
+        plans = self._plan_all([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
         plans = [*(self._leads() if hurried else []), *plans]
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
@@ -224,7 +224,7 @@ class _Run:
             chosen += [plan for plan in had if plan.sampling is None][:1] + [plan for plan in had if plan.sampling]
         return distinct(chosen)
 
-    def _planned(self, attempts: list[Attempt]) -> list[Attempt]:
+    def _plan_all(self, attempts: list[Attempt]) -> list[Attempt]:
         """Plan all; where so many buffers cannot be had, or not in time, the most that can join them."""
         plans = [self._plan(attempt) for attempt in attempts]
         for refused in [plan for plan in plans if plan.spec is None]:
@@ -342,7 +342,7 @@ class _Run:
         def find(step: Callable[[Progress], None]) -> None:
             plan.bound, self.dual = bound_with_dual(self._with({"kind": "identity"}), Reporter(step))
 
-        self._watched(plan, tell, find, more=_BOUND_SECONDS)
+        self._watch(plan, tell, find, more=_BOUND_SECONDS)
 
     def _try(self, group: list[Attempt], tell: Tell[_News]) -> None:
         nu: float | None = None
@@ -357,13 +357,13 @@ class _Run:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self._with(plan.mechanism)
             if plan.spec is not None:
-                factorization = self._watched(plan, tell, partial(self._solve, plan))
+                factorization = self._watch(plan, tell, partial(self._solve, plan))
                 nu = _nu(factorization) if factorization is not None and plan.mechanism.get("nu") == "tune" else nu
             if plan.solved is not None:
-                plan.entries += calibrated(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
+                plan.entries += calibrate_rows(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
             tell(_News(plan.mechanism["kind"], 1))
 
-    def _watched(
+    def _watch(
         self, plan: Attempt, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float = 0.0
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""

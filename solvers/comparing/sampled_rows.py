@@ -73,7 +73,7 @@ def chosen_samplings(
     return chosen
 
 
-def calibrated(
+def calibrate_rows(
     rows: TableRows, one: Solved, hear: Callable[[str], None], deadline: Deadline
 ) -> Iterator[Row | Refused]:
     """Yield the rows of a mechanism under the schemes that fit it, but for balls in many bins; see `with_many_bins`.
@@ -93,7 +93,7 @@ def calibrated(
 def with_many_bins(
     rows: TableRows, solved: Sequence[Solved], hear: Callable[[str], None], deadline: Deadline, *, workers: int
 ) -> list[Row | Refused]:
-    """Return the rows under balls in many bins of the mechanisms that promise most; see `calibrated`.
+    """Return the rows under balls in many bins of the mechanisms that promise most; see `calibrate_rows`.
 
     Args:
         rows: with the schemes.

@@ -98,7 +98,7 @@ def _fill(transfers: Array, inverses: Array, classes: int, runs: Sequence[range]
                             blocks[:, row, :, first : columns.stop] = block_sums
 
 
-def masked(gram: Array, epochs: int) -> None:
+def mask(gram: Array, epochs: int) -> None:
     """Set the entries within classes to zero off the diagonal, in place, and the class traces to 1."""
     n = len(gram)
     b = n // epochs

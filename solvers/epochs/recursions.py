@@ -169,12 +169,12 @@ def _factor(gram: np.ndarray, k: int, ridges: tuple[float, ...]) -> np.ndarray:
         FloatingPointError: X is not definite in double precision, not even with the largest ridge.
     """
     from factorize.solvers.epochs.cholesky import reverse_cholesky
-    from factorize.solvers.epochs.gram import masked
+    from factorize.solvers.epochs.gram import mask
 
     for ridge in ridges:
         gram[np.diag_indices_from(gram)] += ridge / k
         gram /= 1 + ridge
-        masked(gram, k)
+        mask(gram, k)
         try:
             return reverse_cholesky(gram)
         except FloatingPointError:

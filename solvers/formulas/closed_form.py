@@ -120,19 +120,19 @@ def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
     assert isinstance(mechanism, NuToeplitz)
     report, nu = Reporter(progress), mechanism.nu
     if isinstance(nu, str):
-        nu = tuned(
+        nu = tune(
             problem,
             _GRID,
             lambda nu: ToeplitzMatrix(strategy_coefficients(n, nu), n),
             lambda workload, nu: series_product(workload, noising_coefficients(n, nu)),
             report,
         )
-    return finished(problem, ToeplitzMatrix(strategy_coefficients(n, nu), n), report)
+    return finish(problem, ToeplitzMatrix(strategy_coefficients(n, nu), n), report)
 
 
 def solve_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the square root of the prefix sum: nu = 0."""
-    return finished(problem, ToeplitzMatrix(strategy_coefficients(problem.n, 0.0), problem.n), Reporter(progress))
+    return finish(problem, ToeplitzMatrix(strategy_coefficients(problem.n, 0.0), problem.n), Reporter(progress))
 
 
 def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -140,7 +140,7 @@ def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> So
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, BandedSquareRoot)
     column = root_coefficients(workload_series(problem)[: mechanism.bands])
-    return finished(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), Reporter(progress))
+    return finish(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), Reporter(progress))
 
 
 def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -154,7 +154,7 @@ def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallbac
     root = root_coefficients(workload_series(problem)[: mechanism.bands])
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
     noising[0] = 1.0  # which long quotients, by transforms, miss by a rounding
-    return finished(problem, strategy_of_noising(noising, problem.n), Reporter(progress))
+    return finish(problem, strategy_of_noising(noising, problem.n), Reporter(progress))
 
 
 def strategy_of_noising(noising: np.ndarray, n: int) -> Matrix:
@@ -200,7 +200,7 @@ def solve_anti_pgd(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C with coefficients (1 - damping)^t: the noise of a step is z_t - (1 - damping) z_{t-1} (C24)."""
     mechanism = problem.spec.mechanism
     assert isinstance(mechanism, AntiPgd)
-    return finished(problem, powers(1.0 - (mechanism.damping or 0.0), problem.n), Reporter(progress))
+    return finish(problem, powers(1.0 - (mechanism.damping or 0.0), problem.n), Reporter(progress))
 
 
 def powers(kept: float, n: int) -> Matrix:
@@ -210,10 +210,10 @@ def powers(kept: float, n: int) -> Matrix:
 
 def solve_identity(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C = I: independent noise."""
-    return finished(problem, ToeplitzMatrix(np.ones(1), problem.n), Reporter(progress))
+    return finish(problem, ToeplitzMatrix(np.ones(1), problem.n), Reporter(progress))
 
 
-def tuned(
+def tune(
     problem: Problem,
     grid: np.ndarray,
     strategy: Callable[[float], Matrix],
@@ -265,7 +265,7 @@ def _loss_of(
     return loss
 
 
-def finished(problem: Problem, matrix: Matrix, report: Reporter) -> Solution:
+def finish(problem: Problem, matrix: Matrix, report: Reporter) -> Solution:
     """Return the answer of a formula, with the columns that the spec asks for."""
     report(1, None)
     return Solution(normalised(problem.spec, matrix), Outcome.CLOSED_FORM, 1)

@@ -15,12 +15,12 @@ from factorize.mechanisms import BandedInverseFractionalRoot, LambdaCgd
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.formulas.closed_form import estimate as estimate
 from factorize.solvers.formulas.closed_form import (
-    finished,
+    finish,
     is_tuned,
     powers,
     refuse_bands,
     strategy_of_noising,
-    tuned,
+    tune,
     workload_series,
 )
 from factorize.solvers.methods.arrays import Array
@@ -77,14 +77,14 @@ def _solution(
 
     report = Reporter(progress)
     if isinstance(parameter, str):
-        parameter = 1.0 - tuned(
+        parameter = 1.0 - tune(
             problem,
             _GRID,
             lambda rest: _strategy(noising(1.0 - rest), problem.n),
             decoder,
             report,
         )
-    return finished(problem, _strategy(noising(parameter), problem.n), report)
+    return finish(problem, _strategy(noising(parameter), problem.n), report)
 
 
 def _strategy(noising: Array, n: int) -> Matrix:

@@ -52,7 +52,7 @@ def generated(folder: Path, module: str, *arguments: str) -> str:
 
 def check_file(data: bytes, manifest: Any) -> None:
     """Check a download against its manifest and its own claims."""
-    Manifest.checked(manifest)
+    Manifest.check(manifest)
     assert hashlib.sha256(data).hexdigest() == manifest["files"][0]["sha256"]
     found = check_factor_file(data)
     assert found.supported, found.failed

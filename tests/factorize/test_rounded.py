@@ -175,7 +175,7 @@ def test_a_service_that_answers_with_another_cast(live_service: LiveService, mon
     for answer in (base, wrong, narrow):
         monkeypatch.setattr(client, "_call", lambda *_, answer=answer: answer)
         with pytest.raises(CorruptObject, match="in float32"):
-            client._rounded(Manifest.checked(base), "float32")
+            client._get_rounded(Manifest.check(base), "float32")
 
 
 @pytest.mark.parametrize("first", [True, False])

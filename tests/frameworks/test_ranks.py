@@ -213,10 +213,10 @@ def refuse_all(rank: int, world: int, folder: str) -> dict[str, str]:
     found["partial sums"] = refused(
         lambda: noise.add_to_sum([DTensor.from_local(torch.zeros(shape), mesh, [Partial()]) for shape in SHAPES])
     )
-    found["other names"] = refused(lambda: agreement.agreed(f"call of rank {rank}", lambda: (None, {})))
+    found["other names"] = refused(lambda: agreement.agree(f"call of rank {rank}", lambda: (None, {})))
     agreement.PATIENCE = 1.0
     found["one fails"] = refused(
-        lambda: agreement.agreed("x", lambda: (1 / (1 - rank), {})) if rank == 0 else _one(rank)
+        lambda: agreement.agree("x", lambda: (1 / (1 - rank), {})) if rank == 0 else _one(rank)
     )
     if rank == 0:
         found["one leaves"] = refused(lambda: noise_for("blt", sharded))
@@ -225,7 +225,7 @@ def refuse_all(rank: int, world: int, folder: str) -> dict[str, str]:
 
 def _one(rank: int) -> None:
     try:
-        agreement.agreed("x", lambda: (1 / (1 - rank), {}))
+        agreement.agree("x", lambda: (1 / (1 - rank), {}))
     except ZeroDivisionError as reason:
         raise agreement.InvalidParameter(str(reason)) from None
 

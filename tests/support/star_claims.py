@@ -36,13 +36,13 @@ def best_order(kernel: np.ndarray, epsilon: float) -> int:
 
 def log_star(found: Gram, sigma: float, epsilon: float) -> float:
     """The logarithm of the star bound at its best order."""
-    kernel = star.scaled(found.high, sigma)
+    kernel = star.scale_gram(found.high, sigma)
     return float(star.log_ceiling(kernel, best_order(kernel, epsilon), epsilon))
 
 
 def estimate(found: Gram, sigma: float, epsilon: float, chunks: int = PILOT) -> float:
     """delta of the pair, removal, from a pilot."""
-    order = best_order(star.scaled(found.high, sigma), epsilon)
+    order = best_order(star.scale_gram(found.high, sigma), epsilon)
     return float(drawn(bets.removal(found.high, sigma, epsilon, order), (1, 1), chunks).mean())
 
 

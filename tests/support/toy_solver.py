@@ -53,10 +53,10 @@ def solve(request: dict[str, Any], tell: Tell) -> str:
 QUESTIONS = {"solve": solve}
 
 
-def published(
+def make_and_store(
     question: str, request: dict[str, Any], *, place: Any, store: Any, stages: Any, **limits: Any
 ) -> dict[str, Any]:
-    """What `published` of a pool does, without a proof and with a store that is a folder."""
+    """What `make_and_store` of a pool does, without a proof and with a store that is a folder."""
     digest = place.pair.solver.ask(
         question,
         {**request, "store": store.objects.root.as_posix()},
@@ -68,7 +68,7 @@ def published(
 
 def install() -> None:
     """Have this process publish without a proof."""
-    solving.published = published
+    solving.make_and_store = make_and_store
 
 
 def dask_setup(_worker: Any) -> None:

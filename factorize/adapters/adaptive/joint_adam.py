@@ -124,7 +124,7 @@ class JointAdam(CorrelatedOptimizer):
 
     def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of clipped gradients, and keep those of their squares."""
-        sums, squares = clipped_moments(samples, self.max_grad_norm, self._counted(samples))
+        sums, squares = clipped_moments(samples, self.max_grad_norm, self._count(samples))
         if self._squares is None or self.params[0].summed_grad is None:  # what was there was thrown away
             self._squares = squares
         else:
@@ -136,7 +136,7 @@ class JointAdam(CorrelatedOptimizer):
         """Put the released gradients into `p.grad` and the released squares into `p.released_square`."""
         super().add_noise()
         assert self._squares is not None
-        for p, square in zip(self.params, self.released(self.second_noise, self._squares), strict=True):
+        for p, square in zip(self.params, self.release(self.second_noise, self._squares), strict=True):
             p.released_square = square
         self._squares = None
 

@@ -62,7 +62,7 @@ def require_distributed(what: str) -> None:
         raise InvalidParameter(message, field="parameters")
 
 
-def agreed(kind: str, make: Callable[[], tuple[Made, dict[str, Any]]]) -> Made:
+def agree(kind: str, make: Callable[[], tuple[Made, dict[str, Any]]]) -> Made:
     """Make something on every rank, and return it where all could and what they tell of theirs is the same.
 
     Args:

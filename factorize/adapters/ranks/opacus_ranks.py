@@ -11,7 +11,7 @@ from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import (
-    agreed,
+    agree,
     refuse_difference,
     require_distributed,
     settle,
@@ -104,7 +104,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         super().expect(np.array(everywhere, dtype=np.int64), masks=masks)
         self._expected = len(indices) if masks is None else masks.size
 
-    def released(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
+    def release(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums over all ranks with the noise of this step, of which each rank makes a part, divided."""
         divisor = noise.calibration.divisor or 1
         sums = [total.clone(memory_format=torch.contiguous_format) for total in totals]
@@ -127,7 +127,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
             audited = None if self.auditor is None else self.auditor.step
             return None, {"step": self.noise.step, "audited": audited, "divisor": self.expected_batch_size}
 
-        agreed("step", ready)
+        agree("step", ready)
 
 
 def _together(told: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from factorize.adapters.ranks.agreement import agreed, own_rank, settle
+from factorize.adapters.ranks.agreement import agree, own_rank, settle
 from factorize.client.checkpoints import Checkpointed, refuse_vectors
 from factorize.client.regions import Region
 from factorize.errors import InvalidParameter
@@ -146,14 +146,14 @@ class Layout:
         Raises:
             InvalidParameter: see `Placed.of`.
         """
-        return cls.joined([Placed.of(tensor) for tensor in tensors])
+        return cls.join([Placed.of(tensor) for tensor in tensors])
 
     @classmethod
     def evenly(cls, size: int, mesh: Any) -> Layout:
         """Return the layout in which replicas of all parameters share the work, each its part of the vector."""
         from torch.distributed.tensor import Shard
 
-        return cls.joined([Placed.on((size,), mesh, (Shard(0),), None)])
+        return cls.join([Placed.on((size,), mesh, (Shard(0),), None)])
 
     @classmethod
     def flat(cls, region: Region) -> Layout:
@@ -161,7 +161,7 @@ class Layout:
         return cls((Placed((region.size,), (range(region.size),)),), region)
 
     @classmethod
-    def joined(cls, parts: Sequence[Placed]) -> Layout:
+    def join(cls, parts: Sequence[Placed]) -> Layout:
         """Put them one after another."""
         regions, offset = [], 0
         for part in parts:
@@ -226,7 +226,7 @@ class Layout:
         Raises:
             InvalidParameter: it is damaged, of another noise, or not the same on all ranks.
         """
-        step, kept = agreed("load_state_dict", lambda: self._checked(source, state))
+        step, kept = agree("load_state_dict", lambda: self._checked(source, state))
         if kept is not None:
             own = {"sum": self._sum(step, kept) == state.get("state_sum")}
             if not settle("load_state_dict", own, lambda ranks: all(each.get("sum") for each in ranks)):
@@ -237,7 +237,7 @@ class Layout:
         self, source: Checkpointed, state: Mapping[str, Any]
     ) -> tuple[tuple[int, np.ndarray | None], dict[str, Any]]:
         """Return a checkpoint's step and what is here of its vectors, and what must be the same on all ranks."""
-        step = source.checked_step(state, shard=self._shapes)
+        step = source.check_step(state, shard=self._shapes)
         stored, own = state.get("state"), source.vectors
         common = {"step": step, "arrays": stored is not None}
         if stored is None or own is None:

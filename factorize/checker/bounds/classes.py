@@ -57,13 +57,13 @@ def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Balls,
     counts = (form.most - np.searchsorted(lengths, np.arange(bands), side="right")).astype(object)
     multipliers = _multipliers(nearest(workload), nearest(weights), column)
     if multipliers.min() < -_NEGATIVE:
-        return _attained(multipliers, workload) / (_largest_of_both_signs(multipliers, weights, counts) * divisor)
+        return _attain(multipliers, workload) / (_largest_of_both_signs(multipliers, weights, counts) * divisor)
     multipliers = _without_noise(multipliers)
     vector = _vector(multipliers, nearest(weights), counts, column[:bands])
-    return _attained(multipliers, workload) / (_largest_ratio(multipliers, weights, counts, vector) * divisor)
+    return _attain(multipliers, workload) / (_largest_ratio(multipliers, weights, counts, vector) * divisor)
 
 
-def _attained(multipliers: np.ndarray, workload: Balls) -> Fraction:
+def _attain(multipliers: np.ndarray, workload: Balls) -> Fraction:
     """The square of l . a, from below."""
     with ctx.workprec(_PLACES):
         products = (own * each for own, each in zip(of_doubles(multipliers), workload, strict=True))

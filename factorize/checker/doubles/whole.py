@@ -183,7 +183,7 @@ def _around(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
     return np.stack([ends[0] * ends[0] * (1 - 8 * UNIT), ends[1] * ends[1] * (1 + 8 * UNIT)])
 
 
-def added_noise(stored: np.ndarray, rest: Residual, most: int, upper: Fraction) -> tuple[float, float] | str:
+def bound_added_noise(stored: np.ndarray, rest: Residual, most: int, upper: Fraction) -> tuple[float, float] | str:
     """Return an upper bound of the sensitivity of the encoder of A G + B Z and what it adds, or why there is none.
 
     The encoder is E = B^+ A = B^+ B C - B^+ R for B, shape (m, n), and R = B C - A; B^+ B C is C or a projection of it.

@@ -19,7 +19,7 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball, normal
 from factorize.checker.arithmetic.near import UNIT
-from factorize.checker.sampling.star import log_moment, log_row_means, scaled
+from factorize.checker.sampling.star import log_moment, log_row_means, scale_gram
 from factorize.errors import CertificateError, InvalidParameter
 
 CHUNK = 8192
@@ -80,7 +80,7 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
         InvalidParameter: no such covariance is found in doubles.
     """
     bins = len(gram)
-    least = scaled(gram, scale)
+    least = scale_gram(gram, scale)
     rest, tau = least - shared, 64 * UNIT * bins * float(least.max())
     for _ in range(_TRIES):
         try:

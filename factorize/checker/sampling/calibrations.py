@@ -251,7 +251,7 @@ class BinBounds:
             bound = star.addition(self._gram, scale_of(self.claim), self.claim.epsilon)
             return bound, "the closed form of theorem 7"
         order = integer(part, "m", 2, star.MOST_ORDER)
-        kernel = star.scaled(self._gram.high, scale_of(self.claim))
+        kernel = star.scale_gram(self._gram.high, scale_of(self.claim))
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:

@@ -23,7 +23,7 @@ _UNIT = 2.0**-52
 _SUMS = 2.0**-44  # more than sums of positive doubles lose, in pairs or not, up to 4096 twice
 
 
-def scaled(gram: np.ndarray, sigma: float) -> np.ndarray:
+def scale_gram(gram: np.ndarray, sigma: float) -> np.ndarray:
     """Return K rounded up, of G rounded up, shape (bins, bins).
 
     Raises:

@@ -64,11 +64,11 @@ class Program(NamedTuple):
 
     def steps(self, n: int) -> list[tuple[Fraction, Fraction]] | None:
         """Return k_i and e_i of s_i = k_i s_{i-1} + e_i x_i; None where A is no such recursion."""
-        if self._remembered() != {self.output}:
+        if self._remember() != {self.output}:
             return None
         return [self._step(0)] * n if self.constant else [self._step(i) for i in range(n)]
 
-    def _remembered(self) -> set[int]:
+    def _remember(self) -> set[int]:
         """States of which a step reads what the one before it left."""
         states, fresh = set(), {X}
         for target, terms in self.statements:

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
-from factorize.client.recurrences.state_rounding import DOUBLE, Deviation, observed_columns, varying_columns
+from factorize.client.recurrences.state_rounding import DOUBLE, Deviation, observe_columns, varying_columns
 
 _FINE = 1e-5  # a bound that needs no better one
 
@@ -68,7 +68,7 @@ class StateSpaceRecurrence(StructureRecurrence):
         (columns,) = varying_columns(moves, sizes, [inputs], unit + beside)
         if not columns.max() <= _FINE:
             reads = np.einsum("tgi,tgij->tgj", outputs, moves)
-            columns = np.minimum(columns, observed_columns(moves, reads, sizes, inputs, unit, beside))
+            columns = np.minimum(columns, observe_columns(moves, reads, sizes, inputs, unit, beside))
         return Deviation(columns=float(columns.max()), entries=beside)
 
 

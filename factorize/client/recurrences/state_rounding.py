@@ -88,7 +88,7 @@ def varying_columns(
         return [unit * _SLACK * _norms(moments, np.abs(write)).sum(axis=1) for write in writes]
 
 
-def observed_columns(
+def observe_columns(
     moves: np.ndarray, reads: np.ndarray, sizes: np.ndarray, writes: np.ndarray, unit: float, beside: float
 ) -> np.ndarray:
     """Return the same bound for states that cancel, where products of absolute values would grow without limit.

@@ -97,7 +97,7 @@ class Bucket(BucketCalls, Objects):
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Lock the store across machines; see `BucketLock`."""
-        return BucketLock(self, exclusive=exclusive).held()
+        return BucketLock(self, exclusive=exclusive).hold()
 
     def probe(self) -> None:
         """See that the bucket keeps the promise that a store rests on, with an object of its own.

@@ -48,7 +48,7 @@ class BucketLock:
         self._beats = 0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Take the lock, keep it alive, give it back.
 
         Raises:

@@ -12,7 +12,7 @@ from command_line import CommandLine
 
 from factorize.api.access.caller import PATTERN, AccessKey, read_token
 from factorize.api.access.key_register import KeyRegister
-from factorize.api.commands.serve import opened as opened_server
+from factorize.api.commands.serve import open_server as opened_server
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.settings import Settings
 

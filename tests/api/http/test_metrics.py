@@ -63,9 +63,9 @@ def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
 def test_gaps_are_of_solves_that_are_done_and_retries_of_those_that_died() -> None:
     registry = CollectorRegistry()
     counts = SolveCounts(registry)
-    counts.settled(SPEC, "DONE", 2.0, {"relative_gap": 3e-9})
-    counts.settled(SPEC, "DONE", 2.0, {"relative_gap": None})
-    counts.settled(SPEC, "CRASHED", 1.0, {"relative_gap": 0.5})
+    counts.count_end(SPEC, "DONE", 2.0, {"relative_gap": 3e-9})
+    counts.count_end(SPEC, "DONE", 2.0, {"relative_gap": None})
+    counts.count_end(SPEC, "CRASHED", 1.0, {"relative_gap": 0.5})
     value = registry.get_sample_value
     assert value("factorize_solve_duration_seconds_sum", {"mechanism": "dense", "end": "done"}) == 4
     assert value("factorize_relative_gap_sum", {"mechanism": "dense"}) == pytest.approx(3e-9)

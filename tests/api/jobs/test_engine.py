@@ -123,7 +123,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Place]:
-    monkeypatch.setattr(solving, "published", toy_solver.published)
+    monkeypatch.setattr(solving, "make_and_store", toy_solver.make_and_store)
     shared = hasattr(request, "param") and request.param == "postgresql"
     with ExitStack() as stack:
         yield Place(tmp_path, stack, request.getfixturevalue("postgres").database() if shared else None)

@@ -280,7 +280,16 @@ def test_callers_take_turns(ledger):
     many = [asked(ledger, "many", number) for number in range(6)]
     assert [job.turn for job in many] == [0, 1, 2, 3, 4, 5]
     few = [asked(ledger, "few", 10 + number) for number in range(2)]
-    assert [job.caller for job in ledger.unfinished()] == ["many", "few", "many", "few", "many", "many", "many", "many"]
+    assert [job.caller for job in ledger.list_unfinished()] == [
+        "many",
+        "few",
+        "many",
+        "few",
+        "many",
+        "many",
+        "many",
+        "many",
+    ]
     for job in (*many[:4], *few):
         ledger.finish(job.spec_digest, RESULT)
     # Whoever was away has saved nothing up, and whoever is new goes before the rest of the others' jobs.

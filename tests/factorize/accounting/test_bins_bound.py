@@ -240,4 +240,4 @@ def test_nothing_known_of_the_means_is_no_bound() -> None:
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan, 1e-200])
 def test_a_sigma_that_is_none_is_refused(sigma: float) -> None:
     with pytest.raises(InvalidParameter, match="sigma"):
-        star.scaled(np.ones((1, 1)), sigma)
+        star.scale_gram(np.ones((1, 1)), sigma)

@@ -172,7 +172,7 @@ def test_covariances_are_never_below_the_gram_matrix_over_sigma_squared(power: i
         sigma, sums = float(np.ldexp(1 + rng.random(), power)), np.ldexp(rng.random((3, 3)), power)
         near = sums.T @ sums
         exact = [Fraction(entry) / Fraction(sigma) ** 2 for entry in near.ravel().tolist()]
-        for kernel in (star.scaled(near, sigma), bets.covariance(near, sigma).kernel):
+        for kernel in (star.scale_gram(near, sigma), bets.covariance(near, sigma).kernel):
             assert all(Fraction(k) >= least for k, least in zip(kernel.ravel().tolist(), exact, strict=True))
 
 
@@ -201,7 +201,7 @@ def test_a_claim_is_of_one_file(claim: dict[str, Any]) -> None:
 
 def test_a_bound_below_delta_needs_no_bet(claim: dict[str, Any]) -> None:
     found, sigma = gram_of(DATA, BINS), 3 * float.fromhex(claim["sigma"])
-    stated, order = unamplified(found, sigma, DELTA), best_order(star.scaled(found.high, sigma), EPSILON)
+    stated, order = unamplified(found, sigma, DELTA), best_order(star.scale_gram(found.high, sigma), EPSILON)
     closed = changed(claim, qp={"rule": "closed_form"}, pq__m=order, pq__shared=0.0)
     document = changed(closed, sigma=sigma, unamplified__epsilon_at_delta=stated)
     report = check_calibration(DATA, document)

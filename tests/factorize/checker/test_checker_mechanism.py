@@ -11,7 +11,7 @@ import pytest
 from checker_files import parts, random_result, sealed
 from specs import solved
 
-from factorize.checker.check import check_factor_file, undecided
+from factorize.checker.check import check_factor_file, leave_undecided
 from factorize.checker.mechanism import _RULES
 from factorize.checker.report import CLASS_BOUND, MECHANISM
 from factorize.errors import CorruptObject
@@ -190,6 +190,6 @@ def test_a_class_bound_is_proved_or_listed(answers: dict[str, Factorization], ki
 
 
 def test_where_the_sensitivity_is_undecided_no_claim_is_looked_at(answers: dict[str, Factorization]) -> None:
-    report = undecided(sealed(*parts(answers["dense"])), "it is too large")
+    report = leave_undecided(sealed(*parts(answers["dense"])), "it is too large")
     assert report.supported and report.unseen == list(report.stated) and len(report.stated) > 5
     assert report.not_checked == ["the sensitivity: it is too large"]

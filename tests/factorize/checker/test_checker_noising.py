@@ -24,7 +24,7 @@ from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factor_file import load
 from factorize.factorization import Factorization
-from factorize.numbers.covered import column_defect, covered_column, covered_inverse, covering, defect
+from factorize.numbers.covered import column_defect, cover_column, cover_inverse, covering, defect
 from factorize.numbers.series import toeplitz_rows
 from factorize.structures.dense import DenseMatrix
 
@@ -98,9 +98,9 @@ def test_an_inverse_that_was_enlarged_is_covered_whatever_it_rounds_to(seed: int
     column[0] = 1 + abs(column[0])
     array[int(rng.integers(n))] *= 2.0**power
     truth = max(sum((Fraction(float(x)) ** 2 for x in column), Fraction(0)) for column in array.T)
-    assert squared_in_fractions(covered_inverse(array)) <= truth
+    assert squared_in_fractions(cover_inverse(array)) <= truth
     guess = np.linalg.inv(toeplitz_rows(column, 0, n))[:, 0]
-    found = toeplitz_rows(covered_column(column, guess), 0, n)
+    found = toeplitz_rows(cover_column(column, guess), 0, n)
     assert squared_in_fractions(found) <= sum((Fraction(float(x)) ** 2 for x in column), Fraction(0))
 
 
@@ -128,7 +128,7 @@ def test_what_is_too_ill_conditioned_is_refused_with_a_remedy() -> None:
     growing[0, 0] = 1e-300
     growing[1:, 0] = 1e300
     with pytest.raises(InvalidStrategy, match="ill-conditioned"):
-        covered_inverse(growing)
+        cover_inverse(growing)
 
 
 def said(found: stored_matrices.Noising | str, claim: float = 2.0, dtype: str = "float64") -> Report:

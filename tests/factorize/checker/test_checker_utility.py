@@ -72,15 +72,17 @@ def residual_of(values: Any) -> whole.Residual:
 
 def test_encoders_by_hand() -> None:
     """B^-1 = 1/2 0; -1/2 1/2 takes 6 8 to 3 1; B = (1 0) and R = (0 7): B^+ has norm 1."""
-    found = whole.added_noise(np.array([[2.0, 0], [2.0, 2]]), residual_of([[6, 0], [8, 0]]), 1, Fraction(9))
+    found = whole.bound_added_noise(np.array([[2.0, 0], [2.0, 2]]), residual_of([[6, 0], [8, 0]]), 1, Fraction(9))
     assert not isinstance(found, str) and found[0] == pytest.approx(3 + math.sqrt(10), rel=1e-9)
     assert found[0] >= 3 + math.sqrt(10) * (1 - 1e-15)
-    wide = whole.added_noise(np.array([[1.0, 0.0]]), residual_of([[0, 7]]), 2, Fraction(4))
+    wide = whole.bound_added_noise(np.array([[1.0, 0.0]]), residual_of([[0, 7]]), 2, Fraction(4))
     assert not isinstance(wide, str) and 16 <= wide[0] <= 16 * (1 + 1e-9)
-    assert "more rows than columns" in whole.added_noise(np.ones((3, 2)), residual_of(np.zeros((3, 2))), 1, Fraction(1))
-    assert "singular" in whole.added_noise(np.diag([1.0, 0.0]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
+    assert "more rows than columns" in whole.bound_added_noise(
+        np.ones((3, 2)), residual_of(np.zeros((3, 2))), 1, Fraction(1)
+    )
+    assert "singular" in whole.bound_added_noise(np.diag([1.0, 0.0]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
     with pytest.raises(NotEnclosed, match="rank cannot be proved"):
-        whole.added_noise(np.array([[1.0, 0], [1e20, 1e-20]]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
+        whole.bound_added_noise(np.array([[1.0, 0], [1e20, 1e-20]]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
 
 
 def test_toeplitz_encoders_by_hand() -> None:

@@ -25,7 +25,7 @@ from factorize.client.recurrences.state_rounding import (
     DOUBLE,
     SINGLE,
     Deviation,
-    observed_columns,
+    observe_columns,
     varying_columns,
 )
 from factorize.errors import InvalidParameter
@@ -145,8 +145,8 @@ class TestBounds:
 
     def test_roundings_that_double_what_is_read_leave_no_bound(self):
         steps = np.ones((2, 1, 1))
-        assert np.isinf(observed_columns(steps[..., None], steps, steps, steps, 0.5, 0.0)).all()
-        assert observed_columns(steps[..., None], steps, steps, steps, 0.25, 0.0)[0] == pytest.approx(1 / 3, rel=1e-3)
+        assert np.isinf(observe_columns(steps[..., None], steps, steps, steps, 0.5, 0.0)).all()
+        assert observe_columns(steps[..., None], steps, steps, steps, 0.25, 0.0)[0] == pytest.approx(1 / 3, rel=1e-3)
 
     def test_the_allowance_adds_what_each_part_costs(self):
         assert allowance(Deviation(), 2.0, 3, 10) == pytest.approx(SINGLE, rel=1e-4)

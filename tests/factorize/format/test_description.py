@@ -52,7 +52,7 @@ def test_its_digest_leaves_out_what_varies_and_nothing_else(manifest: dict[str, 
 
 def test_what_disagrees_with_itself_is_refused(manifest: dict[str, Any]) -> None:
     manifest = resealed(manifest)
-    Manifest.checked(manifest)
+    Manifest.check(manifest)
     other = {**manifest, "spec_digest": "0" * 64}
     wrong: list[tuple[dict[str, Any], str]] = [
         ({**manifest, "schema": 2}, "schema 2 is not 1"),
@@ -65,7 +65,7 @@ def test_what_disagrees_with_itself_is_refused(manifest: dict[str, Any]) -> None
     ]
     for changed_manifest, message in wrong:
         with pytest.raises(CorruptObject, match=message):
-            Manifest.checked(changed_manifest)
+            Manifest.check(changed_manifest)
 
 
 def test_the_length_of_a_file_is_a_positive_integer() -> None:
@@ -142,7 +142,7 @@ def resealed(manifest: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(("path", "value", "message"), WRONG)
 def test_what_is_refused(manifest: dict[str, Any], path: str, value: Any, message: str) -> None:
     with pytest.raises(CorruptObject) as refusal:
-        Manifest.checked(resealed(changed(manifest, path, value)))
+        Manifest.check(resealed(changed(manifest, path, value)))
     assert message in str(refusal.value)
 
 
@@ -155,14 +155,14 @@ def test_fields_are_those_that_a_reader_knows(manifest: dict[str, Any], place: s
     given = at(manifest, inner)
     given["privacy"] = {"epsilon": 0.01}
     with pytest.raises(CorruptObject, match="'privacy' that is missing or unknown"):
-        Manifest.checked(resealed(manifest))
+        Manifest.check(resealed(manifest))
     del given["privacy"]
-    Manifest.checked(resealed(manifest))
+    Manifest.check(resealed(manifest))
     for name in ("mechanism",) if place == "solver" else set(given) - {"spec", "spec_digest", "digest"}:
         with pytest.raises(
             CorruptObject, match=f"{name}' that is missing or unknown|not a manifest: KeyError: '{name}'"
         ):
-            Manifest.checked(resealed(changed(manifest, (*inner, name), MISSING)))
+            Manifest.check(resealed(changed(manifest, (*inner, name), MISSING)))
 
 
 def test_no_matrix_beside_one_without_end(manifest: dict[str, Any]) -> None:

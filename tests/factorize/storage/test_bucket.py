@@ -141,7 +141,7 @@ def test_shared_holders_go_together_and_exclusive_ones_alone():
 
     def hold(name: str, exclusive: bool) -> None:
         for _ in range(5):
-            with BucketLock(Bucket(medium), exclusive=exclusive).held():
+            with BucketLock(Bucket(medium), exclusive=exclusive).hold():
                 inside.append(name)
                 seen = list(inside)
                 if exclusive and seen != [name] or any(other.startswith("x") for other in seen if other != name):
@@ -163,12 +163,12 @@ def test_a_dead_holders_marker_is_removed_and_a_slow_one_is_told(monkeypatch):
     medium = MemoryStore()
     dead = BucketLock(Bucket(medium), exclusive=True)
     dead._take()  # and then its machine is gone
-    with BucketLock(Bucket(medium), exclusive=False).held():
+    with BucketLock(Bucket(medium), exclusive=False).hold():
         pass
     with (
         pytest.raises(StoreUnavailable, match="held up for more than 0.2 s"),
-        BucketLock(Bucket(medium), exclusive=False).held(),
-        BucketLock(Bucket(medium), exclusive=True).held(),  # waits until the first one counts as dead
+        BucketLock(Bucket(medium), exclusive=False).hold(),
+        BucketLock(Bucket(medium), exclusive=True).hold(),  # waits until the first one counts as dead
     ):
         pass
 
@@ -179,10 +179,10 @@ def test_a_living_holder_is_waited_for_beyond_the_lease(monkeypatch):
     medium, order = MemoryStore(), []
 
     def sweep() -> None:
-        with BucketLock(Bucket(medium), exclusive=True).held():
+        with BucketLock(Bucket(medium), exclusive=True).hold():
             order.append("sweep")
 
-    with BucketLock(Bucket(medium), exclusive=False).held():
+    with BucketLock(Bucket(medium), exclusive=False).hold():
         thread = threading.Thread(target=sweep)
         thread.start()
         time.sleep(1)

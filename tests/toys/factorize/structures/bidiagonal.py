@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, checked
+from factorize.structures.base import StoredMatrix, check_parts
 from factorize.structures.recursion import Recursion, X
 from factorize.structures.recursive import RecursiveMatrix
 
@@ -27,7 +27,7 @@ class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):
 
     def __init__(self, diagonal: np.ndarray, below: np.ndarray) -> None:
         self.n = len(diagonal)
-        self._diagonal, self._below = checked(self.structure, {"diagonal": diagonal, "below": below}, self.n)
+        self._diagonal, self._below = check_parts(self.structure, {"diagonal": diagonal, "below": below}, self.n)
 
     @classmethod
     def of_tensors(cls, parts: Mapping[str, np.ndarray], n: int) -> BidiagonalMatrix:
