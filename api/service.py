@@ -25,7 +25,7 @@ from factorize.api.forms import Forms
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import Job, JobOrder, SolveEnding
+from factorize.api.jobs.job import JobOrder, SolveEnding, SolveJob
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.results import Results
@@ -143,7 +143,7 @@ class SolverService:
         """Return the keys of the ledger, for somebody who is in the audit log as `actor`."""
         return KeyRegister(self.ledger.engine, actor, lambda: self.store.objects)
 
-    def _count(self, job: Job, outcome: SolveEnding) -> None:
+    def _count(self, job: SolveJob, outcome: SolveEnding) -> None:
         """Count the end of a solve with what it had said last."""
         self.solve_counts.count_end(job.spec, outcome.ending.name, outcome.seconds, outcome.progress)
         about_job = job.about() | {"ending": outcome.ending.name}
@@ -158,7 +158,7 @@ class SolverService:
         """Return the canonical spec with its mechanism named."""
         return solvers.choose(source if isinstance(source, Spec) else parse_spec(source))
 
-    def obtain(self, source: Source, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job:
+    def obtain(self, source: Source, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | SolveJob:
         """Return the stored result of a spec, or the job that solves it.
 
         Args:
@@ -190,7 +190,7 @@ class SolverService:
             self.known_total += 1
         return self.forms.make(result, form, caller)
 
-    def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | Job | None:
+    def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | SolveJob | None:
         """Return what is known by a digest or a spec digest: a result, else a job of the caller's, else None.
 
         It makes and stores nothing.
@@ -217,7 +217,7 @@ class SolverService:
                 raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
         return job if result is None else self.forms.find(result, form)
 
-    def _own_job(self, name: str, caller: Caller) -> Job | None:
+    def _own_job(self, name: str, caller: Caller) -> SolveJob | None:
         """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""
         return self.ledger.get(name) if self.holdings.has_job(caller, name) else None
 
@@ -233,11 +233,11 @@ class SolverService:
             "notes": notes_of_choice(posted, spec, _WITH_MEMORY),
         }
 
-    def notes(self, body: bytes, job: Job) -> list[str]:
+    def notes(self, body: bytes, job: SolveJob) -> list[str]:
         """Return what is to be known of the mechanism that a job was given; see `notes_of_choice`."""
         return notes_of_choice(parse_spec(body), parse_spec(job.spec), _WITH_MEMORY)
 
-    def retry(self, name: str, caller: Caller = ANYONE) -> Result | Job:
+    def retry(self, name: str, caller: Caller = ANYONE) -> Result | SolveJob:
         """Queue a failed or cancelled job again, as posting its spec does.
 
         Raises:
@@ -252,7 +252,7 @@ class SolverService:
             raise InvalidParameter(message, field="spec_digest")
         return self.obtain(job.spec, caller=caller)
 
-    def cancel(self, name: str, caller: Caller = ANYONE) -> Job | None:
+    def cancel(self, name: str, caller: Caller = ANYONE) -> SolveJob | None:
         """End a job that its caller does not want any more; None if it is not queued or running, or not the caller's.
 
         A job that others hold too goes on for them.

@@ -26,7 +26,7 @@ from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Solution
 from factorize.solvers import choose
 from factorize.solvers.epochs import recursions
-from factorize.solvers.epochs.blocks import DualPoint, Ring, maximise
+from factorize.solvers.epochs.blocks import BlockPoint, Ring, maximise
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem
@@ -119,7 +119,7 @@ def with_matrix(report: Report, k: int, b: int) -> None:
     row(report, f"certificate, {name}", certifying, f"certificate k={k}", k * b, "")
 
 
-def recursion_of(spec: Spec) -> End[DualPoint]:
+def recursion_of(spec: Spec) -> End[BlockPoint]:
     ring = recursions.ring_of(Problem(spec))
     return recursions.ascend(ring, 0.3 * _TOLERANCE, lambda _step, _gap: None)
 
@@ -136,7 +136,7 @@ def recursion(report: Report, name: str, k: int, b: int) -> None:
     row(report, f"with C, {title}", whole, f"C {name}", k * b, f"certified gap {gap:.1e}")
 
 
-def dual_from(spec: Spec) -> End[DualPoint]:
+def dual_from(spec: Spec) -> End[BlockPoint]:
     return maximise(recursions.ring_of(Problem(spec)), tolerance=0.3 * _TOLERANCE)
 
 

@@ -31,7 +31,7 @@ from factorize.api.jobs.database import (
     uploads,
     writing,
 )
-from factorize.api.jobs.job import Job
+from factorize.api.jobs.job import SolveJob
 from factorize.errors import TooLarge
 from factorize.storage.gc import GRACE_SECONDS
 
@@ -146,7 +146,9 @@ class Holdings:
                 KEPT_BYTES_SECONDS,
             )
 
-    def enter(self, caller: Caller, core_seconds: float, connection: sa.Connection, job: Job, claimed: bool) -> None:
+    def enter(
+        self, caller: Caller, core_seconds: float, connection: sa.Connection, job: SolveJob, claimed: bool
+    ) -> None:
         """Have a caller hold a job, at the end of the transaction that claims it; see `Ledger.claim`.
 
         Args:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from factorize.api.local import keep_matrices
-from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Place, Pool
+from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Pool, SolvePlace
 from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.client.service import Service, check_answers
@@ -79,7 +79,7 @@ class LocalLanes:
         self._pool.close()
 
     def _work(
-        self, item: Item, spec: Spec, threads: int, small: bool, place: Place, cancelled: Callable[[], bool]
+        self, item: Item, spec: Spec, threads: int, small: bool, place: SolvePlace, cancelled: Callable[[], bool]
     ) -> Outcome:
         """Solve and store one spec; its workers are free for another while the result is published."""
         began = time.monotonic()

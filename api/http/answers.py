@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from factorize.api.http.access import Call
 from factorize.api.http.problems import ProblemAnswer
-from factorize.api.jobs.job import Job
+from factorize.api.jobs.job import SolveJob
 from factorize.api.service import SolverService
 from factorize.encoding import canonical_json, is_digest, sha256
 from factorize.storage.index import Result
@@ -73,7 +73,7 @@ def json_response(document: Any, status: int = 200, headers: Mapping[str, str] |
 
 
 def known_response(
-    request: Request, known: Result | Job, headers: Mapping[str, str] = NO_HEADERS, notes: Sequence[str] = ()
+    request: Request, known: Result | SolveJob, headers: Mapping[str, str] = NO_HEADERS, notes: Sequence[str] = ()
 ) -> Response:
     """Return the manifest of a result, or the document of a job, which has an address where it was posted.
 

@@ -27,7 +27,7 @@ from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import PING, PING_SECONDS, event
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, working
-from factorize.api.questions.registry import POSTED, Question
+from factorize.api.questions.registry import POSTED, QuestionKind
 from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.encoding import canonical_json, json_digest, read_json
@@ -47,7 +47,7 @@ _ANSWERED = {200: " | ".join(dict.fromkeys(question.reply for question in POSTED
 router = APIRouter(default_response_class=Response)
 
 
-def _route(kind: str, question: Question) -> None:
+def _route(kind: str, question: QuestionKind) -> None:
     """Add the route of a question."""
     access = Depends(Access(question.scope))
 

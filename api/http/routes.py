@@ -30,7 +30,7 @@ from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
 from factorize.api.http.work_gate import EventStream, working
-from factorize.api.jobs.job import Job, State, shown_error
+from factorize.api.jobs.job import SolveJob, State, shown_error
 from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
@@ -55,14 +55,14 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
     """
     service, form = call.service, read_form(matrices, dtype)
 
-    def obtain(body: bytes) -> tuple[Result | Job, list[str]]:
+    def obtain(body: bytes) -> tuple[Result | SolveJob, list[str]]:
         known = service.obtain(body, form, call.caller)
-        return known, service.notes(body, known) if isinstance(known, Job) else []
+        return known, service.notes(body, known) if isinstance(known, SolveJob) else []
 
     known, notes = await _about_body(call, obtain, form)
     headers: dict[str, str] = {}
     seconds = wanted_wait(call.request)
-    if isinstance(known, Job) and seconds is not None:
+    if isinstance(known, SolveJob) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(known.spec_digest, seconds)
         known = await _lookup(call, known.spec_digest)
@@ -129,7 +129,7 @@ async def cancel_factorization(call: SubmitCall, name: str) -> Response:
     if job is not None:
         return json_response(job.document(), 202)
     known = await _lookup(call, name)
-    state = known.state if isinstance(known, Job) else "done"
+    state = known.state if isinstance(known, SolveJob) else "done"
     raise ProblemAnswer("finished", f"the job is {state} already, so there is nothing to cancel")
 
 
@@ -153,7 +153,7 @@ async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form 
         raise problem_of(error, body=body) from error
 
 
-async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | Job:
+async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | SolveJob:
     """Return what has a digest; nothing is a problem."""
     known = await run_sync(call.service.lookup, name, form, call.caller)
     if known is None:
@@ -193,18 +193,18 @@ async def get_events(call: ReadCall, name: str) -> Response:
     known = await _lookup(call, digest_in(name))
     if call.request.method == "HEAD":
         return Response(None, media_type="text/event-stream")
-    if isinstance(known, Job) and not known.finished:
+    if isinstance(known, SolveJob) and not known.finished:
         text = call.request.headers.get("last-event-id", "")
         seen = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
         return EventStream(frames_of(call.service.engine.changes(name, seen), call.admitted), call)
-    if isinstance(known, Job):
+    if isinstance(known, SolveJob):
         return EventStream([frame(known)], call)
     data = {"spec_digest": known.entry.spec_digest, "digest": known.digest}
     return EventStream([event("done", canonical_json(data))], call)
 
 
 async def frames_of(
-    changes: AsyncGenerator[Job | None, None], admitted: Callable[[], Awaitable[bool]] | None = None
+    changes: AsyncGenerator[SolveJob | None, None], admitted: Callable[[], Awaitable[bool]] | None = None
 ) -> AsyncGenerator[bytes, None]:
     """Turn the changes of a job into frames, with a comment after `PING_SECONDS` without one.
 
@@ -222,7 +222,7 @@ async def frames_of(
                     yield PING if job is None else frame(job)
 
 
-def frame(job: Job) -> bytes:
+def frame(job: SolveJob) -> bytes:
     """Return a job's newest event; that of a job that waits, or has said nothing yet, is its state."""
     ends: dict[str, Any] = {"done": {"digest": job.digest}, "failed": {"error": shown_error(job.error)}}
     about: dict[str, Any] = {"spec_digest": job.spec_digest}
@@ -233,7 +233,7 @@ def frame(job: Job) -> bytes:
     return _numbered(job, "progress", job.progress)
 
 
-def _numbered(job: Job, name: str, data: dict[str, Any]) -> bytes:
+def _numbered(job: SolveJob, name: str, data: dict[str, Any]) -> bytes:
     return f"id: {job.seq}\n".encode() + event(name, canonical_json(data))
 
 

@@ -182,7 +182,7 @@ class ServerLoop(asyncio.SelectorEventLoop):
 class Server(uvicorn.Server):
     """Ends the engine as soon as it is told to stop, which ends the streams of events and the waits on jobs."""
 
-    def __init__(self, config: uvicorn.Config, service: SolverService, certificate: Certificate | None) -> None:
+    def __init__(self, config: uvicorn.Config, service: SolverService, certificate: TlsCertificate | None) -> None:
         super().__init__(config)
         self.service = service
         self._certificate = certificate
@@ -216,7 +216,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> Serve
         StoreUnavailable: store or database cannot be opened.
         InvalidParameter: the files of the certificate cannot be used.
     """
-    certificate = None if settings.https_certificate is None else Certificate(settings)
+    certificate = None if settings.https_certificate is None else TlsCertificate(settings)
     allow_connections(MOST_CONNECTIONS)
     service = service or SolverService(settings)
     protocol: Any = type("Connection", (ServerConnection,), {"settings": settings, "by_address": Counter()})
@@ -244,7 +244,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> Serve
     return Server(config, service, certificate)
 
 
-class Certificate:
+class TlsCertificate:
     """The certificate of the service and its key: read at the start, and again when their files have changed.
 
     Args:

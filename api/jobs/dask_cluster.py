@@ -34,7 +34,7 @@ from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 
 from factorize import __version__
-from factorize.api.jobs.job import Job
+from factorize.api.jobs.job import SolveJob
 from factorize.api.jobs.solving import carry_out, is_large
 from factorize.api.telemetry import adopt_dask
 from factorize.api.workers.pool import Pool
@@ -248,7 +248,7 @@ def solve(document: str, store: str) -> None:
         document: the `FIELDS` of a job, as JSON.
         store: URL of the store, unless this machine has one of its own.
     """
-    worker, job = get_worker(), Job(**json.loads(document))
+    worker, job = get_worker(), SolveJob(**json.loads(document))
     with pool().place(fresh=is_large(job)) as place:
         own, say = _own_store[0] if _own_store else store, partial(worker.log_event, TOPIC)
         carry_out(job, own, say, place, lambda: not is_wanted(worker, job.task))

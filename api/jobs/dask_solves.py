@@ -13,7 +13,7 @@ from distributed import fire_and_forget
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import FIELDS, RELEASE
-from factorize.api.jobs.job import Job, SolveEnding
+from factorize.api.jobs.job import SolveEnding, SolveJob
 from factorize.api.jobs.solving import Missing, WorkerLoad
 from factorize.api.workers.ending import Ending
 
@@ -92,7 +92,7 @@ class DaskSolves:
         workers: Mapping[str, Any] = connection.client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
-    def submit(self, job: Job, room: tuple[int, int]) -> Future[Any]:
+    def submit(self, job: SolveJob, room: tuple[int, int]) -> Future[Any]:
         """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it.
 
         Args:

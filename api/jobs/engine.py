@@ -28,9 +28,9 @@ from typing import Any, Self
 
 from factorize.api.jobs.job import (
     ALONE_AFTER,
-    Job,
     JobOrder,
     SolveEnding,
+    SolveJob,
     has_ended,
     has_fallen,
     new_owner,
@@ -61,7 +61,7 @@ class JobEngine:
         pool: Pool,
         scheduler: str | None = None,
         tick: float = 2.0,
-        settled: Callable[[Job, SolveEnding], None] | None = None,
+        settled: Callable[[SolveJob, SolveEnding], None] | None = None,
     ) -> None:
         """Describe the engine; ``start`` brings it to life.
 
@@ -98,7 +98,7 @@ class JobEngine:
         self.closed = False
         """Whether the engine ends or has ended."""
         self._lock = threading.RLock()  # of what is sent
-        self._sent: dict[str, tuple[Job, Any]] = {}  # jobs whose solves were submitted, with the futures of these
+        self._sent: dict[str, tuple[SolveJob, Any]] = {}  # jobs whose solves were submitted, with the futures of these
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
 
     # Life
@@ -135,7 +135,7 @@ class JobEngine:
         """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
         return None if self.room is None else self.room[0]
 
-    def submit(self, order: JobOrder, within: Within = lambda *_: None) -> Job:
+    def submit(self, order: JobOrder, within: Within = lambda *_: None) -> SolveJob:
         """Have a spec solved, once. Blocks for a few milliseconds.
 
         Whether the result is stored already is for the caller to ask first. A job that is queued or running
@@ -155,7 +155,7 @@ class JobEngine:
                 self._send(job)
         return job
 
-    def cancel(self, spec_digest: str, actor: str = "factorize") -> Job | None:
+    def cancel(self, spec_digest: str, actor: str = "factorize") -> SolveJob | None:
         """End a queued or running job because a user asks for it; `actor` is who, for the audit log.
 
         Returns:
@@ -166,7 +166,7 @@ class JobEngine:
             self._drop(job.task, kill=True)
         return job
 
-    async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[Job | None, None]:
+    async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[SolveJob | None, None]:
         """Follow a job: what it is now, then each change, up to its end, and None for a look that sees none.
 
         The row is looked at in pauses that grow to 0.4 seconds, whichever engine changes it, so changes that follow
@@ -191,7 +191,7 @@ class JobEngine:
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, PAUSE_GROWTH * pause)
 
-    async def wait(self, spec_digest: str, seconds: float) -> Job | None:
+    async def wait(self, spec_digest: str, seconds: float) -> SolveJob | None:
         """The job once it has finished, or as it is after ``seconds``; None if there is none."""
         seen = None
         with suppress(TimeoutError):
@@ -202,7 +202,7 @@ class JobEngine:
 
     # What is sent
 
-    def _send(self, job: Job) -> None:
+    def _send(self, job: SolveJob) -> None:
         """Have a job solved. Where it cannot be submitted it stays open, and the next round tries again."""
         with self._lock:
             if self.closed or not self.solves.up:
@@ -271,7 +271,7 @@ class JobEngine:
             if job is not None:
                 self._heard(job, str(event.get("event")), event)
 
-    def _heard(self, job: Job, kind: str, event: dict[str, Any]) -> None:
+    def _heard(self, job: SolveJob, kind: str, event: dict[str, Any]) -> None:
         ending, progress = SolveEnding.read(event.get("said")), read_progress(event.get("progress"))
         if kind == "ended" and ending is not None:
             self._settle(job, ending)
@@ -282,14 +282,14 @@ class JobEngine:
             if changed is None:  # the claim is over, so that its job could not be changed
                 self._drop(job.task, kill=self.solves.here)
 
-    def _on_end(self, job: Job, future: Any) -> None:
+    def _on_end(self, job: SolveJob, future: Any) -> None:
         """A future is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
         with self._lock:
             _, known = self._sent.get(job.task, (None, None))
         if known is future:
             self._settle(job, self.solves.outcome(future))
 
-    def _settle(self, job: Job, outcome: SolveEnding | None) -> None:
+    def _settle(self, job: SolveJob, outcome: SolveEnding | None) -> None:
         """Write the end of a solve, unless it was only lost."""
         try:
             if outcome is not None:
@@ -297,7 +297,7 @@ class JobEngine:
         finally:
             self._drop(job.task, kill=outcome is not None and outcome.ending is not Ending.DONE)
 
-    def _write_end(self, job: Job, outcome: SolveEnding) -> None:
+    def _write_end(self, job: SolveJob, outcome: SolveEnding) -> None:
         _log.info("a solve is settled", extra={"about": {**job.about(), "ending": outcome.ending.name.lower()}})
         if self._settled is not None:
             self._settled(job, outcome)
@@ -341,7 +341,7 @@ class JobEngine:
                 alone = self.solves.here and job.state == "running" and running[job.owner] == 1
                 self._guard(partial(self._resume, job, fell=alone and has_fallen(job.owner)))
 
-    def _look_after_sent(self) -> list[Job]:
+    def _look_after_sent(self) -> list[SolveJob]:
         """Let go of solves whose job is over or in other hands; the open jobs."""
         with self._lock:
             tasks = list(self._sent)
@@ -353,7 +353,7 @@ class JobEngine:
                 self._drop(task, kill=self.solves.here)
         return list(rows.values())
 
-    def _resume(self, job: Job, *, fell: bool) -> None:
+    def _resume(self, job: SolveJob, *, fell: bool) -> None:
         """Bring an open job that nobody runs to its end.
 
         Args:

@@ -57,7 +57,7 @@ class JobOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Job(JobOrder):
+class SolveJob(JobOrder):
     """One row of the ledger, as it was when it was read.
 
     Args:

@@ -44,14 +44,14 @@ from factorize.api.jobs.database import (
     schema,
     writing,
 )
-from factorize.api.jobs.job import STATES, Job, JobOrder
+from factorize.api.jobs.job import STATES, JobOrder, SolveJob
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter
 
 LEASE_SECONDS = 15.0
 _ROUNDING_SECONDS = 0.1  # of a clock in days
 _OPEN = ("queued", "running")
-Within = Callable[[sa.Connection, Job, bool], object]
+Within = Callable[[sa.Connection, SolveJob, bool], object]
 """What goes with a claim, in its transaction."""
 
 
@@ -92,7 +92,7 @@ class Ledger:
 
     def claim(
         self, order: JobOrder, *, owner: str = "", stale: bool = False, within: Within = lambda *_: None
-    ) -> tuple[Job, bool]:
+    ) -> tuple[SolveJob, bool]:
         """Insert the job, or queue a failed or cancelled one again.
 
         Callers take turns: a caller's next job comes one turn after the caller's last open one, and not before the
@@ -127,24 +127,24 @@ class Ledger:
             within(connection, job, False)
             return job, False
 
-    def start(self, job: Job) -> Job | None:
+    def start(self, job: SolveJob) -> SolveJob | None:
         """A child of this claim was started: running, one attempt more. None if the claim is over."""
         return self._change(job, "running", attempts=jobs.c.attempts + 1)
 
-    def update_progress(self, job: Job, progress: dict[str, Any]) -> Job | None:
+    def update_progress(self, job: SolveJob, progress: dict[str, Any]) -> SolveJob | None:
         """Keep the newest progress event. None if the claim is over."""
         return self._change(job, "running", progress=json.dumps(progress, allow_nan=False))
 
-    def fail(self, job: Job, error: dict[str, str]) -> Job | None:
+    def fail(self, job: SolveJob, error: dict[str, str]) -> SolveJob | None:
         """The solve of this claim failed. None if the claim is over."""
         return self._change(job, "failed", error=json.dumps(error))
 
-    def release(self, job: Job) -> Job | None:
+    def release(self, job: SolveJob) -> SolveJob | None:
         """Hand a job back because the engine ends: queued, and the attempt does not count."""
         attempts = sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
         return self._change(job, "queued", owner="", attempts=attempts)
 
-    def adopt(self, job: Job, owner: str, *, deaths: int = 0) -> Job | None:
+    def adopt(self, job: SolveJob, owner: str, *, deaths: int = 0) -> SolveJob | None:
         """Take a job over from an engine that is gone (or from oneself). None if someone else was faster.
 
         Args:
@@ -154,20 +154,20 @@ class Ledger:
         """
         return self._change(job, "queued", owner=owner, lease=self._lease, deaths=jobs.c.deaths + deaths)
 
-    def died(self, job: Job, *, deaths: int = 1) -> Job | None:
+    def died(self, job: SolveJob, *, deaths: int = 1) -> SolveJob | None:
         """The child of this claim was killed: queued again, as a task of a new name. None if the claim is over.
 
         What dask says of the old task may still be on its way, and must not be taken for the new one's end.
         """
         return self._change(job, "queued", deaths=jobs.c.deaths + deaths, task=_new_task())
 
-    def finish(self, spec_digest: str, digest: str, progress: dict[str, Any] | None = None) -> Job | None:
+    def finish(self, spec_digest: str, digest: str, progress: dict[str, Any] | None = None) -> SolveJob | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""
         values = {} if progress is None else {"progress": json.dumps(progress, allow_nan=False)}
         with writing(self.engine) as connection:
             return _moved(connection, spec_digest, "done", digest=digest, error=None, **values)
 
-    def cancel(self, spec_digest: str, actor: str = "factorize") -> Job | None:
+    def cancel(self, spec_digest: str, actor: str = "factorize") -> SolveJob | None:
         """A user asked for the end. None if the job was not open.
 
         Args:
@@ -180,7 +180,7 @@ class Ledger:
                 add_row(connection, "cancellation", actor=actor, subject=spec_digest)
         return job
 
-    def _change(self, job: Job, state: str, **values: Any) -> Job | None:
+    def _change(self, job: SolveJob, state: str, **values: Any) -> SolveJob | None:
         """Change a job on behalf of one claim and one owner."""
         with writing(self.engine) as connection:
             claim = jobs.c.task == job.task, jobs.c.owner == job.owner
@@ -188,13 +188,13 @@ class Ledger:
 
     # Reading
 
-    def get(self, spec_digest: str) -> Job | None:
+    def get(self, spec_digest: str) -> SolveJob | None:
         """The job of a spec, or None."""
         with reading(self.engine) as connection:
             row = connection.execute(sa.select(jobs).where(jobs.c.spec_digest == spec_digest)).one_or_none()
         return None if row is None else _job(row)
 
-    def list_unfinished(self) -> list[Job]:
+    def list_unfinished(self) -> list[SolveJob]:
         """All queued and running jobs, by turns, then first come first."""
         order = (jobs.c.turn, jobs.c.submitted, jobs.c.spec_digest)
         with reading(self.engine) as connection:
@@ -223,7 +223,7 @@ class Ledger:
         limit: int = 50,
         holder: str | None = None,
         search: str = "",
-    ) -> list[Job]:
+    ) -> list[SolveJob]:
         """One page of the list of jobs, newest first.
 
         Args:
@@ -278,7 +278,7 @@ class Ledger:
 
 def _moved(
     connection: sa.Connection, spec_digest: str, state: str, *claim: sa.ColumnElement[bool], **values: Any
-) -> Job | None:
+) -> SolveJob | None:
     """Move an open job to a state, whoever has it or of one claim and its owner; None if there is none."""
     fixed = {"state": state, "seq": jobs.c.seq + 1, "updated": _now()}
     where = jobs.c.spec_digest == spec_digest, jobs.c.state.in_(_OPEN), *claim
@@ -295,11 +295,11 @@ def _turn(order: JobOrder) -> sa.ScalarSelect[int]:
     return sa.select(sa.case((first > own, first), else_=own)).where(*others).scalar_subquery()
 
 
-def _job(row: sa.Row[Any]) -> Job:
-    values = {name: row._mapping[name] for name in Job.__dataclass_fields__}
+def _job(row: sa.Row[Any]) -> SolveJob:
+    values = {name: row._mapping[name] for name in SolveJob.__dataclass_fields__}
     for name in ("progress", "error"):
         values[name] = None if values[name] is None else json.loads(values[name])
-    return Job(**values)
+    return SolveJob(**values)
 
 
 def _new_task() -> str:

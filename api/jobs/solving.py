@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from factorize.api.jobs.job import Job, SolveEnding, read_progress
+from factorize.api.jobs.job import SolveEnding, SolveJob, read_progress
 from factorize.api.telemetry import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
-from factorize.api.workers.pool import SMALL_MB, Place, Pool, Solve
+from factorize.api.workers.pool import SMALL_MB, Pool, Solve, SolvePlace
 from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.errors import FactorizeError
 from factorize.solution import Progress
@@ -28,7 +28,7 @@ Event = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 
-def is_large(job: Job) -> bool:
+def is_large(job: SolveJob) -> bool:
     """Say whether a solve gets workers of its own: it is large, long, or suspected to end its process."""
     return job.suspect or job.threads > 1 or job.memory_mb > SMALL_MB
 
@@ -63,7 +63,7 @@ class Missing:
 
 
 def carry_out(
-    job: Job, store: str, say: Callable[[Event], object], place: Place, cancelled: Callable[[], bool]
+    job: SolveJob, store: str, say: Callable[[Event], object], place: SolvePlace, cancelled: Callable[[], bool]
 ) -> None:
     """Solve, and say `started`, `progress` and `ended` as events of plain data, each with the task.
 
@@ -96,7 +96,7 @@ def carry_out(
 
 
 def run(
-    job: Job, store: str, place: Place, *, report: Callable[[Event], None], cancelled: Callable[[], bool]
+    job: SolveJob, store: str, place: SolvePlace, *, report: Callable[[Event], None], cancelled: Callable[[], bool]
 ) -> SolveEnding:
     """Solve and store one spec, and return how it ended; a failure is an outcome and not an exception.
 
@@ -201,7 +201,7 @@ class LocalSolves:
         detail = "the first workers load code; that takes some seconds"
         return [Missing("engine", "loading", detail)] if self._pool.loads else []
 
-    def submit(self, job: Job, room: tuple[int, int]) -> Solve:
+    def submit(self, job: SolveJob, room: tuple[int, int]) -> Solve:
         """Have a job's spec solved.
 
         Args:

@@ -51,7 +51,7 @@ class Optimizer(Frozen):
         )
 
 
-class Sgd(Optimizer):
+class SgdOptimizer(Optimizer):
     """SGD, with or without momentum."""
 
     kind: Literal["sgd"]
@@ -92,31 +92,31 @@ class Moments(Optimizer):
         return self.beta1 if self.beta is None else self.beta, False
 
 
-class Adam(Moments):
+class AdamOptimizer(Moments):
     """Adam."""
 
     kind: Literal["adam"]
 
 
-class AdamW(Moments):
+class AdamWOptimizer(Moments):
     """Adam with decoupled weight decay."""
 
     kind: Literal["adamw"]
 
 
-class Nadam(Moments):
+class NadamOptimizer(Moments):
     """Adam with Nesterov's momentum, answered as Adam."""
 
     kind: Literal["nadam"]
 
 
-class Lamb(Moments):
+class LambOptimizer(Moments):
     """Adam with steps scaled by layer."""
 
     kind: Literal["lamb"]
 
 
-class Lion(Moments):
+class LionOptimizer(Moments):
     """The sign of averages."""
 
     kind: Literal["lion"]
@@ -137,41 +137,41 @@ class Scaled(Optimizer):
         return self.momentum, False
 
 
-class Adagrad(Scaled):
+class AdagradOptimizer(Scaled):
     """Adagrad."""
 
     kind: Literal["adagrad"]
 
 
-class RmsProp(Scaled):
+class RmsPropOptimizer(Scaled):
     """RMSprop."""
 
     kind: Literal["rmsprop"]
 
 
-class Adafactor(Scaled):
+class AdafactorOptimizer(Scaled):
     """Adafactor."""
 
     kind: Literal["adafactor"]
 
 
-class Other(Scaled):
+class OtherOptimizer(Scaled):
     """Any other optimizer, by its momentum and its learning rates."""
 
     kind: Literal["other"]
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "sgd": Sgd,
-    "adam": Adam,
-    "adamw": AdamW,
-    "nadam": Nadam,
-    "lamb": Lamb,
-    "lion": Lion,
-    "adagrad": Adagrad,
-    "rmsprop": RmsProp,
-    "adafactor": Adafactor,
-    "other": Other,
+    "sgd": SgdOptimizer,
+    "adam": AdamOptimizer,
+    "adamw": AdamWOptimizer,
+    "nadam": NadamOptimizer,
+    "lamb": LambOptimizer,
+    "lion": LionOptimizer,
+    "adagrad": AdagradOptimizer,
+    "rmsprop": RmsPropOptimizer,
+    "adafactor": AdafactorOptimizer,
+    "other": OtherOptimizer,
 }
 """By name; `adam` with an `output` is the workload of that name."""
 

@@ -46,7 +46,7 @@ _PREDICTION_MB = 512
 _OPENING = 8  # times the file's bytes, while a question about it is answered
 
 
-class Question(ABC):
+class QuestionKind(ABC):
     """One kind of question; a subclass is its whole statement.
 
     Attributes:
@@ -104,7 +104,7 @@ class PredictionRequest(Frozen):
     factorization: str | None = None
 
 
-class _Predict(Question):
+class _Predict(QuestionKind):
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
 
     path, scope, body, reply = "/v1/predict", Scope.READ, PredictionRequest, "Prediction"
@@ -148,7 +148,7 @@ class _Predict(Question):
         return ask(request["request"], about).document()
 
 
-class _Compare(Question):
+class _Compare(QuestionKind):
     """Compare all mechanisms that fit a spec.
 
     The answer is the table; with `Accept: text/event-stream` events: `progress` {done, total, mechanism, seconds},
@@ -175,7 +175,7 @@ class _Compare(Question):
         return comparison(read_request(request["request"]), store(), _report(tell))
 
 
-class _Recommend(Question):
+class _Recommend(QuestionKind):
     """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.
 
     The answer is what `factorize recommend --output json` prints, and `table`, the comparison that it rests on. Events
@@ -216,7 +216,7 @@ class _RecommendForFleet(_Recommend):
     example = {"clients": 200, "clients_a_round": 20, "rounds": 64, "epsilon": 4.0, "delta": 1e-3, "memory": [4]}
 
 
-class _Calibrate(Question):
+class _Calibrate(QuestionKind):
     """Compute the noise for a privacy target, with the claim where epsilon counts on balls in bins.
 
     The answer is what `factorize calibrate --output json` prints. One is worked out at a time, ten minutes at most;
@@ -235,7 +235,7 @@ class _Calibrate(Question):
         return calibration(store().load(request["digest"]), read_calibration_request(request["request"]))
 
 
-POSTED: dict[str, Question] = {
+POSTED: dict[str, QuestionKind] = {
     "predict": _Predict(),
     "compare": _Compare(),
     "recommend": _Recommend(),
@@ -287,7 +287,7 @@ def form(request: Document, _tell: Tell) -> None:
     _write(in_form(base, request["matrices"], request["dtype"]).save, request["path"])
 
 
-def _answer(question: Question, request: Document, tell: Tell) -> Document:
+def _answer(question: QuestionKind, request: Document, tell: Tell) -> Document:
     return question.answer(request, partial(_store, request["store"]), tell)
 
 

@@ -305,7 +305,7 @@ def schemas(reference: str) -> dict[str, Any]:
     for optimizer in OPTIMIZERS.values():
         schema = optimizer.model_json_schema(ref_template=reference)
         schema.pop("$defs", None)
-        named[f"{optimizer.__name__}Optimizer"] = schema
+        named[optimizer.__name__] = schema
     kinds = [{"$ref": reference.format(model=name)} for name in named]
     objective = Spec.model_json_schema(ref_template=reference)["properties"]["objective"]["oneOf"]
     for job in (RecommendRequest, FleetRequest):

@@ -38,7 +38,7 @@ _WARM_MECHANISMS: tuple[dict[str, str], ...] = (
 """What has both processes load nearly all that small specs need."""
 
 
-class Pair:
+class WorkerPair:
     """A solver and a prover.
 
     Args:
@@ -76,7 +76,7 @@ class Pair:
         self.prover.close()
 
 
-class Place:
+class SolvePlace:
     """What a call holds: a pair of workers, and mostly memory and threads, until it gives all of it back.
 
     Args:
@@ -84,7 +84,7 @@ class Place:
         give_back: called once.
     """
 
-    def __init__(self, pair: Pair, give_back: Callable[[], None]) -> None:
+    def __init__(self, pair: WorkerPair, give_back: Callable[[], None]) -> None:
         self.pair = pair
         self._give_back, self._held = give_back, threading.Lock()
 
@@ -106,7 +106,7 @@ class Solve(Future[Any]):
 
     def __init__(
         self,
-        call: Callable[[Place, Callable[[], bool]], Any],
+        call: Callable[[SolvePlace, Callable[[], bool]], Any],
         order: tuple[int, int],
         room: tuple[int, int],
         fresh: bool,
@@ -145,8 +145,8 @@ class Pool:
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._waiting: list[Solve] = []
-        self._pairs: set[Pair] = set()
-        self._idle: list[Pair] = []
+        self._pairs: set[WorkerPair] = set()
+        self._idle: list[WorkerPair] = []
         self._warming: threading.Thread | None = None
         self._threads = ThreadPoolExecutor(self.processors + PUBLISHERS, "pool")
         self._closed = False
@@ -166,7 +166,7 @@ class Pool:
 
     def submit(
         self,
-        call: Callable[[Place, Callable[[], bool]], Any],
+        call: Callable[[SolvePlace, Callable[[], bool]], Any],
         *,
         memory_mb: int,
         threads: int = 1,
@@ -189,14 +189,14 @@ class Pool:
         return solve
 
     @contextmanager
-    def place(self, *, fresh: bool = False) -> Iterator[Place]:
+    def place(self, *, fresh: bool = False) -> Iterator[SolvePlace]:
         """Give a pair of workers at once, with no memory or threads of the pool.
 
         Args:
             fresh: whether its workers are its own.
         """
         pair = self._take(fresh)
-        place = Place(pair, lambda: self._give_back(pair, fresh))
+        place = SolvePlace(pair, lambda: self._give_back(pair, fresh))
         try:
             yield place
         finally:
@@ -246,7 +246,7 @@ class Pool:
                 self._free_threads += threads
                 self._admit()
 
-        place = Place(pair, give_back)
+        place = SolvePlace(pair, give_back)
         try:
             answer = solve.call(place, solve.stop.is_set)
         except BaseException as error:
@@ -256,14 +256,14 @@ class Pool:
             place.release()
             solve.set_result(answer)
 
-    def _take(self, fresh: bool) -> Pair:
+    def _take(self, fresh: bool) -> WorkerPair:
         warming = self._warming
         if warming is not None and not fresh and not self._idle:
             warming.join()  # no sooner would another be there
         with self._lock:
             if self._idle and not fresh:
                 return self._idle.pop()
-            pair = Pair(self._modules)
+            pair = WorkerPair(self._modules)
             self._pairs.add(pair)
             if self._closed:
                 pair.kill()
@@ -271,7 +271,7 @@ class Pool:
             pair.start()
         return pair
 
-    def _give_back(self, pair: Pair, fresh: bool) -> None:
+    def _give_back(self, pair: WorkerPair, fresh: bool) -> None:
         with self._lock:
             keep = not fresh and not self._closed
             if keep:
@@ -285,7 +285,7 @@ class Pool:
         pair.warm_up()
         self._give_back(pair, fresh=False)
 
-    def _close(self, pairs: list[Pair]) -> None:
+    def _close(self, pairs: list[WorkerPair]) -> None:
         for pair in pairs:
             pair.close()
         with self._lock:

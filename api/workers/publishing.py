@@ -19,7 +19,7 @@ from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.solution import Progress, ProgressCallback
 
 if TYPE_CHECKING:
-    from factorize.api.workers.pool import Place
+    from factorize.api.workers.pool import SolvePlace
     from factorize.storage.store import Store
 
 Document = dict[str, Any]
@@ -63,7 +63,7 @@ def make_and_store(
     question: str,
     request: Document,
     *,
-    place: Place,
+    place: SolvePlace,
     store: Store,
     stages: Stages,
     seconds: float,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from factorize.accounting.bins_law import BinsLaw
-from factorize.accounting.claim import Claim, prefixed
-from factorize.accounting.claim_search import LEAST_EPSILON, WORK, Search
+from factorize.accounting.claim import NoiseClaim, prefixed
+from factorize.accounting.claim_search import LEAST_EPSILON, WORK, ClaimSearch
 from factorize.accounting.gram_matrix import bin_gram
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import AllocationLaw
@@ -47,7 +47,7 @@ class BinsCalibration(Calibration):
     bins: int
     epochs: int
     method: Method
-    claim: Claim
+    claim: NoiseClaim
     samples: int
     seconds: float
     deterministic_sigma: float
@@ -146,7 +146,7 @@ def calibrate_bins(
     held: Any = certified(factorization).opened()
     started = time.perf_counter()
     law = law_on(held, sampling, bins)
-    accepted = Search(law, question, clip_norm=clip, work=work if method == "verified" else 0).claim(held)
+    accepted = ClaimSearch(law, question, clip_norm=clip, work=work if method == "verified" else 0).claim(held)
     claim, bounded = accepted.claim, accepted.bounded.multiplier
     if isinstance(question, GivenNoise) and claim.epsilon > LEAST_EPSILON:
         bounded = law.sigma(claim.epsilon, claim.delta)

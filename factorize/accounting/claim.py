@@ -22,7 +22,7 @@ Direction = Literal["pq", "qp"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class ClaimEvidence:
     """What shows that delta holds in one direction.
 
     Attributes:
@@ -50,7 +50,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class NoiseClaim:
     """A claim about a law of participation.
 
     Attributes:
@@ -76,8 +76,8 @@ class Claim:
     delta: float
     sigma: float
     clip_norm: float
-    pq: Evidence
-    qp: Evidence
+    pq: ClaimEvidence
+    qp: ClaimEvidence
     attempt: int
     unamplified_epsilon: float
 

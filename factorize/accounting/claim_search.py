@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.accounting.bins_law import BinsLaw
-from factorize.accounting.claim import Claim, Direction, Evidence, prefixed
+from factorize.accounting.claim import ClaimEvidence, Direction, NoiseClaim, prefixed
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
@@ -69,12 +69,12 @@ class FoundClaim:
         samples: drawn in all attempts, estimates left out.
     """
 
-    claim: Claim
+    claim: NoiseClaim
     bounded: Level
     samples: int
 
 
-class Search:
+class ClaimSearch:
     """Claims of growing margins, tested until one passes; the first is the smallest margin that the work allows.
 
     Args:
@@ -106,7 +106,7 @@ class Search:
             reason = report.failed[0]
         raise CertificateError(f"the checker refuses the bounds without sampling: {reason}; report this with the file")
 
-    def _candidates(self) -> Iterator[tuple[int, Level, tuple[Evidence, Evidence]]]:
+    def _candidates(self) -> Iterator[tuple[int, Level, tuple[ClaimEvidence, ClaimEvidence]]]:
         """Yield attempts with bets, then what bounds say, which no sample tests: their attempt is the first."""
         if isinstance(self._law, BinsLaw) and self._work > 0 and self._law.bins > 1:
             for attempt, (_, level, evidence) in zip(range(1, MOST_ATTEMPTS + 1), self.affordable_ones(), strict=False):
@@ -181,7 +181,7 @@ class Search:
             level = bounded._replace(delta=max(sampled.delta for sampled in seen))
         return level if level < bounded and level.delta > 0 else None
 
-    def affordable_ones(self) -> Iterator[tuple[float, Level, tuple[Evidence, Evidence]]]:
+    def affordable_ones(self) -> Iterator[tuple[float, Level, tuple[ClaimEvidence, ClaimEvidence]]]:
         """Yield the margins whose plan the work allows, until bounds say as much, with level and plan."""
         self._order, margin = 0, MARGIN_OF_CLAIMS
         while margin <= _MOST_MARGIN:
@@ -195,7 +195,7 @@ class Search:
                 yield margin, level, planned
             margin = max(margin + _STEP, margin * _GROWTH)
 
-    def _planned(self, level: Level) -> tuple[Evidence, Evidence] | None:
+    def _planned(self, level: Level) -> tuple[ClaimEvidence, ClaimEvidence] | None:
         pq = plan(self.estimate, "pq", level, self._order)
         self._order = int(pq.evidence.tilt or 0) if pq is not None else self._order
         if pq is None or pq.work > self._work:
@@ -211,11 +211,11 @@ class Search:
         return sigma, multiplier_of(sigma, clip_norm=self._clip)
 
     def _claim(
-        self, factors: CertifiedFactors, level: Level, evidence: tuple[Evidence, Evidence], attempt: int
-    ) -> Claim:
+        self, factors: CertifiedFactors, level: Level, evidence: tuple[ClaimEvidence, ClaimEvidence], attempt: int
+    ) -> NoiseClaim:
         sigma, multiplier = self._noise(level)
         mu = self._law.sensitivity / multiplier * (1 + MARGIN)
-        return Claim(
+        return NoiseClaim(
             sampling=self._law.name,
             factors=prefixed(factors.digest),
             steps=self._law.steps,
@@ -237,7 +237,7 @@ def claimable(gram: BinGram, *, epsilon: float, delta: float) -> tuple[float, bo
     Where the proved ceiling of the weights is high, it is some percent above the estimate: of two strategies the one
     with the smaller estimate may need the larger noise.
     """
-    search = Search(BinsLaw(gram), PrivacyTarget(epsilon=epsilon, delta=delta))
+    search = ClaimSearch(BinsLaw(gram), PrivacyTarget(epsilon=epsilon, delta=delta))
     margin = next((margin for margin, _, _ in search.affordable_ones()), None)
     bounded = search.bounded.multiplier
     poorly = search.estimate.forward(search.point, epsilon).relative_error > _POOR
@@ -252,7 +252,7 @@ class PlannedBet(NamedTuple):
         work: samples times bins, 0 of a bound.
     """
 
-    evidence: Evidence
+    evidence: ClaimEvidence
     work: float
 
 
@@ -274,8 +274,8 @@ def plan(estimate: StarEstimate, direction: Direction, level: Level, order: int 
     return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.gram.bins)
 
 
-def _bounded_by(bound: Bound) -> Evidence:
-    return Evidence(rule=bound.rule, tilt=bound.tilt)
+def _bounded_by(bound: Bound) -> ClaimEvidence:
+    return ClaimEvidence(rule=bound.rule, tilt=bound.tilt)
 
 
 def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
@@ -306,7 +306,7 @@ def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
     samples = math.ceil(_MORE * NEEDED / rate / CHUNK) * CHUNK if rate > 0 else math.inf
     if samples > MOST_SAMPLES:
         return None
-    evidence = Evidence(
+    evidence = ClaimEvidence(
         rule="bet", tilt=float(sampled.tilt), stake=high, samples=int(samples), shared=float(sampled.shared)
     )
     order = 0 if sampled.chances is None else int(sampled.tilt)

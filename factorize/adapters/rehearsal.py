@@ -60,7 +60,7 @@ class Altered(NamedTuple):
     alike: bool
 
 
-class Rows(NamedTuple):
+class GradientRows(NamedTuple):
     """Gradients of one pass by example.
 
     Attributes:
@@ -74,7 +74,7 @@ class Rows(NamedTuple):
     rounding: float
 
     @classmethod
-    def of(cls, samples: Sequence[torch.Tensor]) -> Rows:
+    def of(cls, samples: Sequence[torch.Tensor]) -> GradientRows:
         """Return the rows of per-example gradients by parameter."""
         sketch = _sketch(samples)
         norms = torch.linalg.vector_norm(sketch.float() if sketch.device.type == "mps" else sketch.double(), dim=1)
@@ -164,7 +164,7 @@ class Rehearsal:
         self._seen: Hashable = None  # the model whose gradients were looked at
         self._rehearsed: Hashable = None  # the model of the passes that are kept
         self._part: Part | None = None
-        self._passes: list[tuple[Altered, Rows]] = []
+        self._passes: list[tuple[Altered, GradientRows]] = []
         self._handed: Altered | None = None
         self._undo: list[Callable[[], Any]] = []
         self.examples: int | None = None
@@ -280,7 +280,7 @@ class Rehearsal:
                 f"the step has gradients of {len(samples[0])} examples, its batch holds {altered.rows}; use each batch "
                 "whole, once, and nothing beside it"
             )
-        found = Rows.of(samples)
+        found = GradientRows.of(samples)
         self._still = part.randomness.still()
         self.fault = self.fault or difference_of_autograd(named, samples, found)
         if not altered.alike and not self._still:
@@ -349,7 +349,7 @@ class Rehearsal:
         """Compare a step's gradients with those of the rehearsal, and keep what is wrong as `fault`."""
         if not self._passes:
             return
-        rows = Rows.of(samples)
+        rows = GradientRows.of(samples)
         for altered, other in self._passes:
             self.fault = self.fault or _difference(rows, other, altered, counted, clip_norm)
         if rows.norms.count_nonzero():  # gradients of zero show nothing
@@ -517,7 +517,7 @@ def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _difference(
-    rows: Rows, other: Rows, altered: Altered, counted: torch.Tensor | None, clip_norm: float
+    rows: GradientRows, other: GradientRows, altered: Altered, counted: torch.Tensor | None, clip_norm: float
 ) -> InvalidParameter | None:
     """Return what is wrong if the examples that stayed have other gradients."""
     counts = [True] * len(rows.norms) if counted is None else counted.tolist()

@@ -12,7 +12,7 @@ import torch
 
 from factorize.adapters.clipping import refuse_narrow
 from factorize.adapters.ranks.agreement import agree, require_distributed
-from factorize.adapters.ranks.placements import Layout, is_sharded, values_sum
+from factorize.adapters.ranks.placements import ShardLayout, is_sharded, values_sum
 from factorize.adapters.torch_engine import DeviceSource
 from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, source_of
@@ -122,9 +122,9 @@ class TorchNoiseGenerator(Secret):
             )
         self._whole, self._ranks = shard is None and mesh is None, mesh is not None or sharded
         if shard is not None:
-            self._layout = Layout.flat(core.checked_region(shard, size))
+            self._layout = ShardLayout.flat(core.checked_region(shard, size))
         else:
-            self._layout = Layout.of(parameters) if mesh is None else Layout.evenly(size, mesh)
+            self._layout = ShardLayout.of(parameters) if mesh is None else ShardLayout.evenly(size, mesh)
         region = self._layout.region
         source = source_of(held)
         streams = isinstance(source, Streamable)

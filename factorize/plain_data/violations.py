@@ -28,7 +28,7 @@ def violations(data: Any, error: ValidationError, of: Any) -> list[Violation]:
     return [Violation(place.pointer, _message(entry, place)) for place, entry in reported[:MAX_VIOLATIONS]]
 
 
-class Place(NamedTuple):
+class FaultPlace(NamedTuple):
     """Where something is wrong.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     annotation: Any
 
 
-def _place(location: tuple[int | str, ...], data: Any, of: Any) -> Place:
+def _place(location: tuple[int | str, ...], data: Any, of: Any) -> FaultPlace:
     """Follow a location through types and document; tags of unions, which pydantic puts there, are no fields."""
     owners, annotation, pointer, name = classes_in(of), of, "", ""
     for position, part in enumerate(location):
@@ -62,13 +62,13 @@ def _place(location: tuple[int | str, ...], data: Any, of: Any) -> Place:
         name = str(part)
         data = data[part] if known else data[part] if isinstance(data, list) and isinstance(part, int) else None
         if last:
-            return Place(pointer, name, owners, held[0].annotation if held else None)
+            return FaultPlace(pointer, name, owners, held[0].annotation if held else None)
         annotation = held[0].annotation if held else annotation
         owners = classes_in(annotation)
-    return Place(pointer, name, owners, annotation)
+    return FaultPlace(pointer, name, owners, annotation)
 
 
-def _said(place: Place, entry: Any, places: list[Place], entries: list[Any]) -> bool:
+def _said(place: FaultPlace, entry: Any, places: list[FaultPlace], entries: list[Any]) -> bool:
     """Return whether another branch of the same union says it better."""
     same = [other["type"] for at, other in zip(places, entries, strict=True) if at.pointer == place.pointer]
     if entry["type"] != "literal_error" and "literal_error" in same:
@@ -77,7 +77,7 @@ def _said(place: Place, entry: Any, places: list[Place], entries: list[Any]) -> 
     return entry["type"] == "list_type" and (below or len(same) > 1)
 
 
-def _message(entry: Any, place: Place) -> str:
+def _message(entry: Any, place: FaultPlace) -> str:
     kind, value = entry["type"], entry.get("input")
     message = entry["msg"].removeprefix("Value error, ")
     if kind == "value_error":
@@ -104,7 +104,7 @@ def _message(entry: Any, place: Place) -> str:
     return str(message)
 
 
-def _unknown(place: Place) -> str:
+def _unknown(place: FaultPlace) -> str:
     known = [name for owner in place.owners for name in fields_of(owner)]
     near = _nearest(place.name, known)
     description = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
@@ -113,15 +113,15 @@ def _unknown(place: Place) -> str:
     )
 
 
-def _taken(place: Place) -> str:
+def _taken(place: FaultPlace) -> str:
     return "; ".join(taken_by(owner) for owner in place.owners[:3]) or "the contract's fields are listed"
 
 
-def _kinds(place: Place) -> dict[str, type]:
+def _kinds(place: FaultPlace) -> dict[str, type]:
     return kinds_in(place.annotation) or {str(tag_of(owner)): owner for owner in place.owners if tag_of(owner)}
 
 
-def _no_object(given: Any, place: Place) -> str:
+def _no_object(given: Any, place: FaultPlace) -> str:
     kinds = _kinds(place)
     if not kinds:
         return f"write an object, {{...}}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import Recursion, X, delayed
+from factorize.structures.recursion import MatrixRecursion, X, delayed
 from factorize.structures.recursive import RecursiveMatrix
 
 
@@ -28,9 +28,9 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
         self.n = self.bands.shape[1]
 
     @cached_property
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """Each row is a sum over the last inputs."""
-        return Recursion(self.n, [{(X, d): delayed(band, d) for d, band in enumerate(self.bands)}])
+        return MatrixRecursion(self.n, [{(X, d): delayed(band, d) for d, band in enumerate(self.bands)}])
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Write each row's entries at their columns."""

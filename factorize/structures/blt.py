@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import check_parts
-from factorize.structures.recursion import Recursion, X
+from factorize.structures.recursion import MatrixRecursion, X
 from factorize.structures.recursive import ComputedToeplitz
 
 
@@ -38,11 +38,13 @@ class BltMatrix(ComputedToeplitz):
         self.n = n
 
     @cached_property
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """One state for each buffer: y_t = x_t + omega . s_t, s_{t+1} = theta s_t + x_t."""
         pairs = list(zip(self.theta.tolist(), self.omega.tolist(), strict=True))
         buffers = [{(s, 1): theta, (X, 0): 1.0} for s, (theta, _) in enumerate(pairs, 1)]
-        return Recursion(self.n, [{(X, 0): 1.0, **{(s, 1): omega for s, (_, omega) in enumerate(pairs, 1)}}, *buffers])
+        return MatrixRecursion(
+            self.n, [{(X, 0): 1.0, **{(s, 1): omega for s, (_, omega) in enumerate(pairs, 1)}}, *buffers]
+        )
 
     def bandwidth(self) -> int:
         """Known from the parameters: one or two diagonals where nothing is carried on, else n."""

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import Factor, Recursion, Statement, X
+from factorize.structures.recursion import Factor, MatrixRecursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
 
@@ -38,7 +38,7 @@ class BufferedMatrix(RecursiveMatrix):
         self.blocks = blocks if blocks.ndim == 4 else blocks.reshape(by_buffer if blocks.ndim == 2 else mixed)
 
     @cached_property
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """Each group of states moves on by its block, and takes in the input after it was read."""
         blocks, (m, states) = self.blocks, (self.inputs.shape[1], self.blocks.shape[3])
         first: Statement = {(X, 0): self.diagonal}
@@ -48,7 +48,7 @@ class BufferedMatrix(RecursiveMatrix):
             first[k + 1, 1] = _products(self.outputs[:, group * states : (group + 1) * states], blocks[:, group, :, a])
             before = {(group * states + b + 1, 1): blocks[:, group, a, b] for b in range(states)}
             moves.append({**before, (X, 0): self.inputs[:, k]})
-        return Recursion(self.n, [first, *moves])
+        return MatrixRecursion(self.n, [first, *moves])
 
     @property
     def structure(self) -> str:  # type: ignore[override]  # one class, two names in the contract

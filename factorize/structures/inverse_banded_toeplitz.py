@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import check_parts
-from factorize.structures.recursion import Recursion, toeplitz
+from factorize.structures.recursion import MatrixRecursion, toeplitz
 from factorize.structures.recursive import ComputedToeplitz
 from factorize.workloads.state_space import StateSpace
 
@@ -36,12 +36,12 @@ class InverseBandedToeplitz(ComputedToeplitz):
         self.n = n
 
     @cached_property
-    def inverse_recursion(self) -> Recursion:
+    def inverse_recursion(self) -> MatrixRecursion:
         """A sum over the last inputs, the oldest first."""
         return toeplitz(self.noising, self.n)
 
     @cached_property
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """Its inverse."""
         return self.inverse_recursion.inverse()
 

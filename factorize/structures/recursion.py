@@ -54,7 +54,7 @@ class Layout(NamedTuple):
         return np.array([bases + turn * (step - lags) % sizes, bases, bases + sizes])
 
 
-class Recursion:
+class MatrixRecursion:
     """A lower-triangular matrix by statements.
 
     Args:
@@ -70,7 +70,7 @@ class Recursion:
         self._factors = list({_name(factor): factor for factor in every}.values())
         self._constant = all(isinstance(factor, float) for factor in self._factors)
 
-    def inverse(self) -> Recursion:
+    def inverse(self) -> MatrixRecursion:
         """Return the recursion of the inverse: the first statement is solved for the input, and both change places."""
         first, places, solved = self.statements[0], {X: 0, 0: X}, Statement()
         for (state, lag), factor in first.items():
@@ -79,16 +79,16 @@ class Recursion:
             else:
                 solved[places.get(state, state), lag] = _ratio(factor, first[X, 0], sign=-1.0)
         others = [{(places.get(v, v), lag): f for (v, lag), f in terms.items()} for terms in self.statements[1:]]
-        return Recursion(self.n, [solved, *others])
+        return MatrixRecursion(self.n, [solved, *others])
 
-    def then(self, after: StateSpace) -> Recursion:
+    def then(self, after: StateSpace) -> MatrixRecursion:
         """Return the product `after` times this one, which is applied first."""
         made = len(self.statements)
         places = range(made + 1, made + 1 + after.feed.shape[1])
         added: list[Statement] = [{(0, 0): after.through, **{(u, 1): after.read[:, k] for k, u in enumerate(places)}}]
         for follow, feed in zip(after.follow.transpose(1, 2, 0), after.feed.T, strict=True):
             added.append({(0, 0): feed, **{(u, 1): follow[k] for k, u in enumerate(places) if follow[k].any()}})
-        return Recursion(self.n, [*self.statements, *added], made)
+        return MatrixRecursion(self.n, [*self.statements, *added], made)
 
     def products(self, block: np.ndarray) -> np.ndarray:
         """Return this matrix times each row of a block as a column, shape (r, n)."""
@@ -197,9 +197,9 @@ class Recursion:
         return Layout(rings, targets.T.copy(), np.cumsum([0, *map(len, readings), 0]), read.T.copy())
 
 
-def toeplitz(column: np.ndarray, n: int) -> Recursion:
+def toeplitz(column: np.ndarray, n: int) -> MatrixRecursion:
     """Return the n x n Toeplitz matrix with that first column, shape (bands,): sums with the oldest input first."""
-    return Recursion(n, [{(X, d): float(column[d]) for d in range(len(column) - 1, -1, -1)}])
+    return MatrixRecursion(n, [{(X, d): float(column[d]) for d in range(len(column) - 1, -1, -1)}])
 
 
 def delayed(values: np.ndarray, steps: int) -> Callable[[int, int], np.ndarray]:

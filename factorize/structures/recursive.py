@@ -9,7 +9,7 @@ import numpy as np
 
 from factorize.numbers.series import toeplitz_rows
 from factorize.structures.base import Matrix
-from factorize.structures.recursion import Recursion
+from factorize.structures.recursion import MatrixRecursion
 from factorize.workloads.state_space import StateSpace
 
 
@@ -18,11 +18,11 @@ class RecursiveMatrix(Matrix):
 
     @cached_property
     @abstractmethod
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """C."""
 
     @cached_property
-    def inverse_recursion(self) -> Recursion:
+    def inverse_recursion(self) -> MatrixRecursion:
         """C^-1."""
         return self.recursion.inverse()
 

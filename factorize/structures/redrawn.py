@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import check_parts
-from factorize.structures.recursion import Recursion, Statement, X
+from factorize.structures.recursion import MatrixRecursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
 
@@ -46,17 +46,17 @@ class RedrawnMatrix(RecursiveMatrix):
         self.lag, self.n = int(steps[0]), len(self.decay)
 
     @cached_property
-    def inverse_recursion(self) -> Recursion:
+    def inverse_recursion(self) -> MatrixRecursion:
         """The equations of K."""
         buffers, lags = range(self.decay.shape[1]), [(X, m * self.lag) for m in range(-(-self.n // self.lag))]
         first: Statement = dict(zip(lags, self.direct, strict=False))
         states: list[Statement] = [
             {(a + 1, 1): self.decay[:, a], **dict(zip(lags, self.input[:, :, a], strict=False))} for a in buffers
         ]
-        return Recursion(self.n, [first | {(a + 1, 1): self.output[:, a] for a in buffers}, *states])
+        return MatrixRecursion(self.n, [first | {(a + 1, 1): self.output[:, a] for a in buffers}, *states])
 
     @cached_property
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """K solved for its input, with earlier ones at hand."""
         return self.inverse_recursion.inverse()
 

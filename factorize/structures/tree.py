@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import Factor, Recursion, Statement, X
+from factorize.structures.recursion import Factor, MatrixRecursion, Statement, X
 from factorize.structures.recursive import RecursiveMatrix
 
 
@@ -56,7 +56,7 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         return out
 
     @cached_property
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """A state for each level, the sum over its last block: blocks of the trailing ones merge, as a counter's carry.
 
         Levels move on from the top, so that what merges is still that of the step before.
@@ -69,7 +69,7 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         for j in reversed(levels):
             merging, kept = _where(trailing, j, 1.0), _where(trailing, j, 0.0)
             moves.append({(state[j], 1): kept, (X, 0): merging, **{(state[k], 1): merging for k in range(j)}})
-        return Recursion(self.n, [first, *moves])
+        return MatrixRecursion(self.n, [first, *moves])
 
     def leading(self, steps: int) -> TreeMatrix:
         """The levels that its leaves reach."""

@@ -31,7 +31,7 @@ from factorize.structures.redrawn import RedrawnMatrix
 
 if TYPE_CHECKING:
     from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
-    from factorize.solvers.epochs.blocks import DualPoint, Ring
+    from factorize.solvers.epochs.blocks import BlockPoint, Ring
     from factorize.solvers.methods.search import End
 
 MOST_SIDE = 128
@@ -154,7 +154,7 @@ class RedrawnOptimum(NamedTuple):
     value: float
     steps: int
     finished: bool
-    optimum: End[DualPoint]
+    optimum: End[BlockPoint]
 
 
 def search(
@@ -193,7 +193,7 @@ def search(
     return _descend(loss, start, optimum, most, tolerance, report)
 
 
-def _inverse(ring: Ring, optimum: End[DualPoint]) -> np.ndarray:
+def _inverse(ring: Ring, optimum: End[BlockPoint]) -> np.ndarray:
     """Return C^-1 of the optimum, in the memory of C."""
     from scipy.linalg.lapack import dtrtri
 
@@ -245,7 +245,7 @@ def _start(
 def _descend(
     loss: RedrawnLoss,
     z: np.ndarray,
-    optimum: End[DualPoint],
+    optimum: End[BlockPoint],
     most: int,
     tolerance: float,
     report: Reporter,

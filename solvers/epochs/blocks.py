@@ -187,7 +187,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class DualPoint:
+class BlockPoint:
     """A dual point and what it proves.
 
     Attributes:
@@ -230,14 +230,14 @@ class Folded(Protocol):
         """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the classes, both of shape (b, k, k)."""
 
 
-def evaluate(ring: Folded, dual: Array, error: float) -> DualPoint:
+def evaluate(ring: Folded, dual: Array, error: float) -> BlockPoint:
     """Return a dual point with its bounds."""
     poles = ring.poles(dual, error)
     x, y = ring.gradient(dual, poles)
     norm, proven, second = steps.measure(dual, x, y, float(poles.weights.sum()))
     lower, proven = (norm / (1 + poles.delta)) ** 2, (1 + proven) * (1 + poles.delta) ** 4 - 1
     second = second if second >= 0 else math.inf  # X is not definite, or lost to rounding
-    return DualPoint(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
+    return BlockPoint(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
 
 
 def maximise(
@@ -251,7 +251,7 @@ def maximise(
     patience: int = _STALL,
     coarse: bool = False,
     most_steps: int = _MOST_STEPS,
-) -> End[DualPoint]:
+) -> End[BlockPoint]:
     """Raise the dual bound until the gap is below the tolerance.
 
     Args:
@@ -288,10 +288,10 @@ class _PowerSteps:
     def __init__(self, ring: Folded, error: float, *, proven: bool) -> None:
         self._ring, self._error, self._proven, self._mixer = ring, error, proven, Anderson()
 
-    def gap(self, at: DualPoint) -> float:
+    def gap(self, at: BlockPoint) -> float:
         return at.proven_gap if self._proven else at.gap
 
-    def step(self, at: DualPoint, _number: int) -> DualPoint:
+    def step(self, at: BlockPoint, _number: int) -> BlockPoint:
         """Extrapolate; take the plain power step where that is not allowed or loses ground."""
         wide = min(self.gap(at), 0.01)
         error = max(self._error, _COARSE * (wide if self._proven else math.sqrt(wide)))
@@ -309,7 +309,7 @@ class _PowerSteps:
         return evaluate(self._ring, _raised(_definite(weights, correlations), self._ring.least), error)
 
 
-def after_power_step(at: DualPoint) -> Array:
+def after_power_step(at: BlockPoint) -> Array:
     """Return W after a plain power step, shape (b, k, k); what it proves is not below what `at` does."""
     return _definite(*steps.power_step(at.dual, at.x))
 

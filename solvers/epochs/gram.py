@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from factorize.solvers.epochs.block_kernels import tiles
-from factorize.solvers.epochs.blocks import DualPoint, Ring
+from factorize.solvers.epochs.blocks import BlockPoint, Ring
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.threads import run
@@ -27,7 +27,7 @@ _SQUARE = 128  # rows of a block that is added to its transpose
 _FADED = 1e-19  # of the largest entry: below the rounding of the sum
 
 
-def whole_gram(ring: Ring, at: DualPoint) -> Array:
+def whole_gram(ring: Ring, at: BlockPoint) -> Array:
     """X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
     half, side = ring.chain.across.shape
     transfers, inverses = np.empty((2, half, at.poles.nodes.size, side, side))
@@ -52,7 +52,7 @@ def _mirrored(gram: Array, half: int) -> None:
             gram[rows, columns], gram[columns, rows] = total, total.T
 
 
-def _prepare(ring: Ring, at: DualPoint, groups: Sequence[int], transfers: Array, inverses: Array) -> None:
+def _prepare(ring: Ring, at: BlockPoint, groups: Sequence[int], transfers: Array, inverses: Array) -> None:
     """For groups of eight poles: V_m s_m and w (K^-1)_{m, m}, both of shape (b / 2, poles, 2 k, 2 k)."""
     chain, places = ring.chain, tiles(inverses.shape[2])[1]
     weights = chain.weights(at.dual)

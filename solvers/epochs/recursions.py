@@ -33,7 +33,7 @@ from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace
 
 if TYPE_CHECKING:
-    from factorize.solvers.epochs.blocks import DualPoint, Ring
+    from factorize.solvers.epochs.blocks import BlockPoint, Ring
     from factorize.solvers.epochs.ring import RecursionRing
     from factorize.solvers.methods.search import End
 
@@ -267,7 +267,7 @@ def ascend(
     *,
     beyond: float = math.inf,
     most_steps: int = _MOST_STEPS,
-) -> End[DualPoint]:
+) -> End[BlockPoint]:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding or `most_steps` allow.
 
     Args:

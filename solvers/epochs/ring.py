@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.epochs import ring_kernels as kernels
-from factorize.solvers.epochs.blocks import DualPoint
+from factorize.solvers.epochs.blocks import BlockPoint
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.lanes import WIDTH
 from factorize.solvers.methods.poles import Poles, zolotarev
@@ -219,7 +219,7 @@ class RecursionRing:
         x, y, _ = self._sweeps(inverse, poles, keep=False)
         return x, y
 
-    def whole_gram(self, at: DualPoint) -> Array:
+    def whole_gram(self, at: BlockPoint) -> Array:
         """X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
         n, k, b = self.size, self.epochs, self.classes
         inverse = np.asarray(np.linalg.inv(at.dual), dtype=np.float64)

@@ -153,7 +153,7 @@ def reciprocal(typing: Any, value: Any) -> Any:
 def _operation(symbol: Callable[[Any, Any], Any], name: str) -> None:
     """Add an operator of two vectors, one instruction: a function would have to be compiled and linked."""
 
-    class Operator(ConcreteTemplate):
+    class _Operator(ConcreteTemplate):
         key = symbol
         cases: ClassVar = [lanes(lanes, lanes), lanes(types.float64, lanes)]
 
@@ -163,7 +163,7 @@ def _operation(symbol: Callable[[Any, Any], Any], name: str) -> None:
             first = _spread(builder, first)
         return getattr(builder, name)(first, second, flags=("contract",))
 
-    infer_global(symbol)(Operator)
+    infer_global(symbol)(_Operator)
     lower_builtin(symbol, lanes, lanes)(generate)
     lower_builtin(symbol, types.float64, lanes)(generate)
 

@@ -39,7 +39,7 @@ def scaled(target: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Iterate:
+class AscentPoint:
     """Dual weights and the decomposition of T D.
 
     Attributes:
@@ -107,8 +107,8 @@ class Iterate:
 
 
 def maximise(
-    target: np.ndarray, tolerance: float, report: StepReport, *, start: End[Iterate] | None = None
-) -> End[Iterate]:
+    target: np.ndarray, tolerance: float, report: StepReport, *, start: End[AscentPoint] | None = None
+) -> End[AscentPoint]:
     """Maximise the dual bound until the gap is safely below the tolerance or rounding stops progress.
 
     Args:
@@ -120,20 +120,20 @@ def maximise(
     # without one, column norms of T: the weights that are exact where T is diagonal
     v, before = (np.linalg.norm(target, axis=0), 0) if start is None else (start.best.v, start.steps)
 
-    def at(v: np.ndarray, _error: float) -> Iterate:
+    def at(v: np.ndarray, _error: float) -> AscentPoint:
         return evaluate(target, v)
 
     enough = _SAFETY * tolerance
     return ascend(at, v, tolerance=tolerance, enough=enough, report=report, before=before, power_steps=_POWER_STEPS)
 
 
-def evaluate(target: np.ndarray, v: np.ndarray) -> Iterate:
+def evaluate(target: np.ndarray, v: np.ndarray) -> AscentPoint:
     """Decompose T diag(sqrt(v)) and scale v so that sum(v) is the nuclear norm."""
     v = np.maximum(v, _SMALLEST_WEIGHT * float(v.max()))
     s, q = right_singular(target * np.sqrt(v))
     factor = float(s.sum()) / float(v.sum())
     v, s = v * factor**2, s * factor
-    return Iterate(target, v, s, q, np.einsum("ia,a,ia->i", q, s, q))
+    return AscentPoint(target, v, s, q, np.einsum("ia,a,ia->i", q, s, q))
 
 
 def right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solvers.single.ascent import Iterate, singular
+from factorize.solvers.single.ascent import AscentPoint, singular
 
 _RANK = 1e-13  # of the largest singular value: below that one is as good as zero
 RIDGES = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
-def recover(at: Iterate, tolerance: float) -> tuple[np.ndarray, float]:
+def recover(at: AscentPoint, tolerance: float) -> tuple[np.ndarray, float]:
     """Return lower-triangular C with unit columns and C^T C near X, shape (n, n), and its loss.
 
     First X with its diagonal scaled to 1. Where T is singular, or nearly, X is too; then its diagonal is only lowered
@@ -57,7 +57,7 @@ def best_of(
     return best, lowest
 
 
-def _candidates(at: Iterate) -> Iterator[np.ndarray]:
+def _candidates(at: AscentPoint) -> Iterator[np.ndarray]:
     """Yield matrices whose Gram matrix is X, or X with more on its diagonal."""
     yield np.sqrt(at.s)[:, None] * at.q.T / np.sqrt(at.v)
     root = _root_of_rank(at)
@@ -72,7 +72,7 @@ def filled(root: np.ndarray, x: np.ndarray, top: np.ndarray | float, ridge: floa
     return np.vstack([root / np.sqrt(top), np.diag(np.sqrt(np.maximum(1 - x / top, 0.0) + ridge))])
 
 
-def _root_of_rank(at: Iterate) -> np.ndarray:
+def _root_of_rank(at: AscentPoint) -> np.ndarray:
     """Return a root of X without what rounding makes of singular values of zero, shape (rank, n).
 
     Its rows are u^T T / sqrt(s), u a left singular vector of T D, so that no weight near zero divides.

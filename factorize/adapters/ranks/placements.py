@@ -128,7 +128,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """How the flattened parameters lie on the ranks.
 
     Attributes:
@@ -140,7 +140,7 @@ class Layout:
     region: Region
 
     @classmethod
-    def of(cls, tensors: Iterable[torch.Tensor]) -> Layout:
+    def of(cls, tensors: Iterable[torch.Tensor]) -> ShardLayout:
         """Return how tensors lie.
 
         Raises:
@@ -149,19 +149,19 @@ class Layout:
         return cls.join([Placed.of(tensor) for tensor in tensors])
 
     @classmethod
-    def evenly(cls, size: int, mesh: Any) -> Layout:
+    def evenly(cls, size: int, mesh: Any) -> ShardLayout:
         """Return the layout in which replicas of all parameters share the work, each its part of the vector."""
         from torch.distributed.tensor import Shard
 
         return cls.join([Placed.on((size,), mesh, (Shard(0),), None)])
 
     @classmethod
-    def flat(cls, region: Region) -> Layout:
+    def flat(cls, region: Region) -> ShardLayout:
         """Return the layout of some entries in one flat tensor, here alone."""
         return cls((Placed((region.size,), (range(region.size),)),), region)
 
     @classmethod
-    def join(cls, parts: Sequence[Placed]) -> Layout:
+    def join(cls, parts: Sequence[Placed]) -> ShardLayout:
         """Put them one after another."""
         regions, offset = [], 0
         for part in parts:

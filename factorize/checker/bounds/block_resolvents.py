@@ -70,7 +70,7 @@ _ERRORS = 64 * 2.0**-53
 _SAFE = 1e-120  # and its inverse: what products of a few numbers may reach without leaving the range of doubles
 
 
-class Chain(NamedTuple):
+class BlockChain(NamedTuple):
     """W A, each number rounded at most once.
 
     Attributes:
@@ -215,7 +215,7 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
     return [*terms, terms[-1] * _TAIL]
 
 
-def chain_of(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Chain | None:
+def chain_of(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> BlockChain | None:
     """Return W A as a chain, or None where it is none; weights of the rows are evidence for the largest error."""
     program = program_of(spec["workload"])
     steps = None if program is None else program.steps(spec["workload"]["n"])
@@ -229,4 +229,4 @@ def chain_of(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Chain |
             return None
         follow[:: weighing.tau] = 0.0
     rows = row_weights(weighing, dual)
-    return None if rows is None else Chain(follow, feed, *rows)
+    return None if rows is None else BlockChain(follow, feed, *rows)

@@ -43,7 +43,7 @@ _PI_ABOVE = Fraction(314159265358979323846264338328, 10**29)
 _RATIO = Fraction(7071067811865475, 10**16)  # below 2^(-1/2), the ratio of e^-u from node to node
 
 
-class Recursion(NamedTuple):
+class DeterminantRecursion(NamedTuple):
     """What a determinant is computed from: after the number of states, arguments of `determinant_kernels`."""
 
     states: int
@@ -81,7 +81,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     outputs, other = _normalized(weights)
     states = max((target for target, _ in program.statements), default=X) + 1
     # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
-    norm = max(_norm(Recursion(states, inputs, outputs, *program.arrays(), program.output)), Fraction(0))
+    norm = max(_norm(DeterminantRecursion(states, inputs, outputs, *program.arrays(), program.output)), Fraction(0))
     return norm**2 * scale * other / (sum_above(columns) * divisor)
 
 
@@ -93,7 +93,7 @@ def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
 
 
 @ctx.workprec(_PLACES)  # in both threads
-def _norm(recursion: Recursion) -> Fraction:
+def _norm(recursion: DeterminantRecursion) -> Fraction:
     """A number not above the nuclear norm."""
     from factorize.checker.bounds import determinant_kernels
 
@@ -112,7 +112,7 @@ def _norm(recursion: Recursion) -> Fraction:
     return total * _LN2_BELOW / (2 * _PI_ABOVE * (1 + _ALIASING))
 
 
-def pivots(recursion: Recursion) -> tuple[float, float, int]:
+def pivots(recursion: DeterminantRecursion) -> tuple[float, float, int]:
     """The product of the squared diagonal entries of G, off by n 2^-50, as `determinant` writes one; 0 if one may be 0.
 
     A diagonal entry is what one input adds to the output of its own step, so all steps are run at once.

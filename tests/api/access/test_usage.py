@@ -12,7 +12,7 @@ from factorize.api.access import holdings as module
 from factorize.api.access.caller import Caller, KeyQuotas, QuotaExhausted, Scope
 from factorize.api.access.holdings import Holdings
 from factorize.api.jobs.database import LISTED, REVOKED, results, writing
-from factorize.api.jobs.job import Job, JobOrder
+from factorize.api.jobs.job import JobOrder, SolveJob
 from factorize.api.jobs.ledger import Ledger
 from factorize.errors import TooLarge
 
@@ -31,7 +31,7 @@ class Desk:
         self.ledger = ledger
         self.holdings = Holdings(ledger.engine, lambda: self.now)
 
-    def submit(self, who: Caller, number: int, core_seconds: float = 1.0) -> Job:
+    def submit(self, who: Caller, number: int, core_seconds: float = 1.0) -> SolveJob:
         order = JobOrder(f"{number:064x}", "{}", "prefix", 100, 60.0, caller=who.owner)
         within = lambda connection, job, claimed: self.holdings.enter(who, core_seconds, connection, job, claimed)  # noqa: E731
         return self.ledger.claim(order, within=within)[0]

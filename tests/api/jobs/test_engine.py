@@ -29,7 +29,7 @@ from toy_solver import RESULT
 from factorize.api.jobs import dask_cluster, solving
 from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import Job, JobOrder, has_ended, has_fallen, new_owner
+from factorize.api.jobs.job import JobOrder, SolveJob, has_ended, has_fallen, new_owner
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
@@ -113,8 +113,8 @@ class Place:
         job = self.ledger.get(spec_digest)
         return "none" if job is None else job.state
 
-    def ended(self, spec_digest: str) -> Job:
-        def finished() -> Job | None:
+    def ended(self, spec_digest: str) -> SolveJob:
+        def finished() -> SolveJob | None:
             job = self.ledger.get(spec_digest)
             return job if job is not None and job.finished else None
 
@@ -258,14 +258,14 @@ def test_callers_take_turns_on_the_workers(place):
     assert [int(name, 16) for name, _ in place.starts()] == [0, 1, 3, 2]
 
 
-async def collect(engine: JobEngine, spec_digest: str, after_seq: int = 0) -> list[Job]:
+async def collect(engine: JobEngine, spec_digest: str, after_seq: int = 0) -> list[SolveJob]:
     return [job async for job in engine.changes(spec_digest, after_seq) if job is not None]
 
 
 def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
     engine = place.engine()
 
-    async def scenario() -> list[Job]:
+    async def scenario() -> list[SolveJob]:
         await asyncio.to_thread(engine.submit, order(progress=5, every=0.3))
         return await collect(engine, digest(0))
 
@@ -403,7 +403,7 @@ def test_a_solve_whose_end_was_not_heard_is_tried_again_and_not_counted_against_
     unheard = ["ended"]
     real = JobEngine._heard
 
-    def heard(self: JobEngine, job: Job, kind: str, event: dict[str, Any]) -> None:
+    def heard(self: JobEngine, job: SolveJob, kind: str, event: dict[str, Any]) -> None:
         if kind in unheard:
             unheard.remove(kind)
         else:
@@ -434,7 +434,7 @@ def test_a_job_of_another_engine_can_be_followed_and_cancelled(place):
     first.submit(order(gate="never"))
     pid = wait_for(place.starts)[0][1]
 
-    async def scenario() -> list[Job]:
+    async def scenario() -> list[SolveJob]:
         listener = asyncio.create_task(collect(second, digest(0)))
         await asyncio.to_thread(second.cancel, digest(0))
         return await asyncio.wait_for(listener, 60)

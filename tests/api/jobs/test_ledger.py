@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.api.jobs import database
-from factorize.api.jobs.job import STATES, TERMINAL, Job, JobOrder
+from factorize.api.jobs.job import STATES, TERMINAL, JobOrder, SolveJob
 from factorize.api.jobs.ledger import Ledger, read_cursor
 from factorize.errors import InvalidParameter, StoreUnavailable
 
@@ -41,7 +41,7 @@ def sqlite_ledger(tmp_path: Path):
         yield opened
 
 
-def claim(ledger: Ledger, spec_digest: str = A, **options: object) -> Job:
+def claim(ledger: Ledger, spec_digest: str = A, **options: object) -> SolveJob:
     job, mine = ledger.claim(order(spec_digest), **options)  # type: ignore[arg-type]  # passed on as given
     assert mine
     return job
@@ -84,7 +84,7 @@ def test_only_a_claim_leaves_a_terminal_state(ledger, terminal):
     assert ledger.get(A) == before
 
 
-def begun_anew(ledger: Ledger, job: Job, way: str) -> Job:
+def begun_anew(ledger: Ledger, job: SolveJob, way: str) -> SolveJob:
     if way == "adopted":
         again = ledger.adopt(job, "new")
     elif way == "dead":
@@ -269,7 +269,7 @@ def test_a_kill_at_any_moment_leaves_a_ledger_that_opens_and_counts(database_url
         assert set(ledger.counts()) == set(STATES)
 
 
-def asked(ledger: Ledger, caller: str, number: int) -> Job:
+def asked(ledger: Ledger, caller: str, number: int) -> SolveJob:
     spec_digest = f"{number:064x}"
     job, mine = ledger.claim(replace(order(spec_digest), caller=caller))
     assert mine

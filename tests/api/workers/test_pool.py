@@ -17,7 +17,7 @@ from specs import document_of
 
 from factorize.api.workers import pool as pool_module
 from factorize.api.workers.ending import Ending, WorkerEnded
-from factorize.api.workers.pool import Place, Pool
+from factorize.api.workers.pool import Pool, SolvePlace
 from factorize.storage.store import open_store
 
 TOYS = ("toy_worker", "toy_worker")
@@ -37,10 +37,10 @@ class Gates:
         self.began: list[str] = []
         self._open: dict[str, threading.Event] = {}
 
-    def call(self, name: str) -> Callable[[Place, Callable[[], bool]], str]:
+    def call(self, name: str) -> Callable[[SolvePlace, Callable[[], bool]], str]:
         gate = self._open[name] = threading.Event()
 
-        def wait(_place: Place, cancelled: Callable[[], bool]) -> str:
+        def wait(_place: SolvePlace, cancelled: Callable[[], bool]) -> str:
             self.began.append(name)
             while not gate.wait(0.01) and not cancelled():
                 pass
@@ -80,7 +80,7 @@ def test_what_waits_can_be_cancelled_and_what_runs_is_told(pool: Pool) -> None:
 def test_a_place_that_is_given_back_early_is_another_call_s(pool: Pool) -> None:
     held = threading.Event()
 
-    def early(place: Place, _cancelled: Callable[[], bool]) -> str:
+    def early(place: SolvePlace, _cancelled: Callable[[], bool]) -> str:
         place.release()
         place.release()
         held.wait(600)
@@ -120,7 +120,7 @@ def test_its_end_kills_what_runs_and_keeps_the_rest_from_running() -> None:
     pool = Pool(1000, 1, TOYS)
     asked = threading.Event()
 
-    def sleep(place: Place, _cancelled: Callable[[], bool]) -> Any:
+    def sleep(place: SolvePlace, _cancelled: Callable[[], bool]) -> Any:
         asked.set()
         return place.pair.solver.ask("do", {"do": "sleep"})
 

@@ -15,8 +15,8 @@ from handmade import Handmade
 from specs import solved
 
 from factorize.accounting import BinsCalibration, BinsLaw, bin_gram, calibrate_bins
-from factorize.accounting.claim import Claim
-from factorize.accounting.claim_search import Search
+from factorize.accounting.claim import NoiseClaim
+from factorize.accounting.claim_search import ClaimSearch
 from factorize.accounting.star_estimate import StarEstimate, log_single_bin
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration, check_claim
 from factorize.checker.strategy import Strategy
@@ -38,7 +38,7 @@ def factors_of(strategy: Matrix) -> Handmade:
 
 def searched(strategy: Matrix, bins: int, epsilon: float, delta: float, **options: Any) -> Any:
     target = PrivacyTarget(epsilon=epsilon, delta=delta)
-    return Search(BinsLaw(bin_gram(strategy, bins)), target, **options).claim(factors_of(strategy))
+    return ClaimSearch(BinsLaw(bin_gram(strategy, bins)), target, **options).claim(factors_of(strategy))
 
 
 ROOTS, WEAK = inverse_roots(6, 64), ToeplitzMatrix(0.5 ** np.arange(256.0), 256)
@@ -56,7 +56,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Matrix, Any]:
     return strategy, searched(strategy, bins, epsilon, delta, clip_norm=0.5)
 
 
-def checked(claim: Claim, strategy: Matrix) -> CalibrationReport:
+def checked(claim: NoiseClaim, strategy: Matrix) -> CalibrationReport:
     return claim.tested(factors_of(strategy))
 
 

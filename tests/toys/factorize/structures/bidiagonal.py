@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import Recursion, X
+from factorize.structures.recursion import MatrixRecursion, X
 from factorize.structures.recursive import RecursiveMatrix
 
 
@@ -35,9 +35,9 @@ class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):
         return cls(parts["diagonal"], parts["below"])
 
     @cached_property
-    def recursion(self) -> Recursion:
+    def recursion(self) -> MatrixRecursion:
         """Each entry of C x is a sum over two inputs."""
-        return Recursion(self.n, [{(X, 0): self._diagonal, (X, 1): self._below}])
+        return MatrixRecursion(self.n, [{(X, 0): self._diagonal, (X, 1): self._below}])
 
     def leading(self, steps: int) -> BidiagonalMatrix:
         """The starts of both diagonals."""

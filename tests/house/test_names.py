@@ -1,0 +1,86 @@
+"""Names say what things are: a class has its name alone, what acts has a verb, and numbers of exceptions only fall."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+
+from house import PACKAGES, ROOT, files
+from test_architecture import tree_of
+
+PARTICIPLE = re.compile(
+    r"(ed|told|kept|found|made|held|begun|shown|drawn|taken|given|sent|lost|said|known|written|chosen)$"
+)
+NO_PARTICIPLES = {"need", "feed", "seed", "embed", "speed", "proceed", "exceed", "red", "shed", "reed", "weed", "fed"}
+ACTING = {"correlated_noise", "raised_sigma_of_sums", "squared_sensitivity", "squared_limit"}
+"""Public names, and nouns, that begin with a participle and act."""
+MAX_LATE_IMPORTS = 238
+"""Imports of our own modules inside functions: each spares a library, or a circle. Lower it with every one that goes."""
+
+
+@cache
+def places() -> list[tuple[str, ast.AST]]:
+    """Return the classes, functions and subscripts of the packages, with their files."""
+    paths = [path for package in PACKAGES for path in files(package)]
+    return [
+        (str(path.relative_to(ROOT)), node)
+        for path in paths
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Subscript))
+    ]
+
+
+def acts(function: ast.AST) -> bool:
+    """Whether a function does more than return an expression."""
+    return any(
+        isinstance(node, (ast.With, ast.AsyncWith))
+        or (isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)))
+        for node in ast.walk(function)
+    )
+
+
+def test_a_class_has_its_name_alone() -> None:
+    names = Counter(node.name for _, node in places() if isinstance(node, ast.ClassDef) and node.name[0] != "_")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_what_acts_has_a_verb() -> None:
+    found = set()
+    for file, node in places():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.name.strip("_").split("_")[0]
+            is_property = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if PARTICIPLE.search(first) and first not in NO_PARTICIPLES and not is_property and acts(node):
+                found.add((file, node.name))
+    assert {name for _, name in found} == ACTING, found
+
+
+def test_manifests_are_read_by_their_type() -> None:
+    """Strings are keys of manifests in the format and the checker, and where a store adds the proof of a file."""
+    read = {
+        (file, ast.unparse(node))
+        for file, node in places()
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.slice.value, str)
+        and "manifest" in (getattr(node.value, "id", ""), getattr(node.value, "attr", ""))
+        and not file.startswith(("factorize/format/", "factorize/checker/"))
+    }
+    assert read == {
+        ("api/commands/batch_report.py", "manifest['files']"),
+        ("factorize/factor_file.py", "expanded.manifest['matrices']"),
+        ("factorize/factorization.py", "self.manifest['matrices']"),
+    }
+
+
+def test_our_modules_are_imported_at_the_top() -> None:
+    late = [
+        (file, inner.lineno)
+        for file, node in places()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.ImportFrom) and (inner.module or "").split(".")[0] == "factorize"
+    ]
+    assert len(late) <= MAX_LATE_IMPORTS
