@@ -25,12 +25,16 @@ from factorize.api.questions.optimizer import JobInWords
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import check_target, label_of, write_whole
+from factorize.client import load
+from factorize.client.cache import FactorCache, default_folder
 from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
+from factorize.mechanisms import DenseNoise
 from factorize.plain_data.words import document_of_words
 from factorize.solution import ProgressCallback
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec, notes_of_choice, parse_spec
+from factorize.storage.store import open_store
 
 LARGEST_REMEMBERED = 1 << 28
 """Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
@@ -170,14 +174,11 @@ def solve(
     with extras_named("a solve"), display(label_of(canonical), visible=is_visible(progress)) as shown:
         report = progress if callable(progress) else shown.report
         if service is not None:
-            from factorize.client import load
-
             factors = load(canonical, url=service, progress=lambda event: show_event(shown, event))
             own = [part for part in canonical.user_matrices().values() if part.bound]
             factorization = factors.opened(matrices={str(part.sha256): part.array for part in own})
         elif store is not None:  # as `factorize solve` does
             from factorize.api.local import obtain
-            from factorize.storage.store import open_store
 
             kept = open_store(str(store), create=True)
             factorization = kept.load(obtain(canonical, kept, progress=report)["digest"])
@@ -218,9 +219,6 @@ def certify(strategy: np.ndarray, spec: Asked = "prefix", /, **words: Unpack[Spe
 
 def _warn(spec: Spec, chosen: Spec) -> None:
     """Warn of dense noise where `auto` has named it, and where C is optimised for another workload."""
-    from factorize.mechanisms import DenseNoise
-    from factorize.spec import notes_of_choice
-
     for note in notes_of_choice(spec, chosen, "`factorize.recommend(..., memory=4)`"):
         warnings.warn(note, DenseNoise if chosen.mechanism.kind == "dense" else UserWarning, stacklevel=3)
 
@@ -375,7 +373,6 @@ def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
 
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
     """Look into the cache, else solve here and remember it."""
-    from factorize.client.cache import FactorCache
     from factorize.factor_file import load
     from factorize.solvers import choose
     from factorize.solvers import solve as solve_here
@@ -390,8 +387,6 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
 
 def remember(factorization: Factorization) -> Factorization:
     """Return a result that the cache has from now on, if it is not too large; a warning says where that fails."""
-    from factorize.client.cache import FactorCache, default_folder
-
     size = sum(array.nbytes for array in factorization.tensors().values())
     if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
         try:

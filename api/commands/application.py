@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from factorize import __version__
 from factorize.api.commands.administration import jobs, keys
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate, predict, profile
@@ -50,8 +51,6 @@ app = Commands(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from factorize import __version__
-
         typer.echo(f"{NAME} {__version__}")
         raise typer.Exit
 

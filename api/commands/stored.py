@@ -41,6 +41,7 @@ from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
 from factorize.format.labels import describe_part
 from factorize.signatures import check_signature
+from factorize.signatures import sign as signed
 
 if TYPE_CHECKING:
     from factorize.format.manifest import Manifest
@@ -194,8 +195,6 @@ def sign(
     store: str | None = None,
 ) -> Shown:
     """Sign a factor file or a receipt with a key of yours: a bundle of OpenSSF Model Signing, made offline."""
-    from factorize.signatures import sign as signed
-
     if to is None and is_name(target):
         raise InvalidParameter("a stored result has no file beside which its signature goes; give --to", field="to")
     with file_of(target, store) as path:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from factorize.accounting.schemes import SCHEMES
 from factorize.api.questions.comparison import (
     CompareRequest,
     Report,
@@ -69,8 +70,6 @@ def request_of(job: Job) -> CompareRequest:
 
 def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the advice that follows from a table; see `advise`."""
-    from factorize.accounting.schemes import SCHEMES
-
     chosen = table["recommendation"]
     if chosen is None:
         message = f"no mechanism keeps {job.memory[-1]} vectors or fewer; allow more memory"

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
-from factorize.accounting.schemes import SAMPLINGS
+from factorize.accounting.sampling_scheme import SamplingOptions
+from factorize.accounting.schemes import SAMPLINGS, SCHEMES
+from factorize.api.questions.step_pace import step_pace
+from factorize.client.service import Service
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
+from factorize.privacy import PrivacyTarget
 from factorize.spec import Spec
 
 if TYPE_CHECKING:
@@ -121,7 +125,6 @@ def comparison(
         FactorizeError: from `solvers.compare`, or of the service.
     """
     if service is not None:
-        from factorize.client.service import Service
 
         def hear(event: Event) -> None:
             if event.kind == "progress":
@@ -130,8 +133,6 @@ def comparison(
         answering = Service(service)
         answering.send_matrices(request.spec)
         return answering.compare(request.document() | {"spec": request.spec.document()}, progress=hear)
-    from factorize.accounting.sampling_scheme import SamplingOptions
-    from factorize.privacy import PrivacyTarget
     from factorize.solvers.comparing.compare import compare
 
     privacy = None if request.epsilon is None else PrivacyTarget(epsilon=request.epsilon, delta=request.delta)
@@ -160,9 +161,6 @@ def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, Any]:
         table: as plain data.
         parameters: of the model, or None.
     """
-    from factorize.accounting.schemes import SCHEMES
-    from factorize.api.questions.step_pace import step_pace
-
     steps = table["spec"]["workload"].get("n")
     pace = None if parameters is None else step_pace()
     known = steps if isinstance(steps, int) else None

@@ -23,11 +23,17 @@ from pydantic import TypeAdapter
 from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
 from factorize.accounting.calibration_request import answer as calibration
 from factorize.api.access.caller import Caller, Scope
+from factorize.api.proof import write_draft
 from factorize.api.questions import training_job
+from factorize.api.questions.advice import advice_of, request_of
 from factorize.api.questions.comparison import CompareRequest, Report, comparison, read_request
 from factorize.encoding import DIGEST, check_digest
 from factorize.errors import StoreUnavailable
 from factorize.plain_data import Frozen, read_union
+from factorize.predict import AnyQuestion, ask
+from factorize.spec import parse_spec
+from factorize.storage.medium.files import Files
+from factorize.storage.store import open_store
 
 if TYPE_CHECKING:
     from factorize.api.service import SolverService
@@ -113,8 +119,6 @@ class _Predict(QuestionKind):
     remedy = "ask for less, or ask `factorize predict`, which has no limit"
 
     def complete(self, schemas: Document, reference: str) -> None:
-        from factorize.predict import AnyQuestion
-
         kinds = TypeAdapter(AnyQuestion).json_schema(ref_template=reference)
         schemas |= {**kinds.pop("$defs", {}), "Question": kinds}
         digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}
@@ -123,7 +127,6 @@ class _Predict(QuestionKind):
 
     def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
         from factorize.api.service import AboveCapacity
-        from factorize.predict import AnyQuestion
 
         request = read_union(document, PredictionRequest)
         question, name = request.question, request.factorization
@@ -142,8 +145,6 @@ class _Predict(QuestionKind):
         return {"request": question, "digest": about.digest}, _PREDICTION_MB + (size >> 20)
 
     def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        from factorize.predict import ask
-
         about = store().load(request["digest"]) if request["digest"] else None
         return ask(request["request"], about).document()
 
@@ -199,8 +200,6 @@ class _Recommend(QuestionKind):
         return seconds
 
     def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        from factorize.api.questions.advice import advice_of, request_of
-
         job = training_job.read_job(request["request"], self.body)
         table = comparison(request_of(job), None, _report(tell), fitting=True)
         return {**advice_of(job, table), "table": table}
@@ -267,8 +266,6 @@ def solve(request: Document, tell: Tell) -> None:
         FactorizeError: there is no file.
     """
     from factorize import solvers
-    from factorize.api.proof import write_draft
-    from factorize.spec import parse_spec
 
     spec = _store(request["store"]).matrices.bind(parse_spec(request["spec"]))
     draft = solvers.search(spec, progress=lambda step: tell(**vars(step)))
@@ -296,8 +293,6 @@ QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED.item
 
 
 def _write(write: Callable[[Path], None], path: str) -> None:
-    from factorize.storage.medium.files import Files
-
     try:
         Files().produce(Path(path), write)
     except OSError as error:
@@ -306,6 +301,4 @@ def _write(write: Callable[[Path], None], path: str) -> None:
 
 @cache
 def _store(url: str) -> Store:
-    from factorize.storage.store import open_store
-
     return open_store(url, create=False)

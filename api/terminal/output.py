@@ -34,6 +34,7 @@ from factorize.errors import (
     SolveFailed,
     StoreUnavailable,
 )
+from factorize.format.labels import describe_spec
 
 if TYPE_CHECKING:
     from factorize.format.manifest import Manifest
@@ -310,8 +311,6 @@ def _bound(bound: Mapping[str, Any] | None) -> str:
 
 def describe_manifest(manifest: Manifest) -> str:
     """Return a result in text."""
-    from factorize.format.labels import describe_spec
-
     head = [
         f"spec          {describe_spec(manifest.spec)}",
         f"spec digest   {manifest.spec_digest}",

@@ -21,6 +21,7 @@ import typer.core
 import typer.main
 
 from factorize.api.terminal.sources import is_name
+from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ class SpecCommand(typer.core.TyperCommand):
         empty = next((name for name, value in taken.items() if value is None), None)
         if empty is not None:
             raise InvalidParameter(f"--{empty} needs a value", field=empty)
-        from factorize.encoding import canonical_json
         from factorize.plain_data.words import document_of_words
 
         said = document_of_words(_class_at(self.words), taken)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
+from factorize.privacy_question import question_of
 
 if TYPE_CHECKING:
     from factorize.privacy_question import Question
@@ -56,8 +57,6 @@ class CalibrationRequest(Frozen):
     @property
     def question(self) -> Question:
         """What the numbers ask; raises InvalidParameter for nothing, or two things."""
-        from factorize.privacy_question import question_of
-
         return question_of(**{name: getattr(self, name) for name in _ASKED})
 
 

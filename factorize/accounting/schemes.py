@@ -14,6 +14,7 @@ from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
 from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
+from factorize.first_steps import first_steps
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.numbers.scalars import finite_real, multiplier_of
@@ -231,8 +232,6 @@ def calibrate_sampling(
     """
     scheme, settings = scheme_of(sampling), SamplingOptions(**options)
     if steps is not None:
-        from factorize.first_steps import first_steps
-
         whole = certified(factorization).opened()
         if isinstance(scheme, BinsScheme) and settings.bins is None:
             from factorize.accounting.bins_calibration import bins_of

@@ -89,7 +89,7 @@ def clipped_sums(
         Shapes (*shape), on the devices of the samples; on the CPU for a device without float64.
     """
     factors = _factors(samples, clip_norm, counted)
-    return [_weighted(sample, factors.to(_home(sample.device))) for sample in samples]
+    return [_weigh(sample, factors.to(_home(sample.device))) for sample in samples]
 
 
 def clipped_moments(
@@ -98,7 +98,7 @@ def clipped_moments(
     """Return the sums of clipped gradients, and those of the squares of their entries; see `clipped_sums`."""
     factors = _factors(samples, clip_norm, counted)
     placed = [(sample, factors.to(_home(sample.device))) for sample in samples]
-    return [_weighted(*pair) for pair in placed], [_weighted(s, f, squared=True) for s, f in placed]
+    return [_weigh(*pair) for pair in placed], [_weigh(s, f, squared=True) for s, f in placed]
 
 
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
@@ -167,7 +167,7 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _weighted(sample: torch.Tensor, factors: torch.Tensor, *, squared: bool = False) -> torch.Tensor:
+def _weigh(sample: torch.Tensor, factors: torch.Tensor, *, squared: bool = False) -> torch.Tensor:
     """Return the sum of factor * gradient, or of its squares.
 
     By products in float64, which torch never makes in TF32 or bfloat16.

@@ -13,14 +13,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from factorize.accounting import calibrate_sampling
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import JointMoments, calibrate_moments
 from factorize.adapters.statement import LossCheck, PrivacyStatement
 from factorize.auditor import ParticipationAuditor, numbered_users
+from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_zero_out
+from factorize.spec import parse_spec
 from factorize.training.bin_draws import capacity_for, derived_key
 from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
@@ -158,12 +161,8 @@ class FactorSource:
             return self.spec
         spec = self._asked(steps, participation, amplified) if self.automatic else self.spec
         if self.solve is not None:
-            from factorize.spec import parse_spec
-
             factors = self.solve(parse_spec(spec))
         else:
-            from factorize.client import load
-
             factors = load(spec, url=self.url, store=self.store)
         if self.automatic and self.memory is None:
             warn_of_dense(factors, "memory=4, say,")
@@ -354,8 +353,6 @@ class TrainingJob:
         left = math.nextafter(delta - extra, 0.0)  # so that both together are delta at most
         calibration: Any = self.calibration
         if calibration is None:
-            from factorize.accounting import calibrate_sampling
-
             target = PrivacyTarget(epsilon=epsilon, delta=left)
             calibration = calibrate_sampling(factors, target, sampling=sampling, bins=bins, **self._scale)
         order.check_calibration(calibration, factors.steps)

@@ -15,7 +15,7 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import check_roundings, clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.ranks.placements import is_sharded
-from factorize.adapters.rehearsal import Rehearsal, Rows, difference_of_autograd
+from factorize.adapters.rehearsal import GradientRows, Rehearsal, difference_of_autograd
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
 from factorize.client.single_use import Secret
@@ -227,7 +227,10 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         counted = self._unpadded(len(samples[0]))
         if self.rehearsal is not None:
             self.rehearsal.compare(samples, counted, self.max_grad_norm)
-        elif self._fresh and (fault := difference_of_autograd(self._named, samples, Rows.of(samples))) is not None:
+        elif (
+            self._fresh
+            and (fault := difference_of_autograd(self._named, samples, GradientRows.of(samples))) is not None
+        ):
             raise fault
         self._fresh = False
         return counted

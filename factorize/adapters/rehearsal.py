@@ -557,7 +557,7 @@ def _difference(
 
 
 def difference_of_autograd(
-    named: Sequence[tuple[str, Any]], samples: Sequence[torch.Tensor], rows: Rows
+    named: Sequence[tuple[str, Any]], samples: Sequence[torch.Tensor], rows: GradientRows
 ) -> InvalidParameter | None:
     """Return what is wrong if the gradients of examples do not add up to plain autograd's gradient of the batch.
 

@@ -90,7 +90,7 @@ def rate_for(
     certified, sigma = factors.manifest.get("certificate"), noise.sigma_of_means
     if optimizer not in STUDIED or certified is None or sigma is None:
         return None
-    workload = factors.manifest["spec"]["workload"]
+    workload = factors.manifest.spec["workload"]
     if not isinstance(workload.get("n"), int):  # without end, or a matrix of one's own
         return None
     unit, averaged = sigma / noise.clip_norm, 1 - workload.get("momentum", 0.0)

@@ -10,6 +10,7 @@ from factorize.client.noise_source import source_of
 from factorize.format.factors import CertifiedFactors
 from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 from factorize.numbers.scalars import whole_number
+from factorize.spec import parse_spec
 
 LOOSE_STATES = 4e-3
 """Tolerance of a streaming optimum over several epochs, as comparisons take it: its last steps gain less."""
@@ -52,8 +53,6 @@ def spec_within(
     Raises:
         InvalidParameter: a memory below 0.
     """
-    from factorize.spec import parse_spec
-
     whole_number("memory", memory, low=0, remedy="give the vectors that may be kept")
     base: dict[str, Any] = {"workload": dict(workload), "participation": dict(participation)}
     spec = parse_spec(base)

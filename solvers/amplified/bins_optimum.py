@@ -259,9 +259,7 @@ class _Search:
     def _at(self, column: Array, seed: int, forms: Array | None, samples: int) -> Amplified:
         gram = gram_of_column(np.pad(np.abs(column), (0, self.family.n - len(column))), self.bins)
         tolerance = _QUICK_CLOSE if self.quick else None
-        return amplify(
-            gram, self.family.n, self.sampling, seed=seed, forms=forms, samples=samples, tolerance=tolerance
-        )
+        return amplify(gram, self.family.n, self.sampling, seed=seed, forms=forms, samples=samples, tolerance=tolerance)
 
     def _descend(self, start: Array, forms: Array) -> Array:
         from scipy.optimize import minimize

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme
 from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BinsScheme, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
@@ -222,8 +223,6 @@ def _epochs(spec: Spec) -> int:
 
 def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """Return what no matrix beats at the privacy, by scheme: known under balls in bins and fixed epochs."""
-    from factorize.accounting.bins_lower_bound import bins_lower_bound
-
     target = rows.privacy
     if "balls_in_bins" not in rows.samplings or target is None or not spec.participation.periodic:
         return {}
