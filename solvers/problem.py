@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity
+from factorize.mechanisms import AnyMechanism
 from factorize.objective import Objective
 from factorize.participation import AnyParticipation
 from factorize.solution import Progress, ProgressCallback
@@ -19,6 +21,15 @@ from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 
 _ROOM = 2.0**-50  # for each product of a column and each step of a pattern: more than the checker leaves for rounding
+
+Mechanism = TypeVar("Mechanism", bound=AnyMechanism)
+
+
+def mechanism_of(spec: Spec, kind: type[Mechanism]) -> Mechanism:
+    """Return the mechanism of a spec that came to the solver of its kind."""
+    assert isinstance(spec.mechanism, kind)
+    return spec.mechanism
+
 
 StepReport = Callable[[int, float | None], None]
 """What an iteration tells its step and its gap; it may raise `Cancelled`."""

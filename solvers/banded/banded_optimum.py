@@ -23,7 +23,7 @@ from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, outline_of
+from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
 from factorize.solvers.single.dense import refuse_objective
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
@@ -46,8 +46,7 @@ _FEW_STEPS, _MANY_STEPS = 50, 2000
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    assert isinstance(spec.mechanism, Banded)
-    workload, bands = spec.optimize_for or spec.workload, spec.mechanism.bands
+    workload, bands = spec.optimize_for or spec.workload, mechanism_of(spec, Banded).bands
     if bands > workload.n:
         return f"bands={bands} exceeds n={workload.n}; use bands <= n"
     try:
@@ -87,11 +86,11 @@ def estimate(spec: Spec) -> Estimate:
     Raises:
         TooLarge: more numbers than LARGEST.
     """
-    assert isinstance(spec.mechanism, Banded)
-    n, b = float(spec.workload.n), float(spec.mechanism.bands)
+    bands = mechanism_of(spec, Banded).bands
+    n, b = float(spec.workload.n), float(bands)
     steps = min(_FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, _MANY_STEPS)
     entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
-    if is_start_alone(spec.workload.n, spec.mechanism.bands):
+    if is_start_alone(spec.workload.n, bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
     if n <= LARGEST_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
         entries, work = entries + 6 * n**2, work + 2 * n**3
@@ -111,10 +110,9 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         UnsupportedProblem: the workload is no recursion with few states, or its target is singular.
         SolveFailed: the numbers leave the range of double precision.
     """
-    assert isinstance(problem.spec.mechanism, Banded)
     from factorize.solvers.banded.gram_descent import GramDescent, Landscape
 
-    report, bands = Reporter(progress), problem.spec.mechanism.bands
+    report, bands = Reporter(progress), mechanism_of(problem.spec, Banded).bands
     target = recursion(problem)
     if is_start_alone(problem.n, bands):
         strategy = with_equal_columns(toeplitz_columns(problem, report)[0], problem.n)
@@ -190,8 +188,7 @@ def start(problem: Problem, landscape: Landscape, report: Reporter) -> GramPoint
 
 def _offsets(problem: Problem, column: Array, dead: NDArray[np.bool_]) -> Array:
     """X[j + d, j] at [d - 1, j] of a Toeplitz matrix with normalised columns."""
-    assert isinstance(problem.spec.mechanism, Banded)
-    n, bands = problem.n, problem.spec.mechanism.bands
+    n, bands = problem.n, mechanism_of(problem.spec, Banded).bands
     norms = np.sqrt(np.cumsum(column**2))
     offsets = np.zeros((bands - 1, n))
     for d in range(1, bands):
@@ -217,7 +214,6 @@ def toeplitz_columns(problem: Problem, report: Reporter) -> list[Array]:
 
 def _toeplitz_column(problem: Problem, workload: Workload, objective: Objective, report: Reporter) -> Array:
     spec, n = problem.spec, problem.n
-    assert isinstance(spec.mechanism, Banded)
     changes = {"participation": Single(), "optimize_for": None, "workload": workload, "objective": objective}
     like = Problem(spec.model_copy(update=changes))
     kind = next(iter(toeplitz.classes(like)))

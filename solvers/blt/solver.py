@@ -13,7 +13,7 @@ from factorize.solvers.blt.parameters import Alternating, BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.problem import Problem, Reporter, plain_loss
+from factorize.solvers.problem import Problem, Reporter, mechanism_of, plain_loss
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzLoss
 from factorize.spec import Spec
@@ -30,8 +30,7 @@ _SMALLEST_SHRINK = 2.0**-50
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    mechanism = spec.mechanism
-    assert isinstance(mechanism, Blt)
+    mechanism = mechanism_of(spec, Blt)
     if mechanism.buffers > LARGEST_BUFFERS:
         return (
             f"buffers={mechanism.buffers} exceeds {LARGEST_BUFFERS}: so many decays of an optimum lie closer together "
@@ -67,8 +66,7 @@ def _refuse_size(spec: Spec, mechanism: Blt) -> str | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: some hundred evaluations of the loss, and the certificate's recursions of length n."""
-    mechanism = spec.mechanism
-    assert isinstance(mechanism, Blt)
+    mechanism = mechanism_of(spec, Blt)
     workload = spec.optimize_for or spec.workload
     n, m = float(workload.n), float(max(workload.m, workload.n))
     count = spec.participation.spread(workload.n).most
@@ -86,8 +84,7 @@ def estimate(spec: Spec) -> Estimate:
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the best strategy found with that many buffers; a local optimum, since the loss is not convex."""
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, Blt)
+    mechanism = mechanism_of(problem.spec, Blt)
     report = Reporter(progress)
     separation = problem.participation.spread(problem.n).separation
     loss = loss_of(problem, mechanism.buffers)
@@ -139,8 +136,7 @@ def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> 
         plain: the best matrix without scaling.
         other: the best one for scaling, where it is known.
     """
-    spec, mechanism = problem.spec, problem.spec.mechanism
-    assert isinstance(mechanism, Blt)
+    spec, mechanism = problem.spec, mechanism_of(problem.spec, Blt)
     dense = not spec.participation.single or spec.workload.state_space() is None
     if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and plain.n > MAX_DENSE):
         return plain

@@ -31,7 +31,7 @@ from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.methods.quasi_newton import descend, differences
 from factorize.solvers.methods.search import Iterate
-from factorize.solvers.problem import Problem, Reporter, outline_of
+from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
 from factorize.solvers.single import structured
 from factorize.solvers.single.newton import maximise
 from factorize.solvers.single.structured import is_filtered, structure_of
@@ -61,8 +61,7 @@ _WITHIN = 0.5  # of the tolerance, where the search ends: the certified bound is
 
 def buffers_of(spec: Spec) -> int:
     """Return the number of buffers asked for."""
-    assert isinstance(spec.mechanism, BufferedLinear)
-    return spec.mechanism.buffers
+    return mechanism_of(spec, BufferedLinear).buffers
 
 
 def own(spec: Spec) -> bool:

@@ -24,7 +24,7 @@ from factorize.solvers.epochs.cholesky import reverse_cholesky
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import Iterate
-from factorize.solvers.problem import Problem, Reporter, outline_of
+from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.redrawn import RedrawnMatrix
@@ -56,14 +56,13 @@ _PER_ROW, _PER_ENTRY = 8e6, 4e3  # the same of a fit per row, and of the certifi
 
 def own(spec: Spec) -> bool:
     """Return whether a spec has fixed epochs, or asks for redraws, which need them."""
-    assert isinstance(spec.mechanism, BufferedLinear)
-    return spec.participation.periodic or bool(spec.mechanism.redraws)
+    return spec.participation.periodic or bool(mechanism_of(spec, BufferedLinear).redraws)
 
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    assert isinstance(spec.mechanism, BufferedLinear)
-    redraws, buffers = spec.mechanism.redraws, spec.mechanism.buffers
+    mechanism = mechanism_of(spec, BufferedLinear)
+    redraws, buffers = mechanism.redraws, mechanism.buffers
     workload = spec.optimize_for or spec.workload
     n = workload.n
     if not spec.participation.periodic:
@@ -133,9 +132,9 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
     """Return the buffers and the redraws of the strategy."""
-    assert isinstance(spec.mechanism, BufferedLinear)
-    redraws = spec.mechanism.redraws
-    buffers = min(spec.mechanism.buffers, max(MOST_SIDE // epochs - 1, 1))
+    mechanism = mechanism_of(spec, BufferedLinear)
+    redraws = mechanism.redraws
+    buffers = min(mechanism.buffers, max(MOST_SIDE // epochs - 1, 1))
     return buffers, epochs - 1 if redraws is None else redraws
 
 

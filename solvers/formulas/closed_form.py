@@ -24,7 +24,7 @@ from factorize.numbers.series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.methods.transforms import square_root
-from factorize.solvers.problem import Problem, Reporter, plain_loss
+from factorize.solvers.problem import Problem, Reporter, mechanism_of, plain_loss
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
@@ -116,8 +116,7 @@ def recursion_cost(spec: Spec) -> tuple[float, float]:
 
 def solve_nu_toeplitz(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the nu-Toeplitz strategy for the given nu, or for the nu of the smallest loss."""
-    mechanism, n = problem.spec.mechanism, problem.n
-    assert isinstance(mechanism, NuToeplitz)
+    mechanism, n = mechanism_of(problem.spec, NuToeplitz), problem.n
     report, nu = Reporter(progress), mechanism.nu
     if isinstance(nu, str):
         nu = tune(
@@ -137,8 +136,7 @@ def solve_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
 
 def solve_banded_square_root(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the first `bands` diagonals of the workload's square root (KL24, BSR)."""
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, BandedSquareRoot)
+    mechanism = mechanism_of(problem.spec, BandedSquareRoot)
     column = root_coefficients(workload_series(problem)[: mechanism.bands])
     return finish(problem, ToeplitzMatrix(flushed(column / column[0]), problem.n), Reporter(progress))
 
@@ -149,8 +147,7 @@ def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallbac
     C^-1 has `bands` diagonals; where none below the first is positive (prefix sums, momentum, decay) it is what is
     stored, and noise needs bands - 1 vectors of state. Else C is stored by its n coefficients, and noise needs all.
     """
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, BandedInverseSquareRoot)
+    mechanism = mechanism_of(problem.spec, BandedInverseSquareRoot)
     root = root_coefficients(workload_series(problem)[: mechanism.bands])
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
     noising[0] = 1.0  # which long quotients, by transforms, miss by a rounding
@@ -198,8 +195,7 @@ def root_coefficients(series: np.ndarray) -> np.ndarray:
 
 def solve_anti_pgd(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C with coefficients (1 - damping)^t: the noise of a step is z_t - (1 - damping) z_{t-1} (C24)."""
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, AntiPgd)
+    mechanism = mechanism_of(problem.spec, AntiPgd)
     return finish(problem, powers(1.0 - (mechanism.damping or 0.0), problem.n), Reporter(progress))
 
 

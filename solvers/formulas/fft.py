@@ -26,7 +26,7 @@ from factorize.mechanisms import Fft
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, mechanism_of
 from factorize.spec import Spec
 from factorize.structures.dense import DenseMatrix
 
@@ -55,8 +55,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the covariance of the noise is singular in double precision.
     """
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, Fft)
+    mechanism = mechanism_of(problem.spec, Fft)
     column = problem.workload.coefficients
     assert column is not None  # supports() refuses other workloads
     strategy = DenseMatrix(square_equivalent(column, optimal=mechanism.decoder == "optimal"))

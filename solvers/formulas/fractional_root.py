@@ -24,7 +24,7 @@ from factorize.solvers.formulas.closed_form import (
     workload_series,
 )
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, mechanism_of
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
 from factorize.structures.base import Matrix
@@ -52,16 +52,14 @@ def supports(spec: Spec) -> str | None:
 
 def solve_fractional_root(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C by the first `bands` coefficients of a(x)^(-gamma), for the given gamma or that of the smallest loss."""
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, BandedInverseFractionalRoot)
+    mechanism = mechanism_of(problem.spec, BandedInverseFractionalRoot)
     series = workload_series(problem)[: mechanism.bands]
     return _solution(problem, mechanism.gamma, lambda gamma: negative_power(series, gamma), progress)
 
 
 def solve_lambda_cgd(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return C with coefficients correlation^t, for the given correlation or that of the smallest loss."""
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, LambdaCgd)
+    mechanism = mechanism_of(problem.spec, LambdaCgd)
     return _solution(problem, mechanism.correlation, lambda kept: np.array([1.0, -kept])[: problem.n], progress)
 
 

@@ -25,15 +25,14 @@ from factorize.mechanisms import Tree
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, mechanism_of
 from factorize.spec import Spec
 from factorize.structures.tree import TreeMatrix, level_count
 
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
-    mechanism = spec.mechanism
-    assert isinstance(mechanism, Tree)
+    mechanism = mechanism_of(spec, Tree)
     if mechanism.restart_every is not None and mechanism.restart_every > spec.workload.n:
         return f"restart_every={mechanism.restart_every} exceeds n={spec.workload.n}; leave it out for a single tree"
     return None
@@ -51,8 +50,7 @@ def estimate(spec: Spec) -> Estimate:
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the square equivalent of the tree's noise."""
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, Tree)
+    mechanism = mechanism_of(problem.spec, Tree)
     restart = mechanism.restart_every or problem.n
     strategy = TreeMatrix(node_weights(problem.n, restart, mechanism.decoder), restart)
     Reporter(progress)(1, None)

@@ -26,7 +26,7 @@ from factorize.solvers.frequency.cone import Plant
 from factorize.solvers.frequency.minimum_phase import minimum_phase
 from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, mechanism_of
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -53,8 +53,7 @@ class Filter:
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None; any workload, participation and objective is certified."""
-    mechanism = spec.mechanism
-    assert isinstance(mechanism, Spectral)
+    mechanism = mechanism_of(spec, Spectral)
     bounds = (mechanism.strong_convexity, mechanism.smoothness)
     if mechanism.eigenvalues is not None and bounds == (None, None):
         return _refusal(lambda: quadratic_power(mechanism.eigenvalues or [], mechanism.learning_rate))
@@ -86,8 +85,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         SolveFailed: the spectrum is too narrow to be factored, or the bound cannot be verified.
     """
     report = Reporter(progress)
-    mechanism = problem.spec.mechanism
-    assert isinstance(mechanism, Spectral)
+    mechanism = mechanism_of(problem.spec, Spectral)
     designer = for_eigenvalues if mechanism.eigenvalues is not None else for_strong_convexity
     solution = designer(mechanism, problem.n, problem.tolerance, report)
     return Solution(
