@@ -212,7 +212,7 @@ def certify(strategy: np.ndarray, spec: Asked = "prefix", /, **words: Unpack[Spe
     if named and "n" not in words:
         words = {**words, "n": len(array) if array.ndim else 1}
     with extras_named("a certificate"):
-        from factorize.solvers.evidence import certify_own
+        from factorize.solvers.evidence_search import certify_own
 
         return certify_own(array, spec_of(spec, words))
 

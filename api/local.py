@@ -21,7 +21,7 @@ from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
 from factorize.solvers import Estimate, choose, estimate
-from factorize.solvers.evidence import certify_own
+from factorize.solvers.evidence_search import certify_own
 from factorize.spec import Spec
 from factorize.storage.store import Store
 

@@ -24,7 +24,7 @@ from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
-from factorize.solvers.evidence import evidence
+from factorize.solvers.evidence_search import evidence
 from factorize.solvers.problem import Reporter
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -13,7 +13,7 @@ from factorize.certificate.certificate import Certificate, certify
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Progress, Solution
 from factorize.solvers import choose
-from factorize.solvers.evidence import with_evidence
+from factorize.solvers.evidence_search import with_evidence
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import entry_for
 from factorize.spec import Spec, parse_spec

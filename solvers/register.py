@@ -64,7 +64,7 @@ def _entry(module: str, solver: str = "solve", *, dual: bool = False) -> Entry:
     return Entry(solve, supports, estimate, own=own, dual=dual)
 
 
-_AMPLIFIED, _ENDLESS = _entry("amplified.bins_optimum"), _entry("endless")
+_AMPLIFIED, _ENDLESS = _entry("amplified.bins_optimum"), _entry("endless_optimum")
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (

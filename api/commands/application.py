@@ -14,11 +14,11 @@ from factorize import __version__
 from factorize.api.commands.administration import jobs, keys
 from factorize.api.commands.batch import batch
 from factorize.api.commands.calibrate import calibrate, predict, profile
-from factorize.api.commands.receipts import receipt
+from factorize.api.commands.receipt_command import receipt
 from factorize.api.commands.recommend import compare, recommend
 from factorize.api.commands.serve import audit, fsck, gc, revoke, serve, worker
 from factorize.api.commands.solve import add, estimate, solve, spec
-from factorize.api.commands.stored import get, ls, plot, show, sign
+from factorize.api.commands.stored_results import get, ls, plot, show, sign
 from factorize.api.commands.verify import verify
 from factorize.api.terminal.output import (
     Commands,

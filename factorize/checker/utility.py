@@ -30,7 +30,7 @@ from factorize.checker.doubles.nuclear_norms import (
 )
 from factorize.checker.doubles.triangles import inverse_of
 from factorize.checker.doubles.workload_rows import WorkloadRows
-from factorize.checker.losses import balls, covariances, variances
+from factorize.checker.losses import covariances, loss_balls, variances
 from factorize.checker.losses.variances import WIDEST, Ends, width_of_losses
 from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of
@@ -109,11 +109,11 @@ class Utility:
 
     def _losses_by_balls(self) -> Ends:
         """Of a short C that is too ill-conditioned for doubles."""
-        if max(self._workload.rows, self._strategy.n) > balls.LARGEST:
-            raise NotEnclosed(f"matrices of balls are inverted up to n={balls.LARGEST}")
+        if max(self._workload.rows, self._strategy.n) > loss_balls.LARGEST:
+            raise NotEnclosed(f"matrices of balls are inverted up to n={loss_balls.LARGEST}")
         if self._strategy.doubles is None:
             raise NotEnclosed("matrices of balls are of stored entries")
-        return balls.losses(self._strategy.doubles, self._spec["workload"], self._user, self._weighing)
+        return loss_balls.losses(self._strategy.doubles, self._spec["workload"], self._user, self._weighing)
 
     @cached_property
     def lower_bound(self) -> LowerBound:

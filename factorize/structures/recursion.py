@@ -1,8 +1,8 @@
 """Recursions: a lower-triangular matrix as a few statements on a few states, from which every product with it follows.
 
 At each step the input is X, and statement k sets state k to a sum of factors times states and the input, of this step
-or of earlier ones; state 0 is the output. A compiled loop (structures/kernels/engine.py) runs statements forwards or
-transposed. Squared norms of rows and columns are sums of the squares of what unit inputs give.
+or of earlier ones; state 0 is the output. A compiled loop (structures/kernels/recursion_engine.py) runs statements
+forwards or transposed. Squared norms of rows and columns are sums of the squares of what unit inputs give.
 Where numba is absent, as in a training image, numpy runs the same statements, all rows at once.
 """
 
@@ -156,9 +156,9 @@ class MatrixRecursion:
         """Run steps start..stop-1 over a block of rows, whose columns from that one on are theirs."""
         run = _plain_sweep
         with suppress(ModuleNotFoundError):
-            from factorize.structures.kernels import engine
+            from factorize.structures.kernels import recursion_engine
 
-            run = engine.sweep
+            run = recursion_engine.sweep
         factors = np.empty((1 if self._constant else stop - start, len(self._factors)))  # one row where all is constant
         for number, factor in enumerate(self._factors):
             factors[:, number] = _at(factor, start, stop)
@@ -242,7 +242,7 @@ def _plain_sweep(
     out: np.ndarray,
     state: np.ndarray,
 ) -> None:
-    """Do as `sweep` of structures/kernels/engine.py, in numpy."""
+    """Do as `sweep` of structures/kernels/recursion_engine.py, in numpy."""
     parts, now = [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)], places[0]
     for step in range(count):
         row, c = factors[step if len(factors) > 1 else 0], first + turn * step

@@ -1,7 +1,7 @@
 """Descent on the loss of a banded Gram matrix, until the bound over the class is near.
 
 Limited-memory BFGS (methods/limited_memory.py) with an approximate inverse of the second derivative
-(preconditioner.py). A step needs one evaluation (kernels.py), O(n bands^2) for any
+(preconditioner.py). A step needs one evaluation (band_kernels.py), O(n bands^2) for any
 workload that is a recursion with few states. A step that leaves the positive definite matrices is shortened: the
 factorization finds out, the loss alone would not.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.solution import Outcome
-from factorize.solvers.banded.kernels import backward, forward
+from factorize.solvers.banded.band_kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.limited_memory import Memory
@@ -46,7 +46,7 @@ class GramPoint:
         offsets: X[j + d, j] at [d - 1, j], shape (bands - 1, n).
         loss: tr(T^T T X^-1).
         gradient: with respect to the offsets.
-        rows: C, as in kernels.py.
+        rows: C, as in band_kernels.py.
         curvature: diagonals and offsets of W and X^-1, what a preconditioner is made of.
     """
 
@@ -117,7 +117,7 @@ class Landscape:
 
 
 def _factor(offsets: Array, n: int, width: int) -> Array | None:
-    """Return C with C^T C = X, as in kernels.py, or None where X is not positive definite."""
+    """Return C with C^T C = X, as in band_kernels.py, or None where X is not positive definite."""
     from scipy.linalg.lapack import dpbtrf
 
     band, rows = np.ones((len(offsets) + 1, n)), np.zeros((n, width))

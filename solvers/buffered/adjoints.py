@@ -9,7 +9,7 @@ tests.
 from __future__ import annotations
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.kernel_options import compiled
 from factorize.solvers.methods.lanes import WIDTH, load, load_at, reciprocal, spread, store, store_at, total
 
 

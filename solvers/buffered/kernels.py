@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.kernel_options import compiled
 from factorize.solvers.methods.lanes import WIDTH, load, load_at, reciprocal, spread, store, store_at, total
 
 EVERY = 256

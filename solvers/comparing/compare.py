@@ -55,7 +55,7 @@ from factorize.solvers.comparing.sampled_rows import (
 )
 from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
-from factorize.solvers.evidence import bound_with_dual
+from factorize.solvers.evidence_search import bound_with_dual
 from factorize.solvers.problem import Reporter
 from factorize.solvers.register import ANSWERED
 from factorize.solvers.solving import estimate, solve

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.compiled import part
+from factorize.solvers.methods.kernel_options import part
 from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store
 
 

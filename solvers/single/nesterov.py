@@ -1,7 +1,7 @@
 """Single participation for Nesterov's momentum with learning rates.
 
 ``A = S_lam diag(eta) (I + mu M_mu)``, where ``M_mu`` accumulates momentum and ``S_lam`` the iterate (factor ``lam[i]``
-from step i to i+1, 1 without weight decay).  As in `factorize.solvers.single.momentum`, ``(L + t V)^-1`` is the
+from step i to i+1, 1 without weight decay).  As in `factorize.solvers.single.momentum_filters`, ``(L + t V)^-1`` is the
 posterior covariance of ``z = A^T w``, observed with precision ``tau = t v``; backwards in i
 
     c[i] = lam[i] c[i+1] + w[i],    m[i] = mu m[i+1] + eta[i] c[i],    z[i] = eta[i] c[i] + mu m[i].

@@ -1,6 +1,6 @@
 """Single participation for workloads with few states: the optimum in O(n) per pole, dense C on demand.
 
-The dual needs only the diagonal of a rational function of (A^T A)^-1 (bidiagonal.py, momentum.py,
+The dual needs only the diagonal of a rational function of (A^T A)^-1 (bidiagonal.py, momentum_filters.py,
 cascade.py, nesterov.py, newton.py); C follows from a recurrence (solvers/single/streaming.py). This is
 `dense` for prefix sums, schedules, weight decay, momentum, SRG, and restarts of them: thousands of times faster than
 decompositions, to the same certificate.
@@ -68,7 +68,7 @@ def is_filtered(workload: Workload) -> bool:
 def filtered_of(workload: Workload) -> Filtered | None:
     """Return A in a form with filters from both ends, or None if it has none."""
     from factorize.solvers.single.cascade import Cascade
-    from factorize.solvers.single.momentum import MomentumFilters
+    from factorize.solvers.single.momentum_filters import MomentumFilters
     from factorize.solvers.single.nesterov import Nesterov
 
     if not is_filtered(workload):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.kernel_options import compiled
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.two_sided import Pair, Product, iterate

@@ -12,7 +12,7 @@ from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.check import check_factor_file
 from factorize.errors import InvalidSpec
-from factorize.solvers.evidence import evidence
+from factorize.solvers.evidence_search import evidence
 from factorize.solvers.problem import Reporter
 from factorize.structures.dense import DenseMatrix
 

@@ -12,7 +12,7 @@ from specs import spec_of
 from factorize import solvers
 from factorize.checker.bounds import determinants
 from factorize.errors import TooLarge, UnsupportedProblem
-from factorize.solvers.evidence import evidence, work
+from factorize.solvers.evidence_search import evidence, work
 from factorize.solvers.problem import Reporter
 from factorize.spec import parse_spec
 

@@ -197,7 +197,7 @@ def _springs(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | No
 
 def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> list[float]:
     """Return the terms from u outwards and a lower bound of the rest."""
-    from factorize.checker.bounds.block_kernels import block_resolvent_trace
+    from factorize.checker.bounds.resolvent_kernels import block_resolvent_trace
 
     trace: Any = block_resolvent_trace
     blocks, side, _ = arguments[-1].shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.compiled import compiled, inlined
+from factorize.solvers.methods.kernel_options import compiled, inlined
 
 Six = tuple[float, float, float, float, float, float]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.compiled import compiled, inlined
+from factorize.solvers.methods.kernel_options import compiled, inlined
 
 Three = tuple[float, float, float]
 Six = tuple[float, float, float, float, float, float]

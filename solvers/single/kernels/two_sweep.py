@@ -7,7 +7,7 @@ one row per step have the poles last, for the vector units; ``state`` is scratch
 from __future__ import annotations
 
 from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.kernel_options import compiled
 
 
 @compiled

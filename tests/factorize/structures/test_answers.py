@@ -51,8 +51,8 @@ def test_products_are_those_of_the_dense_matrix(
     """And numpy runs the same statements where numba is absent."""
     dense, block = matrix.dense(), np.random.default_rng(1).normal(size=(3, N)) * (np.arange(N) < 17)
     if not compiled:
-        monkeypatch.delattr("factorize.structures.kernels.engine", raising=False)
-        monkeypatch.setitem(sys.modules, "factorize.structures.kernels.engine", None)
+        monkeypatch.delattr("factorize.structures.kernels.recursion_engine", raising=False)
+        monkeypatch.setitem(sys.modules, "factorize.structures.kernels.recursion_engine", None)
     inverse = matrix.inverse_rows(0, N)
     np.testing.assert_allclose(dense, exact(matrix).astype(np.float64), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(inverse @ dense, np.eye(N), atol=1e-12)

@@ -23,7 +23,7 @@ wider than the band of C: then W and the covariance are known beyond the band to
 from __future__ import annotations
 
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.compiled import compiled
+from factorize.solvers.methods.kernel_options import compiled
 
 
 @compiled
