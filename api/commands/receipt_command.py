@@ -11,7 +11,8 @@ from factorize.api.commands.calibrate import IF_STOPPED, check_sensitivity
 from factorize.api.terminal.output import Shown, argument, option
 from factorize.api.terminal.sources import open_target
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
-from factorize.format.quantities import at_most
+from factorize.format.quantities import ClaimRefused, at_most
+from factorize.signatures import sign_statement
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
@@ -31,10 +32,8 @@ def receipt(
 
     With --factors it prints the epsilon of the steps that the run has taken so far.
     """
-    from factorize.format.quantities import ClaimRefused
     from factorize.format.receipts import read_receipt, statement_of
     from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
-    from factorize.signatures import sign_statement
 
     if not statement and factors is None:
         message = "say what to make of the receipt: --statement, or --factors for its epsilon so far"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from factorize.api.proof import confirm_sensitivity, examined
 from factorize.api.terminal.output import (
     ExitCode,
     Explain,
@@ -65,8 +66,6 @@ def verify(
     re-run the test of a claim that calibrate wrote. Exits with 4 where a claim does not hold or the bytes are
     damaged, and with 6 where one was not looked at.
     """
-    from factorize.api.proof import confirm_sensitivity, examined
-
     if (target is None) == (strategy is None):
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
     if seed != "claim" and calibration is None:
