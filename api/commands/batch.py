@@ -23,7 +23,7 @@ from factorize.api.terminal.output import (
     option,
     remark,
 )
-from factorize.api.terminal.progress import describe_seconds, display, prompt_interrupt
+from factorize.api.terminal.progress import describe_cost, display, prompt_interrupt
 from factorize.api.terminal.sources import existing_results, open_results
 from factorize.errors import FactorizeError, ServiceUnreachable
 
@@ -154,9 +154,8 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
         remark(item.line())
     remark(f"{len(items)} specs: {_counts(items)}")
     if cost and any(item.state == "to solve" for item in items):
-        needed = f"{describe_seconds(cost['seconds'])} on idle cores, {cost['bytes'] / 2**20:.0f} MiB"
-        compiling = "the first of each kind also compiles for up to 8 s, once for each machine"
-        remark(f"estimate: {needed}, {cost['lanes']:g} at a time; {compiling}")
+        needed = f"{cost['bytes'] / 2**20:.0f} MiB, {cost['lanes']:g} at a time, {describe_cost(cost['seconds'])}"
+        remark(f"estimate: {needed}")
 
 
 def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachable | None:

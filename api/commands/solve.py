@@ -21,7 +21,7 @@ from factorize.api.terminal.output import (
     option,
     remark,
 )
-from factorize.api.terminal.progress import describe_seconds, display, prompt_interrupt, show_event
+from factorize.api.terminal.progress import describe_cost, display, prompt_interrupt, show_event
 from factorize.api.terminal.sources import (
     check_target,
     copy_stored,
@@ -128,7 +128,7 @@ def estimate(spec: SpecText, store: str | None = None) -> Shown:
     }
     lines = [
         f"mechanism     {chosen.mechanism.kind}",
-        f"time          {describe_seconds(needed.seconds)} on two idle cores; more until kernels are compiled",
+        f"time          {describe_cost(needed.seconds)}",
         f"memory        {needed.bytes / 2**20:.0f} MiB",
         f"stored        {'yes: it is not solved again' if known else 'no'}",
     ]

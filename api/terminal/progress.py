@@ -305,6 +305,16 @@ def describe_seconds(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def describe_cost(seconds: float) -> str:
+    """Return an estimate for idle cores, for the present load where there is one, and what compiling adds."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    text = f"{describe_seconds(seconds)} on idle cores"
+    if load > cores / 2:
+        waiting = describe_seconds(seconds * (1 + load / cores))
+        text += f", about {waiting} at the present load of {load:.0f} on {cores} cores"
+    return f"{text}; the first of each kind also compiles for up to 8 s of a core, once for each machine"
+
+
 def state_text(progress: Progress) -> str:
     """Return what a solve is doing, the gap that it has and of which problem, and the time left, in a few words."""
     left = "" if progress.seconds_left is None else f", about {max(1, round(progress.seconds_left))} s left"
