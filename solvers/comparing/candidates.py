@@ -104,14 +104,14 @@ def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
 def optimised(
     spec: Spec, buffers: int | None, privacy: PrivacyTarget | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield mechanisms to optimise for balls in bins, with that sampling, both as plain data; under fixed epochs only.
+    """Yield mechanisms to optimise for balls in bins, with that sampling, both as plain data, where there are epochs.
 
     Args:
         spec: canonical.
         buffers: vectors of state that may be kept, or None for the usual sizes.
         privacy: with the epsilon and delta that C is to be best at.
     """
-    if privacy is None or not spec.participation.periodic:
+    if privacy is None or spec.participation.passes is None:
         return
     sampling = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
     kept = BUFFERS if buffers is None else buffers

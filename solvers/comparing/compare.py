@@ -98,7 +98,7 @@ def compare(
         privacy: adds the noise at this privacy to each row; by default that of the spec's sampling, if it has one.
         sampling: `dataset_size` and `batch_size`, for the Poisson schemes; they need an epsilon and delta in `privacy`.
         samplings: names of schemes (`factorize.accounting.schemes`) that rows may count on, beside a fixed order; by
-            default all where sizes are given, and the spec's own. Under balls in bins and fixed epochs, mechanisms that
+            default all where sizes are given, and the spec's own. Under balls in bins, mechanisms that
             are optimised for it join.
         progress: told before each mechanism and between its steps.
         most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
@@ -211,7 +211,11 @@ class _Run:
         tasks.insert(sum(plan.always for plan in plans) if hurried else 0, partial(self._bound, common))
         run_all(tasks, self._hear, workers=workers)
         solved = [plan for plan in plans if plan.solved is not None]
-        better = [lead for lead in plans if lead.lead and any(lead.stands_for(one) for one in solved if one != lead)]
+        leads = [plan for plan in plans if plan.lead]
+        for plan in solved:
+            if plan.solved is not None and any(lead.stands_for(plan) for lead in leads):
+                plan.solved = plan.solved._replace(lead=True)  # its claim, like theirs, is tested in any case
+        better = [lead for lead in leads if any(lead.stands_for(one) for one in solved if one != lead)]
         return self._table([*(plan for plan in plans if plan not in better), common], workers)
 
     def _leads(self) -> list[Attempt]:
