@@ -108,8 +108,7 @@ def _check_steps(report: Report, receipt: _Document, files: _Files) -> None:
             report.leave(f"{twice}; that nobody saw what the first process released is the job's word")
         taken = max(taken, last)
     require(n is None or taken <= n, f"{taken} steps were taken, and the guarantee covers {n}")
-    covered = "any number" if n is None else n
-    report.prove(f"{taken} steps were taken, of {covered} that the guarantee covers", of=STEPS)
+    report.prove(f"{taken} steps were taken, of {n or 'any number'} that the guarantee covers", of=STEPS)
     check_order(receipt, n, taken)
     report.prove(say_counts(stated), of=STEPS)
     for reason, count in stated.get("refused", {}).items():
@@ -205,10 +204,8 @@ def _check_samples(report: Report, receipt: _Document, file: FactorFile) -> None
     require(largest**2 >= columns.upper, f"a column of C has a norm above the {float(largest)!r} that is stated")
     scale = double_below(number(stated, "sigma_of_sums") / number(stated, "clip_norm"))
     probability, epsilon = float(stated["sampling_probability"]), float(stated["epsilon"])
-    known = double_above(_gaussian_delta(number(stated, "epsilon"), _mu(receipt)))
-    if known <= stated["delta"]:
-        above = known
-    else:
+    above = double_above(_gaussian_delta(number(stated, "epsilon"), _mu(receipt)))
+    if above > stated["delta"]:
         losses = losses_of_samples(largest**2, scale, probability, stated["compositions"])
         above = max(double_above(bound(epsilon)) for bound in (losses.removal, losses.addition))
     report.require(
@@ -224,10 +221,9 @@ def _check_samples(report: Report, receipt: _Document, file: FactorFile) -> None
 def _check_bins(report: Report, stated: _Document, file: FactorFile) -> None:
     """Test the claim that the calibration rests on."""
     tested = check_sampled(file.manifest["digest"], file.strategy, stated)
-    for text in tested.checked:
-        report.prove(text, of=PRIVACY)
-    for text in tested.failed:
-        report.refute(text, of=PRIVACY)
+    for say, texts in ((report.prove, tested.checked), (report.refute, tested.failed)):
+        for text in texts:
+            say(text, of=PRIVACY)
     report.not_checked += tested.not_checked[:-1]  # the last is of the file's claims, which are checked here
 
 
