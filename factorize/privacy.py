@@ -160,7 +160,7 @@ class Calibration:
     @property
     def exact(self) -> bool:
         """Whether the guarantee is exact for the stated participation, and not an upper bound."""
-        return self.sensitivity.kind == "exact" and type(self) is Calibration
+        return self.sensitivity.exact and type(self) is Calibration
 
     @property
     def _level(self) -> tuple[float, float] | None:

@@ -60,7 +60,7 @@ def title(factorization: Factorization) -> str:
     """Return what was asked, and below it what is certified."""
     certificate = factorization.certificate
     loss, sensitivity = certificate.loss, certificate.sensitivity
-    kind = "exact" if sensitivity.kind == "exact" else "upper bound"
+    kind = "exact" if sensitivity.exact else "upper bound"
     gap = "no bound known" if certificate.relative_gap is None else f"gap to the bound {certificate.relative_gap:.1e}"
     numbers = (
         f"sensitivity {sensitivity.value:.6g} ({kind})",

@@ -124,7 +124,7 @@ def moment_sensitivity(
         exact = relation is Adjacency.ZERO_OUT and _attained(first, second)
         squared, rule = alpha + beta, BOTH if relation is Adjacency.ZERO_OUT else TWICE
     elif alpha >= 2 * beta:
-        squared, rule, exact = alpha, FREE, one.kind == "exact"
+        squared, rule, exact = alpha, FREE, one.exact
     else:
         squared, rule, exact = (alpha + 2 * beta) ** 2 / (8 * beta), REPLACED, False
     value = one.value if rule == FREE else root_above(squared, "sensitivity")
@@ -177,7 +177,7 @@ def calibrate_moments(
 def _attained(first: CertifiedFactors, second: CertifiedFactors) -> bool:
     """Whether one pattern is known to be the worst of both strategies: one strategy, or a rule that names it."""
     one, two = first.sensitivity, second.sensitivity
-    if one.kind != "exact" or two.kind != "exact":
+    if not (one.exact and two.exact):
         return False
     if dict(one.participation) == {"kind": "single"}:
         return first.digest == second.digest or {first.structure, second.structure} <= _TOEPLITZ

@@ -273,7 +273,7 @@ def _warnings(
     spec: Spec, sensitivity: Sensitivity, gap: float | None, converged: bool, outcome: Outcome
 ) -> tuple[str, ...]:
     warnings = []
-    if sensitivity.kind == "upper_bound":
+    if not sensitivity.exact:
         warnings.append(f"the sensitivity is an upper bound ({sensitivity.rule}): safe noise, maybe more than needed")
     if not converged:
         reached = "no gap is known" if gap is None else f"the gap reached is {gap:.3g}"

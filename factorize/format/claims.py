@@ -72,6 +72,11 @@ class Sensitivity:
                 "doubles bound it; scale C, which changes no loss"
             )
 
+    @property
+    def exact(self) -> bool:
+        """Whether an allowed contribution attains the value, so that it is no upper bound."""
+        return self.kind == "exact"
+
     def document(self) -> dict[str, Any]:
         """Return the contract's JSON form."""
         return {**vars(self), "hex": self.value.hex()}
