@@ -68,6 +68,7 @@ _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
 _LEAD, _LEAST_LEAD = 3.0, 3.0  # times the time for all, that a lead may take by its estimate, and at least so long
+_MORE_FOR_LEADS = 60.0  # seconds more that a lead may take: a busy machine's caches are shared, and nothing stands in
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
 CompareCallback = Callable[[CompareProgress], None]
@@ -361,7 +362,8 @@ class _Run:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self._with(plan.mechanism)
             if plan.spec is not None:
-                factorization = self._watch(plan, tell, partial(self._solve, plan))
+                more = _MORE_FOR_LEADS if plan.lead else 0.0
+                factorization = self._watch(plan, tell, partial(self._solve, plan), more)
                 nu = _nu(factorization) if factorization is not None and plan.mechanism.get("nu") == "tune" else nu
             if plan.solved is not None:
                 plan.entries += calibrate_rows(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
