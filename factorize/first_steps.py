@@ -6,17 +6,11 @@ their noise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 import factorize
-from factorize.errors import InvalidParameter, UnsupportedProblem, extras_named
-from factorize.format.factors import certified
 from factorize.numbers.scalars import whole_number
 from factorize.participation import AnyParticipation, FixedEpochs, MinSep, Single
-from factorize.privacy_question import GivenNoise
 from factorize.spec import Spec
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
@@ -51,43 +45,6 @@ def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> 
     if covered < steps <= MAX_STEPS_STOPPED:
         strategy = _stopped(strategy, covered)
     return factorize.Factorization.from_strategy(spec, strategy)
-
-
-@extras_named("the epsilon of a run that stops early")
-def epsilon_of_first_steps(run: object, noise: Mapping[str, Any], steps: int, delta: float | None = None) -> float:
-    """Return epsilon of the first steps of a run, at most that of all steps.
-
-    It holds where the stop depended neither on the data nor on what was released.
-
-    Args:
-        run: its factors.
-        noise: the calibration, as plain data.
-        steps: that were released, 0 to n.
-        delta: of the guarantee; the calibration's by default.
-
-    Raises:
-        InvalidParameter: no number of its steps, or no delta.
-        UnsupportedProblem: squares of gradients have noise of their own.
-    """
-    from factorize.accounting.schemes import calibrate_sampling  # which calls `first_steps`
-
-    if "second_sigma_of_sums" in noise:
-        raise UnsupportedProblem(
-            "gradients and their squares are released together, and the epsilon of their first steps is not known "
-            "here; take that of all steps"
-        )
-    at = noise["delta"] if delta is None else delta
-    if at is None:
-        raise InvalidParameter("the calibration states no delta; give delta", field="delta")
-    if steps == 0:
-        return 0.0
-    options = {
-        name: noise[name] for name in ("clip_norm", "adjacency", "bins", "dataset_size", "batch_size") if name in noise
-    }
-    given = GivenNoise(sigma=noise["sigma_of_sums"], delta=at)
-    found = calibrate_sampling(certified(run), given, sampling=noise["sampling"], steps=steps, **options).epsilon
-    assert found is not None
-    return found if noise["epsilon"] is None or at != noise["delta"] else min(found, noise["epsilon"])
 
 
 def _stopped(strategy: Matrix, made: int) -> Matrix:

@@ -71,7 +71,7 @@ def receipt(
 
 def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) -> Shown:
     """Return the epsilon of the steps that a receipt has counted."""
-    from factorize.first_steps import epsilon_of_first_steps
+    from factorize.accounting.schemes import epsilon_of_first_steps
     from factorize.format.receipts import steps_of
 
     named, steps = held["factors"][0]["digest"], steps_of(held)

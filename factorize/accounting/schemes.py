@@ -5,7 +5,7 @@ A scheme is one class and one entry of `SCHEMES`. Calibrations, comparisons and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +13,7 @@ from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme, level_of
-from factorize.errors import ConditionNotMet, InvalidParameter, extras_named
+from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedProblem, extras_named
 from factorize.first_steps import first_steps
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
@@ -273,3 +273,38 @@ def privacy_profile(
         delta = known if law is None else min(law.delta(multiplier, level), known)
         points.append({"epsilon": level, "delta": delta, "delta_without_secrecy": known})
     return points
+
+
+@extras_named("the epsilon of a run that stops early")
+def epsilon_of_first_steps(run: object, noise: Mapping[str, Any], steps: int, delta: float | None = None) -> float:
+    """Return epsilon of the first steps of a run, at most that of all steps.
+
+    It holds where the stop depended neither on the data nor on what was released.
+
+    Args:
+        run: its factors.
+        noise: the calibration, as plain data.
+        steps: that were released, 0 to n.
+        delta: of the guarantee; the calibration's by default.
+
+    Raises:
+        InvalidParameter: no number of its steps, or no delta.
+        UnsupportedProblem: squares of gradients have noise of their own.
+    """
+    if "second_sigma_of_sums" in noise:
+        raise UnsupportedProblem(
+            "gradients and their squares are released together, and the epsilon of their first steps is not known "
+            "here; take that of all steps"
+        )
+    at = noise["delta"] if delta is None else delta
+    if at is None:
+        raise InvalidParameter("the calibration states no delta; give delta", field="delta")
+    if steps == 0:
+        return 0.0
+    options = {
+        name: noise[name] for name in ("clip_norm", "adjacency", "bins", "dataset_size", "batch_size") if name in noise
+    }
+    given = GivenNoise(sigma=noise["sigma_of_sums"], delta=at)
+    found = calibrate_sampling(certified(run), given, sampling=noise["sampling"], steps=steps, **options).epsilon
+    assert found is not None
+    return found if noise["epsilon"] is None or at != noise["delta"] else min(found, noise["epsilon"])

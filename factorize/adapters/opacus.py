@@ -102,7 +102,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
         See `PrivacyStatement.epsilon_so_far` for which stops it holds.
         """
-        from factorize.first_steps import epsilon_of_first_steps
+        from factorize.accounting.schemes import epsilon_of_first_steps
 
         factors, calibration = self._run
         return epsilon_of_first_steps(factors, calibration.document(), self.noise.step, delta)

@@ -117,7 +117,7 @@ class PrivacyStatement:
                 "the statement holds no factors; give them to it, or use `factors.calibrate(sigma=, delta=, steps=)`",
                 field="factors",
             )
-        from factorize.first_steps import epsilon_of_first_steps  # needs the extra `[solve]`, training does not
+        from factorize.accounting.schemes import epsilon_of_first_steps  # needs the extra `[solve]`, training does not
 
         return epsilon_of_first_steps(self.factors, (self.moments or self.calibration).document(), steps, delta)
 
