@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 RANKED_BY = (
-    "the rmse of the job's own optimizer at this privacy; in our study (docs/choose.md) its rank correlation with the "
-    "accuracy of trained models, each row at its best rate, was 0.9 for SGD and momentum, and 0.8 for Adam"
+    "the rmse of the job's own optimizer at this privacy; in our study (docs/choose.md), each row at its best rate, its "
+    "rank correlation with accuracy was 0.86 for rates that fall to zero and 0.70 for constant ones, and the first row "
+    "was within 0.3 points or two standard errors of the best in 18 of 19 jobs"
 )
 """What orders the rows of an advice, and how well that orders trained models."""
 

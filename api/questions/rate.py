@@ -11,7 +11,7 @@ from factorize.training.learning_rate import SPREAD, STUDIED, best_rate
 
 _SUMMED = ("prefix", "schedule", "momentum")
 """Workloads that stand for an optimizer."""
-_TRAINED = {"steps": (320, 4000), "parameters": (385, 4978), "epsilon": (1.0, 10.0)}
+_TRAINED = {"steps": (320, 2000), "parameters": (385, 4978), "epsilon": (1.0, 10.0)}
 """What the jobs of the study had, least and most."""
 
 

@@ -128,7 +128,9 @@ def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
     assert (fitted.walk, fitted.reach) == pytest.approx((6.0, 3.0), rel=0.1) and fitted.step == limits.step
     assert predictors.lost_at(found[0].rows[rows[0]], found[0].rows[rows[0]]["rates"][3] * 2**0.5) == pytest.approx(1)
     assert predictors.lost_at(found[0].rows[rows[0]], found[0].rows[rows[0]]["rates"][-1] * 2) == pytest.approx(6 + 4)
-    assert predictors.chosen_lines(found)[0].count(rows[0]) == 2  # the least noise, and the best
+    verdict = predictors.Verdict.of(found[0])
+    assert (verdict.first, verdict.best) == (rows[0], rows[0]) and verdict.own == verdict.most == verdict.public == 90
+    assert verdict.dp_sgd == 90 - rows.index("independent, Poisson") and not verdict.near(89.6) and verdict.near(89.8)
 
 
 def test_the_results_that_are_shipped_are_of_the_jobs_that_are_named() -> None:
