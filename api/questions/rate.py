@@ -55,9 +55,9 @@ class Rates:
         numbers = {"steps": job.run.steps, "parameters": job.parameters or 0, "epsilon": job.epsilon}
         far = [f"{key} {numbers[key]:g}" for key, (low, high) in _TRAINED.items() if not low <= numbers[key] <= high]
         basis = (
-            f"largest of the schedule at clip norm 1, from the noise of this row by our study (docs/choose.md); two "
-            f"thirds of its best rates were within a factor of {SPREAD:g}, and the rate without privacy told next to "
-            f"nothing of them{'; no job of the study had ' + ' or '.join(far) if far else ''}"
+            "largest of the schedule at clip norm 1, from the noise of this row by our study (docs/choose.md); two "
+            f"thirds of the best rates of new jobs were within a factor of {SPREAD:g}, and the rate without privacy "
+            f"told next to nothing of them{'; no job of the study had ' + ' or '.join(far) if far else ''}"
         )
         if value is None:
             basis = "unknown: " + (unknown or f"the study trained with {', '.join(STUDIED)} alone, not with {name}")
