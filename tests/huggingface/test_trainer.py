@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from handmade import handmade
+from held_locks import holding
 from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
@@ -64,6 +65,16 @@ def trained(model: Any) -> list[Any]:
 
 def flat(tensors: Any) -> torch.Tensor:
     return torch.cat([tensor.detach().flatten().double() for tensor in tensors])
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    """Both would go on from one checkpoint, with one noise."""
+    job = trainer(tmp_path)
+    with holding(tmp_path / "checkpoints") as other:
+        with pytest.raises(InvalidParameter, match=f"checkpoints is continued by process {other.pid}"):
+            job.train()
+        assert job.private is None  # nothing is spent
+    job.train()
 
 
 @pytest.mark.parametrize("physical", [None, 3])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers.trainer_utils import TrainOutput
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.private import Private, make_private
 from factorize.errors import InvalidParameter, MissingExtra
+from factorize.training.run_lock import RunLock
 
 _SECRET = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 _GIVE_LOSSES = "give example_losses= in PrivacyArguments"
@@ -140,8 +142,16 @@ class PrivateTrainer(Trainer):
         return _Steps(self.private.loader)
 
     def train(self, *args: Any, **others: Any) -> TrainOutput:
-        """Train; the output has no training loss, which is a function of the data without noise."""
-        done = super().train(*args, **others)
+        """Train; the output has no training loss, which is a function of the data without noise.
+
+        Raises:
+            InvalidParameter: another process trains in `output_dir`: it would go on with the same noise.
+        """
+        lock = RunLock(Path(self.args.output_dir) / "checkpoints", field="output_dir")
+        try:
+            done = super().train(*args, **others)
+        finally:
+            lock.release()
         metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET}
         return TrainOutput(done.global_step, math.nan, metrics)
 

@@ -6,22 +6,13 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from held_locks import holding
 
 from factorize.errors import InvalidParameter
 from factorize.training.run_lock import RunLock
-
-HOLD = """
-import sys
-from factorize.training.run_lock import RunLock
-lock = RunLock(sys.argv[1], field="path")
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 def refused_in_a_fork(path: Path) -> bool:
@@ -38,10 +29,7 @@ def refused_in_a_fork(path: Path) -> bool:
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+    with holding(path) as other:
         holder = re.escape(f"run.json is continued by process {other.pid} on {socket.gethostname()}")
         for _ in range(2):
             with pytest.raises(InvalidParameter, match=holder):
