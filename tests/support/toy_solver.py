@@ -16,6 +16,7 @@ from factorize.api.workers.pool import Pool
 from factorize.api.workers.publishing import step_of
 from factorize.api.workers.worker_process import Tell
 from factorize.errors import CertificateError, StoreUnavailable
+from factorize.format.manifest import Manifest
 from factorize.solution import Progress
 
 RESULT = "cd" * 32
@@ -55,7 +56,7 @@ QUESTIONS = {"solve": solve}
 
 def make_and_store(
     question: str, request: dict[str, Any], *, place: Any, store: Any, stages: Any, **limits: Any
-) -> dict[str, Any]:
+) -> Manifest:
     """What `make_and_store` of a pool does, without a proof and with a store that is a folder."""
     digest = place.pair.solver.ask(
         question,
@@ -63,7 +64,7 @@ def make_and_store(
         progress=lambda event: stages.step(step_of(event)),
         **limits,
     )
-    return {"digest": digest}
+    return Manifest(digest=digest)
 
 
 def install() -> None:
