@@ -85,8 +85,9 @@ class NoiseUse:
         self._next = {}
 
     def _begin(self) -> None:
-        if self._others():
-            gc.collect()  # optimizers and frames that nobody can reach are in circles of references
+        for _ in range(2):  # the first collection ends suspended loaders, and the second one frees what they held
+            if self._others():
+                gc.collect()  # optimizers and frames that nobody can reach are in circles of references
         with _LOCK:
             for other in self._others():
                 taken = max(other._next.values(), default=0)
