@@ -18,7 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -37,9 +37,6 @@ from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
 from factorize.training.run_lock import RunLock
-
-if TYPE_CHECKING:
-    pass
 
 SHRUNK = 1 - 2.0**-40
 """What clipped updates are multiplied by, for the roundings of norms, factors and products in float64."""
