@@ -86,7 +86,7 @@ class AnyFactors(CertifiedFactors):
         sizes = {"dataset_size": dataset_size, "batch_size": batch_size, "bins": bins, "steps": steps}
         if sampling == "fixed" and all(size is None for size in sizes.values()):
             return calibrate(self.sensitivity, question, **scale)
-        from factorize.accounting.schemes import calibrate_sampling
+        from factorize.samplings.calibrating import calibrate_sampling
 
         with extras_named(f"a calibration for {sampling}"):
             return calibrate_sampling(self, question, sampling=sampling, **scale, **sizes)

@@ -7,12 +7,12 @@ that starts again breaks it without any other sign, and the noise is then too sm
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.client.checkpoints import check_stated, step_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
@@ -22,11 +22,81 @@ from factorize.privacy import Calibration
 _VERSION = 2
 
 
-class ParticipationAuditor:
+class Auditor(ABC):
+    """Who is told of each step's examples before its gradient is released, and refuses what the noise is not for.
+
+    What it refuses has not been recorded, and must not be released.
+
+    Args:
+        steps: n of the factorization.
+        unit: what one index is: `example`, or `user`.
+
+    Attributes:
+        step: the step that `record` expects next, from 0.
+        on_step: told of each step that was recorded, before it is released.
+    """
+
+    def __init__(self, steps: int, unit: str) -> None:
+        self.step, self.steps, self.unit = 0, whole_number("steps", steps), unit
+        self.on_step: Callable[[int], None] | None = None
+
+    def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
+        """Check the examples of the next step, and go on to it.
+
+        Args:
+            indices: of the examples, without those that pad, those of all parts where one step's gradient is
+                accumulated over several. Empty is fine where the order allows it.
+            divisor: that the job takes the mean with, None where it takes sums.
+
+        Raises:
+            InvalidParticipation: more steps than n, somebody twice in this step, or a step that the order does not
+                have. Nothing is recorded then.
+            InvalidParameter: what is no index of an example.
+        """
+        who = self._identify(indices)
+        if self.step >= self.steps:
+            raise InvalidParticipation(
+                f"step {self.step + 1} is past n={self.steps}: no calibration covers it; stop, or factor a larger n"
+            )
+        self._take(who, divisor)
+        self.step += 1
+        if self.on_step is not None:
+            self.on_step(self.step - 1)
+
+    @abstractmethod
+    def covers(self, calibration: Calibration) -> bool:
+        """Whether batches that pass are those which a calibration counts on."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, int | None]:
+        """Return what a receipt states of the order so far; all None where batches are drawn in secret.
+
+        Returns:
+            number: of those who took part; contributions: of all of them; participations: the most of one of them;
+            separation: the smallest distance of two steps of one; period: the common divisor of all these distances.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps; restore it together with the noise."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a checkpoint; raise InvalidParameter where it is of another run, or damaged."""
+
+    @abstractmethod
+    def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return who takes part."""
+
+    @abstractmethod
+    def _take(self, who: np.ndarray, divisor: int | None) -> None:
+        """Check who takes part in the next step, and count them."""
+
+
+class ParticipationAuditor(Auditor):
     """Counts participations and separations per example, or per user, step by step.
 
-    Call `record` with the indices of each step before the step's gradient is released. What it refuses has not been
-    recorded, and must not be released.
+    Call `record` with the indices of each step before the step's gradient is released.
 
     Args:
         participation: that of the sensitivity in use, in the contract's JSON form.
@@ -37,13 +107,11 @@ class ParticipationAuditor:
         unit: what one index is: `example`, or `user`. With `users` it is a user that is counted.
 
     Attributes:
-        step: the step that `record` expects next, from 0.
         most: the most participations of one example so far.
         closest: smallest distance of two steps of one example so far, None while nobody took part twice.
         period: greatest common divisor of all these distances, None while nobody took part twice. The smallest distance
             alone does not show that an order is that of fixed epochs.
         unit: who was counted: `example` or `user`.
-        on_step: told of each step that was recorded, before it is released.
 
     Raises:
         InvalidParameter: a participation of an unknown kind, no steps, users that cannot be told apart, or users with
@@ -63,12 +131,10 @@ class ParticipationAuditor:
             self._allowed = read_participation(participation)
         except InvalidParticipation as reason:
             raise InvalidParameter(f"{reason}; docs/spec.md lists them", field="participation") from None
-        self.participation, self.steps, self.groups = dict(participation), whole_number("steps", steps), groups
-        self.step, self.most = 0, 0
-        self.on_step: Callable[[int], None] | None = None
+        super().__init__(steps, unit if users is None else "user")
+        self.participation, self.groups, self.most = dict(participation), groups, 0
         self.closest: int | None = None
         self.period: int | None = None
-        self.unit = unit if users is None else "user"
         self._users = None if users is None else numbered_users(users)
         if groups is not None and self._users is not None and len(np.unique(self._users)) < len(self._users):
             raise InvalidParameter(
@@ -93,43 +159,28 @@ class ParticipationAuditor:
         Raises:
             InvalidParameter: it counts on balls in bins, for which there is `BinsAuditor.of(order)`.
         """
-        if getattr(calibration, "bins", None) is not None:  # each example draws one of them
+        drawn = calibration.presence
+        if drawn is not None and not drawn.independent:  # each example draws one of its steps
             raise InvalidParameter(
                 "this auditor does not look for balls in bins, which the calibration counts on; use "
                 "BinsAuditor.of(order) of factorize.training.bins_audit",
                 field="calibration",
             )
-        groups = calibration.groups if isinstance(calibration, AmplifiedCalibration) else None
+        groups = None if drawn is None else drawn.period
         return cls(calibration.sensitivity.participation, steps, users=users, groups=groups, unit=unit)
 
-    def counts(self) -> dict[str, int | None]:
-        """Return what a receipt states of the order so far; all None under sampling, where counts show what was drawn.
+    def covers(self, calibration: Calibration) -> bool:
+        """Whether steps of one example are drawn each for itself, if at all."""
+        return calibration.presence is None or calibration.presence.independent
 
-        Returns:
-            number: of those who took part; contributions: of all of them; participations: the most of one of them;
-            separation and period: `closest` and `period`.
-        """
+    def counts(self) -> dict[str, int | None]:
+        """Return `most`, `closest`, `period` and how many took part how often."""
         number, contributions = int((self._count > 0).sum()), int(self._count.sum())
         counted = {"number": number, "contributions": contributions, "participations": self.most}
         found: dict[str, int | None] = {**counted, "separation": self.closest, "period": self.period}
         return found if self.groups is None else dict.fromkeys(found)
 
-    def record(self, indices: Sequence[int] | np.ndarray) -> None:
-        """Check and count the examples of the next step, and go on to it.
-
-        Args:
-            indices: of the examples, those of all parts where one step's gradient is accumulated over several. Empty
-                is fine.
-
-        Raises:
-            InvalidParticipation: more steps than n, somebody twice in this step, or in steps that the participation
-                excludes. Nothing is recorded then.
-        """
-        who = self._identify(indices)
-        if self.step >= self.steps:
-            raise InvalidParticipation(
-                f"step {self.step + 1} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n"
-            )
+    def _take(self, who: np.ndarray, divisor: int | None) -> None:
         distinct, times = np.unique(who, return_counts=True)
         if len(distinct) < len(who):
             raise InvalidParticipation(
@@ -157,9 +208,6 @@ class ParticipationAuditor:
         if len(gaps):
             self.closest = int(min(gaps.min(), self.closest or gaps.min()))
             self.period = math.gcd(self.period or 0, int(np.gcd.reduce(gaps)))
-        self.step += 1
-        if self.on_step is not None:
-            self.on_step(self.step - 1)
 
     def refusal(self, index: int) -> str | None:
         """Return why an example may not take part in the step that comes next; None if it may."""

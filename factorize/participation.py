@@ -66,6 +66,10 @@ class Participation(LightData):
         """How often every step comes back, at the same place of each pass; None where the order is not fixed."""
         return None
 
+    def epoch(self, n: int) -> int | None:
+        """Return the steps of a pass; None where the order is not fixed."""
+        return None if self.passes is None else n // self.passes
+
     @property
     def single(self) -> bool:
         """Whether nobody takes part twice."""

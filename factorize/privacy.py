@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import Sensitivity, certified_value, differing
@@ -84,6 +84,20 @@ def check_zero_out(adjacency: Adjacency | str) -> None:
         )
 
 
+class Presence(NamedTuple):
+    """The steps of one example that a sampling draws, as an epsilon counts on it.
+
+    Attributes:
+        period: steps, in each run of which an example is taken once at most.
+        probability: that it is taken in one of the steps that it may have.
+        independent: whether each step is drawn for itself; else one step of each period.
+    """
+
+    period: int
+    probability: float
+    independent: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """The noise to draw, with the guarantee that it gives and the assumptions behind it.
@@ -99,6 +113,8 @@ class Calibration:
         rho: of rho-zCDP.
         mu: of mu-GDP.
         divisor: the fixed public divisor of means; None where there are sums alone.
+        sampling: name of the law of sampling that epsilon counts on; `fixed` for none.
+        method: what epsilon rests on: `deterministic`, closed forms and bounds; `accountant`; or `verified`, a claim.
 
     Raises:
         InvalidParameter: a divisor that is no integer from 1.
@@ -114,6 +130,10 @@ class Calibration:
     rho: float
     mu: float
     divisor: int | None = None
+    amplified: ClassVar[bool] = False
+    """Whether epsilon counts on a sampling in secret."""
+    sampling: str = "fixed"
+    method: str = "deterministic"
 
     def __post_init__(self) -> None:
         """Refuse what is no divisor."""
@@ -158,12 +178,23 @@ class Calibration:
             )
 
     @property
+    def presence(self) -> Presence | None:
+        """What is drawn of an example's steps; None where epsilon counts on nothing that is drawn."""
+        return None
+
+    @property
+    def without_secrecy(self) -> str:
+        """A sentence on what holds if the draws become known; empty where nothing is stated beyond mu."""
+        return ""
+
+    @property
     def exact(self) -> bool:
         """Whether the guarantee is exact for the stated participation, and not an upper bound."""
         return self.sensitivity.exact and type(self) is Calibration
 
     @property
-    def _level(self) -> tuple[float, float] | None:
+    def level(self) -> tuple[float, float] | None:
+        """Epsilon and delta, where both are stated."""
         return None if self.epsilon is None or self.delta is None else (self.epsilon, self.delta)
 
     @property
@@ -174,8 +205,8 @@ class Calibration:
         2 Phi(mu / 2) - 1; where epsilon and delta hold, it is what they allow, if that is less.
         """
         most = gaussian_delta(0.0, self.mu)
-        if self._level is not None:
-            epsilon, delta = self._level
+        if self.level is not None:
+            epsilon, delta = self.level
             shrunk = math.exp(-epsilon)
             most = min(most, math.tanh(epsilon / 2) + 2 * delta * shrunk / (1 + shrunk))
         return min(most * (1 + _ROUNDED), 1.0)
@@ -197,8 +228,8 @@ class Calibration:
             raise InvalidParameter(message, field="false_positive_rate")
         touching = abs(mu * NormalDist().inv_cdf(rate) + mu**2 / 2)  # each epsilon has a bound: this one touches
         known = [(min(touching, _LARGEST_LEVEL), gaussian_delta(min(touching, _LARGEST_LEVEL), mu))]
-        if self._level is not None and self._level[0] <= _LARGEST_LEVEL:
-            known.append(self._level)
+        if self.level is not None and self.level[0] <= _LARGEST_LEVEL:
+            known.append(self.level)
         below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
         above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
         return min(min(*below, *above) * (1 + _ROUNDED), 1.0)
@@ -260,7 +291,7 @@ class Calibration:
             "clip_norm": self.clip_norm,
             "divisor": self.divisor,
             "adjacency": self.adjacency.value,
-            "sampling": "fixed",
+            "sampling": self.sampling,
             "epsilon": self.epsilon,
             "delta": self.delta,
             "rho": self.rho,
@@ -271,11 +302,17 @@ class Calibration:
         }
 
 
-def check_own(calibration: object, factors: CertifiedFactors) -> None:
-    """Raise InvalidParameter for a bare number, and for a calibration of another factorization."""
+def check_kind(calibration: object) -> Calibration:
+    """Return a calibration; raise InvalidParameter for a bare number, or anything else."""
     if not isinstance(calibration, Calibration):
         message = f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration"
         raise InvalidParameter(message, field="calibration")
+    return calibration
+
+
+def check_own(calibration: object, factors: CertifiedFactors) -> None:
+    """Raise InvalidParameter for a bare number, and for a calibration of another factorization."""
+    calibration = check_kind(calibration)
     calibration.check_belongs(factors.sensitivity, lambda: factors.opened().strategy, digest=factors.digest)
 
 

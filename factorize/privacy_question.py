@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
 from factorize.errors import InvalidParameter
 from factorize.numbers.gaussian import (
@@ -14,7 +15,7 @@ from factorize.numbers.gaussian import (
     noise_multiplier_for_rho,
     remaining_mu,
 )
-from factorize.numbers.scalars import finite_real, within_scale
+from factorize.numbers.scalars import finite_real, whole_number, within_scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,8 @@ class GivenNoise:
         return self.epsilon, delta(self.epsilon)
 
 
+Method = Literal["verified", "deterministic"]
+"""What a claim under bins may rest on: bets as well, or closed forms and bounds alone."""
 Question = PrivacyTarget | GivenNoise
 """What a calibration is asked: the noise of a privacy, or the privacy of a noise."""
 
@@ -143,3 +146,50 @@ def question_of(
             field="sigma",
         )
     return GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """What a calibration is asked for beside the privacy; `CalibrationRequest` says what each option means.
+
+    Attributes:
+        work: samples times bins of one direction of a claim, at most; None for 2^28.
+    """
+
+    clip_norm: float = 1.0
+    divisor: int | None = None
+    adjacency: str = "zero_out"
+    dataset_size: int | None = None
+    batch_size: int | None = None
+    bins: int | None = None
+    method: Method = "verified"
+    work: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the sizes, whichever sampling uses them."""
+        for name in ("dataset_size", "batch_size"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
+
+    @property
+    def scale(self) -> dict[str, Any]:
+        """What every calibration takes."""
+        return {"clip_norm": self.clip_norm, "divisor": self.divisor, "adjacency": self.adjacency}
+
+    @property
+    def sized(self) -> bool:
+        """Whether the Poisson samplings have what they need."""
+        return self.dataset_size is not None and self.batch_size is not None
+
+
+def level_of(target: Question, name: str) -> dict[str, Any]:
+    """Return epsilon and delta, or sigma and one of them; raise InvalidParameter for another target."""
+    if isinstance(target, GivenNoise):
+        return {"epsilon": target.epsilon, "delta": target.delta, "sigma": target.sigma}
+    if target.epsilon is None or target.delta is None:
+        raise InvalidParameter(
+            f"rho and mu describe the noise without {name}, and an amplified run is no Gaussian mechanism; give "
+            "epsilon and delta",
+            field="epsilon",
+        )
+    return {"epsilon": target.epsilon, "delta": target.delta}

@@ -46,12 +46,12 @@ class BinsSampling(Frozen):
 
     def bins(self, participation: Participation, n: int) -> int:
         """Return b, from 2 to 4096; raise InvalidParameter where a participation has no such epochs."""
-        if participation.passes is None:
+        bins = participation.epoch(n)
+        if bins is None:
             raise InvalidParameter(
                 f"participation {participation.kind!r} has no epochs that bins could be; use fixed_epochs",
                 field="/sampling/kind",
             )
-        bins = n // participation.passes
         if not 2 <= bins <= LARGEST_BINS:
             raise InvalidParameter(
                 f"{bins} bins, the steps of an epoch, are not from 2 to {LARGEST_BINS}; one bin is no sampling, and "

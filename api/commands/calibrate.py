@@ -136,9 +136,9 @@ def profile(
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
     from factorize.accounting.calibration_request import CalibrationRequest
-    from factorize.accounting.sampling_scheme import SamplingOptions
-    from factorize.accounting.schemes import privacy_profile
     from factorize.plain_data import read_union
+    from factorize.privacy_question import SamplingOptions
+    from factorize.samplings.calibrating import privacy_profile
 
     check_picture(plot)
     levels = _numbers(epsilons)

@@ -71,8 +71,8 @@ def receipt(
 
 def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) -> Shown:
     """Return the epsilon of the steps that a receipt has counted."""
-    from factorize.accounting.schemes import epsilon_of_first_steps
     from factorize.format.receipts import steps_of
+    from factorize.samplings.calibrating import epsilon_of_first_steps
 
     named, steps = held["factors"][0]["digest"], steps_of(held)
     if run.digest != named:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from factorize.accounting.schemes import SCHEMES
 from factorize.api.questions.comparison import (
     CompareRequest,
     Report,
@@ -22,6 +21,7 @@ from factorize.api.questions.rate import Rates
 from factorize.api.questions.training_job import Job
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
+from factorize.samplings import SAMPLINGS
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
@@ -78,7 +78,7 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     row = table["rows"][chosen["row"]]
     sampling = row["sampling"] or "fixed"
     named = (one for one in table["samplings"] if one["sampling"] == sampling)
-    scheme = {**next(named, SCHEMES[sampling].document()), **job.run.loader}
+    scheme = {**next(named, SAMPLINGS[sampling].document()), **job.run.loader}
     # As one would ask for it: a schedule by its name, and no `optimize_for`, which follows.
     spec = {name: part for name, part in row["spec"].items() if name != "optimize_for"}
     spec["workload"] = {**job.sums, "n": job.run.steps}

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
-from factorize.accounting.sampling_scheme import SamplingOptions
-from factorize.accounting.schemes import SAMPLINGS, SCHEMES
 from factorize.api.questions.step_pace import step_pace
 from factorize.client.service import Service
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.privacy import PrivacyTarget
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, Any]:
     pace = None if parameters is None else step_pace()
     known = steps if isinstance(steps, int) else None
     for row in table["rows"]:
-        row["loader"] = SCHEMES[row["sampling"] or "fixed"].loader
+        row["loader"] = SAMPLINGS[row["sampling"] or "fixed"].loader
         row["seconds_per_step"] = None if pace is None else pace.seconds(row, parameters or 0, known)
     basis = "a model of one core: measured seconds for each normal and each operation, times their number"
     step = None if pace is None else {"parameters": parameters, **pace._asdict(), "basis": basis}

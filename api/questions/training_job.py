@@ -10,7 +10,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from factorize.accounting.schemes import SAMPLINGS
 from factorize.adapters.fleet import advise_fleet
 from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
 from factorize.api.questions.optimizer import (
@@ -24,6 +23,7 @@ from factorize.api.questions.optimizer import (
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.format.labels import describe_part
 from factorize.plain_data import Count, Frozen, Positive, read_union
+from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec, parse_spec
 from factorize.workloads import KINDS
 

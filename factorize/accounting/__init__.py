@@ -14,8 +14,8 @@ _HOMES = {
     "BinsLaw": "factorize.accounting.bins_law",
     "StarEstimate": "factorize.accounting.star_estimate",
     "bin_gram": "factorize.accounting.gram_matrix",
-    "calibrate_bins": "factorize.accounting.bins_calibration",
-    "calibrate_sampling": "factorize.accounting.schemes",
+    "calibrate_bins": "factorize.samplings.calibrating",
+    "calibrate_sampling": "factorize.samplings.calibrating",
     "loss_distribution": "factorize.accounting.loss_distributions",
 }
 

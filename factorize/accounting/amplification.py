@@ -20,7 +20,7 @@ from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep
-from factorize.privacy import Adjacency, Calibration, PrivacyTarget, check_zero_out
+from factorize.privacy import Adjacency, Calibration, Presence, PrivacyTarget, check_zero_out
 from factorize.privacy_question import question_of
 from factorize.structures.endless import AnyStrategy
 
@@ -38,14 +38,20 @@ class AmplifiedCalibration(Calibration):
         batch_size: expected number of sampled examples per step.
     """
 
-    sampling: ClassVar[str] = PoissonLaw.name
-
+    amplified: ClassVar[bool] = True
+    sampling: str = PoissonLaw.name
+    method: str = "accountant"
     sampling_probability: float
     groups: int
     compositions: int
     largest_column: float
     dataset_size: int
     batch_size: int
+
+    @property
+    def presence(self) -> Presence:
+        """Each step of an example's group."""
+        return Presence(self.groups, self.sampling_probability, independent=True)
 
     def _wanted(self, mine: Sensitivity, strategy: Callable[[], AnyStrategy]) -> Sensitivity:
         """Return the sensitivity of examples that are sampled once per turn of the groups.
@@ -68,7 +74,7 @@ class AmplifiedCalibration(Calibration):
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        names = ("sampling", "sampling_probability", "groups", "compositions", "largest_column")
+        names = ("sampling_probability", "groups", "compositions", "largest_column")
         own = {name: getattr(self, name) for name in (*names, "dataset_size", "batch_size")}
         return {**super().document(), **own}
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Self
 
 import numpy as np
 
-from factorize.accounting.gram_matrix import BinGram
+from factorize.accounting.gram_matrix import BinGram, bin_gram
 from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.payoff import log_call_ceiling, log_put, raised
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
@@ -44,6 +45,11 @@ class BinsLaw(Law):
         self._largest = gram.gram.max(axis=1)
         self._below = gram.gram - self._largest[:, None]
         self._order = 8
+
+    @classmethod
+    def of(cls, strategy: AnyStrategy, bins: int) -> Self:
+        """Return the law on C; it raises as `bin_gram` does."""
+        return cls(bin_gram(strategy, bins))
 
     def log_moment(self, multiplier: float, order: int) -> float:
         """Return log E*(m) at s = `multiplier`."""

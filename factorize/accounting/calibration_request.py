@@ -69,7 +69,7 @@ def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
 
 def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
     """Return the calibration as plain data; see `factorize.accounting.calibrate_sampling`."""
-    from factorize.accounting.schemes import calibrate_sampling
+    from factorize.samplings.calibrating import calibrate_sampling
 
     options = request.model_dump(exclude=set(_ASKED))
     return calibrate_sampling(factorization, request.question, **options).document()

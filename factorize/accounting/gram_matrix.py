@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +93,19 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
         raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
     gram.setflags(write=False)
     return BinGram(gram, held.n, held.signed)
+
+
+def bins_of(factorization: Any) -> int:
+    """Return the steps of an epoch, n if there is one; raise InvalidParameter for a participation without epochs."""
+    participation = factorization.spec.participation
+    bins: int | None = participation.epoch(factorization.strategy.finite().n)
+    if bins is None:
+        raise InvalidParameter(
+            f"the spec's participation {participation.kind!r} has no epochs that bins could be; give bins, the steps "
+            "of an epoch",
+            field="bins",
+        )
+    return bins
 
 
 def _sums(matrix: Matrix, classes: np.ndarray) -> np.ndarray:

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from factorize.accounting.bins_calibration import law_on
 from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.format.factors import CertifiedFactors, certified
+from factorize.format.factors import CertifiedFactors
 from factorize.numbers.scalars import finite_real, multiplier_of
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import sampling_of
 
 _NEGLIGIBLE = math.log(1e-30)
 """Of a delta: beyond the epsilon that has it, the loss counts as infinite."""
@@ -55,7 +56,11 @@ def loss_distribution(
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
     clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
     gap = finite_real("interval", interval, remedy="give the discretization interval of the other distributions")
-    law = law_on(certified(factorization).opened(), sampling, bins)
+    named = sampling_of(sampling)
+    law = named.law(factorization, SamplingOptions(bins=bins)) if "bins" in named.takes else None
+    if law is None:
+        message = f"sampling={sampling!r} draws no bins; for other runs use dp_accounting's own distributions"
+        raise InvalidParameter(message, field="sampling")
     return distribution_of(law, multiplier_of(noise, clip_norm=clip), gap, points)
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
 from factorize.adapters.jax import NoiseTransformation, Precision, correlated_noise, noise_commitment
 from factorize.adapters.jax_gradients import ClippedGradients
-from factorize.adapters.jobs import FactorSource, TrainingJob, adam_workload, second_seed
+from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings_of, second_seed
 from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration
 from factorize.training.audited import AuditedBatches
+from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
-from factorize.training.sampling import CyclicPoisson
 
 
 class PrivateJax(NamedTuple):
@@ -118,18 +118,26 @@ def make_private(
     b1, b2 = betas or (0.9, 0.999)
     sums = partial(adam_workload, "iterate", b1) if adaptive == "joint" else _running_sums
     source = FactorSource(spec, workload or sums, memory, None, url, store, solve)
-    privacy = epsilon, delta, clip_norm, adjacency
-    batching = sampling, seed, order_seed, remainder, physical_batch_size
-    noise_of = source, users, calibration, adaptive, second, b2
-    planned = TrainingJob(examples, batch_size, epochs, *(privacy + batching + noise_of)).plan()
-    secret = planned.job.secret
+    job = TrainingJob(
+        JobData(examples=examples, users=users),
+        JobBatching(
+            size=batch_size,
+            epochs=epochs,
+            sampling=sampling,
+            order_seed=order_seed,
+            remainder=remainder,
+            physical=physical_batch_size,
+        ),
+        JobPrivacy(epsilon=epsilon, delta=delta, clip_norm=clip_norm, adjacency=adjacency),
+        JobNoise(source=source, seed=seed, calibration=calibration, adaptive=adaptive, second=second, beta=b2),
+    )
+    planned, secret = plan(job, samplings_of(padded=True)), job.noise.secret
     if planned.moments is not None:
         both = planned.factors, planned.second, planned.moments
         noise = scale_by_joint_adam(*both, seed=secret, b1=b1, b2=b2, dtype=dtype)
     else:
         noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
-    assert not isinstance(planned.order, CyclicPoisson)  # which the batching here does not know
-    batches = AuditedBatches(planned.order, planned.auditor(), physical=physical_batch_size)
+    batches = AuditedBatches(planned.order, planned.auditor, physical=physical_batch_size)
     statement = planned.statement("per_example")
     if receipt is not None:
         seeds = [secret, second_seed(secret)]

@@ -14,9 +14,7 @@ from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.rehearsal import Part, Randomness, Rehearsal, alter_batches, rare_example
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
-from factorize.training.bins import BallsInBins
-from factorize.training.orders import Order
-from factorize.training.sampling import CyclicPoisson
+from factorize.training.batches import Batches
 
 
 class _Pass(Sampler[list[int]]):
@@ -67,7 +65,7 @@ class PrivateLoader(DataLoader[Any]):
     def __init__(
         self,
         given: GivenData,
-        order: Order | CyclicPoisson | BallsInBins,
+        order: Batches,
         optimizer: CorrelatedOptimizer,
         rehearsal: Rehearsal,
         *,
@@ -81,19 +79,19 @@ class PrivateLoader(DataLoader[Any]):
         if share[1] > 1 and min(len(order[step]) for step in range(len(order))) < share[1]:
             message = f"a batch has fewer examples than the {share[1]} ranks; use larger ones"
             raise InvalidParameter(message, field="batch_size")
-        padded = isinstance(order, BallsInBins) and order.physical_batch is not None
+        sampled = order.drawn and order.physical_batch is None
         loading = given.loading
-        if not isinstance(order, Order) and not padded:
+        if sampled:
             collate = loading.get("collate_fn") or default_collate
             loading = {**loading, "collate_fn": EmptyCollate(collate, empty_like(collate([given.dataset[0]]), axis))}
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
         self.order, self._shared = order, share
         self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
         self._per_pass = len(order) // passes
-        partial = isinstance(order, Order) and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
+        partial = not order.drawn and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
         # a batch sampler has torch leave these out, and others look for them
         self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=partial)
-        self._sampled = not isinstance(order, Order) and not padded  # sizes of batches depend on their examples
+        self._sampled = sampled  # sizes of batches depend on their examples
         self._rare: int | None = None
 
     def __len__(self) -> int:
@@ -178,7 +176,7 @@ class PrivateLoader(DataLoader[Any]):
 
     def _parts(self, step: int) -> tuple[list[np.ndarray], np.ndarray | None]:
         """Return the indices of each part of a step, and which of them do not pad; None where nothing does."""
-        if isinstance(self.order, BallsInBins) and self.order.physical_batch is not None:
+        if self.order.physical_batch is not None:
             indices, mask = self.order.micro_batches(step)
             return list(indices), mask
         batch = self._share(step)

@@ -10,18 +10,18 @@ import torch
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _mark_as_processed
 
-from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import check_roundings, clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.rehearsal import GradientRows, Rehearsal, difference_of_autograd
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
-from factorize.auditor import ParticipationAuditor
+from factorize.auditor import Auditor
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.privacy import Calibration
-from factorize.training.bins_audit import BinsAuditor
+from factorize.privacy import Calibration, check_kind
+from factorize.samplings import sampling_of
+from factorize.samplings.calibrating import epsilon_of_first_steps
 
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 
@@ -70,7 +70,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         calibration: Calibration,
         *,
         seed: int,
-        auditor: ParticipationAuditor | BinsAuditor | None = None,
+        auditor: Auditor | None = None,
         model: torch.nn.Module | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
@@ -102,8 +102,6 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
         See `PrivacyStatement.epsilon_so_far` for which stops it holds.
         """
-        from factorize.accounting.schemes import epsilon_of_first_steps
-
         factors, calibration = self._run
         return epsilon_of_first_steps(factors, calibration.document(), self.noise.step, delta)
 
@@ -147,10 +145,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 f"batch {self.auditor.step} was handed out, and step {self.noise.step} not taken yet; call step() once "
                 "for each batch, or examples and noise part ways"
             )
-        if isinstance(self.auditor, BinsAuditor):
-            self.auditor.record(indices, divisor=self.expected_batch_size)
-        else:
-            self.auditor.record(indices)
+        self.auditor.record(indices, divisor=self.expected_batch_size)
         self._expected = len(indices) if masks is None else masks.size
         self._masks = [] if masks is None else list(masks)
 
@@ -344,17 +339,11 @@ def _refuse_ranks(optimizer: Any, *, alone: bool) -> None:
         )
 
 
-def _check_auditor(calibration: Calibration, auditor: ParticipationAuditor | BinsAuditor | None) -> None:
+def _check_auditor(calibration: Calibration, auditor: Auditor | None) -> None:
     """Refuse a calibration that counts on sampling without the auditor that sees it."""
-    balls = getattr(calibration, "bins", None) is not None
-    missing = auditor is None and isinstance(calibration, AmplifiedCalibration)
-    own = isinstance(auditor, BinsAuditor) and getattr(calibration, "sampling", None) in auditor.covered
-    if missing or (balls and not own):
-        what, kind = "cyclic Poisson sampling", "auditor"
-        if balls:
-            what, kind = str(getattr(calibration, "sampling", "")).replace("_", " "), "BinsAuditor of that sampling"
+    if check_kind(calibration).amplified and (auditor is None or not auditor.covers(calibration)):
         raise InvalidParameter(
-            f"epsilon={calibration.epsilon} counts on {what}; use make_private, which samples so, or give the {kind} "
-            "that is told of every sampled batch",
+            f"epsilon={calibration.epsilon} counts on {sampling_of(calibration.sampling).title}; use make_private, "
+            "which samples so, or give the auditor of that sampling, which is told of every batch",
             field="auditor",
         )

@@ -16,7 +16,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
 from factorize.adapters.given import GRAD_SAMPLE_MODES, ExampleGradients, GivenData, check_model, check_optimizer
-from factorize.adapters.jobs import BINNED, AnyAuditor, FactorSource, Planned, TrainingJob, adam_workload
+from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, world_size
@@ -26,9 +26,10 @@ from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration
+from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
 
-SAMPLINGS = ("fixed", "cyclic_poisson", *BINNED)
+_SAMPLINGS = samplings_of(padded=False)
 
 
 class Private(NamedTuple):
@@ -142,7 +143,7 @@ def make_private(
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     joint = adaptive == "joint"
 
-    def plan() -> tuple[tuple[Planned, AnyAuditor, GivenData], dict[str, Any]]:
+    def planned_here() -> tuple[tuple[Planned, GivenData], dict[str, Any]]:
         inner = getattr(optimizer, "original_optimizer", optimizer)
         check_model(model)
         check_optimizer(inner, model)
@@ -152,17 +153,28 @@ def make_private(
         workload = partial(adam_workload, "iterate", betas[0]) if betas[0] else partial(workload_of, inner)
         source = FactorSource(spec, workload, memory, bands, url, store, solve)
         given = GivenData.read(data, batch_size, sampling=sampling, remainder=remainder)
-        privacy = epsilon, delta, clip_norm, adjacency
-        batching = sampling, seed, order_seed, remainder, physical_batch_size
-        noise = source, users, calibration, adaptive, second, betas[1]
         job = TrainingJob(
-            len(given.dataset), given.batch_size, epochs, *(privacy + batching + noise), overflow, SAMPLINGS, ranks
+            JobData(examples=len(given.dataset), users=users),
+            JobBatching(
+                size=given.batch_size,
+                epochs=epochs,
+                sampling=sampling,
+                order_seed=order_seed,
+                remainder=remainder,
+                physical=physical_batch_size,
+                overflow=overflow,
+                ranks=ranks,
+            ),
+            JobPrivacy(epsilon=epsilon, delta=delta, clip_norm=clip_norm, adjacency=adjacency),
+            JobNoise(
+                source=source, seed=seed, calibration=calibration, adaptive=adaptive, second=second, beta=betas[1]
+            ),
         )
-        planned = job.plan()
-        return (planned, planned.auditor(), given), planned.shared
+        planned = plan(job, _SAMPLINGS)
+        return (planned, given), planned.shared
 
-    planned, auditor, given = plan()[0] if ranks == 1 else agree("the plan of the job", plan)
-    private = _private(planned, optimizer, ranks, seed=planned.job.secret, auditor=auditor, **options)
+    planned, given = planned_here()[0] if ranks == 1 else agree("the plan of the job", planned_here)
+    private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
     functorch = grad_sample_mode == "functorch"
     wrapped = ExampleGradients(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
@@ -185,7 +197,7 @@ def make_private(
         receipt.begin(
             statement,
             planned.strategies,
-            auditor,
+            planned.auditor,
             generator=private.noise.generator,
             dtype="float32",
             commitments=[noise.commitment for noise in noises],

@@ -12,6 +12,7 @@ from factorize.format.factors import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.scalars import double_above
 from factorize.privacy import Calibration
+from factorize.samplings.calibrating import epsilon_of_first_steps
 
 MAX_MEANINGFUL_EPSILON = 20.0
 """Above it a likelihood ratio of e^20, 5 x 10^8, is allowed, and the statement warns."""
@@ -117,8 +118,6 @@ class PrivacyStatement:
                 "the statement holds no factors; give them to it, or use `factors.calibrate(sigma=, delta=, steps=)`",
                 field="factors",
             )
-        from factorize.accounting.schemes import epsilon_of_first_steps  # needs the extra `[solve]`, training does not
-
         return epsilon_of_first_steps(self.factors, (self.moments or self.calibration).document(), steps, delta)
 
     def document(self) -> dict[str, Any]:
@@ -131,9 +130,7 @@ class PrivacyStatement:
     def __str__(self) -> str:
         """One paragraph for a log or a model card."""
         c = self.calibration
-        known = getattr(c, "epsilon_without_secrecy", None)
         together = "" if self.ranks == 1 else f" on {self.ranks} ranks"
-        secret = "" if known is None else f" If bins, batches or batch sizes become known, epsilon is {at_most(known)}."
         second = ""
         if self.moments is not None:
             sigma = at_least(self.moments.second.sigma_of_sums)
@@ -158,5 +155,5 @@ class PrivacyStatement:
             f"{at_most(c.clip_norm)}, {sums}, noise multiplier {at_least(c.noise_multiplier)} on sensitivity "
             f"{at_most(c.sensitivity.value)} ({c.sensitivity.kind}: {c.sensitivity.rule}); factorization "
             f"{self.digest}. The choice of hyperparameters is not covered."
-            f"{_SAID.get(self.loss, '')}{second}{secret}{said}"
+            f"{_SAID.get(self.loss, '')}{second}{c.without_secrecy}{said}"
         )

@@ -96,7 +96,7 @@ def audit(
         )
     half = trials // 2
     claimed, reach = _claimed_epsilon(claim, at), _reach(trials - half, confidence, at)
-    sampling = getattr(claim, "sampling", None)
+    sampling = claim.sampling if claim.amplified else None
     if sampling is not None and claimed >= reach:
         enough = 4 * math.exp(claimed) * math.log(2 / (1 - confidence))
         raise InvalidParameter(
@@ -135,7 +135,7 @@ def run_seeds(seed: int, runs: int) -> list[int]:
 
 def _claimed_epsilon(claim: Calibration, delta: float) -> float:
     """Return the epsilon that is claimed at delta; an amplified one holds at its own delta and at larger ones."""
-    if getattr(claim, "sampling", None) is None:
+    if not claim.amplified:
         return gaussian_epsilon(delta, claim.mu)
     if claim.epsilon is None or claim.delta is None or delta < claim.delta:
         raise InvalidParameter(

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from factorize.auditor import ParticipationAuditor
+from factorize.auditor import Auditor
 from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import whole_number
-from factorize.training.bins import BallsInBins, MicroBatches
-from factorize.training.bins_audit import BinsAuditor
-from factorize.training.orders import Order
+from factorize.training.batches import Batches, MicroBatches
 
 
 class AuditedBatches:
@@ -25,18 +23,16 @@ class AuditedBatches:
         InvalidParameter: balls in bins without a physical batch size, or one below 1.
     """
 
-    def __init__(
-        self, order: Order | BallsInBins, auditor: ParticipationAuditor | BinsAuditor, *, physical: int | None = None
-    ) -> None:
-        if isinstance(order, BallsInBins) and order.physical_batch is None:
-            message = "balls in bins come in parts here; give the order a physical_batch"
+    def __init__(self, order: Batches, auditor: Auditor, *, physical: int | None = None) -> None:
+        if order.drawn and order.physical_batch is None:
+            message = f"batches of {order.sampling} come in parts here; give the order a physical_batch"
             raise InvalidParameter(message, field="physical_batch")
         if physical is not None:
             whole_number("physical_batch_size", physical)
         self.order, self.auditor = order, auditor
         self._shape = 0, 0  # parts of the largest batch, and their size
-        if not isinstance(order, BallsInBins):
-            largest = max(1, max(len(order[step]) for step in range(len(order) // order.epochs)))
+        if order.physical_batch is None:
+            largest = max(1, *(len(batch) for batch in order))
             size = physical or largest
             self._shape = -(-largest // size), size
 
@@ -57,10 +53,10 @@ class AuditedBatches:
         """
         for step in range(self.auditor.step, len(self.order)):
             self.auditor.record(self.order[step])
-            if isinstance(self.order, BallsInBins):
-                yield self.order.micro_batches(step)
-            else:
+            if self.order.physical_batch is None:
                 yield MicroBatches.of(self.order[step], *self._shape)
+            else:
+                yield self.order.micro_batches(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, after a step and before the next batch."""

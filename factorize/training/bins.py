@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from factorize.client.checkpoints import check_stated
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
-from factorize.privacy import check_zero_out
+from factorize.privacy import Calibration, check_kind, check_zero_out
+from factorize.training.batches import Batches, MicroBatches, epochs_of
 from factorize.training.bin_draws import (
     KEY_BYTES,
     capacity_for,
@@ -32,26 +33,7 @@ TAU = 2.0**-50
 """Probability of an overflow that a capacity is chosen for, where none is given."""
 
 
-class MicroBatches(NamedTuple):
-    """One step's batch in equal parts, padded.
-
-    Attributes:
-        indices: of the examples, shape (parts, physical_batch); 0 where the mask is False.
-        mask: True where there is an example, False where there is padding; same shape.
-    """
-
-    indices: np.ndarray
-    mask: np.ndarray
-
-    @classmethod
-    def of(cls, batch: np.ndarray, parts: int, size: int) -> MicroBatches:
-        """Return a batch in so many parts of one size."""
-        indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
-        indices[: len(batch)], mask[: len(batch)] = batch, True
-        return cls(indices.reshape(parts, size), mask.reshape(parts, size))
-
-
-class BallsInBins(Secret):
+class BallsInBins(Batches, Secret):
     """The secret order in which each example draws its bin j once and takes part in steps j, j + b, j + 2b, ...
 
     Bins are uniform and independent, so batches have random sizes. These are secret, as the bins are: take means with a
@@ -109,13 +91,13 @@ class BallsInBins(Secret):
             whole_number(name, value) for name, value in (("examples", examples), ("bins", bins), ("epochs", epochs))
         )
         self._key = secrets.token_bytes(KEY_BYTES) if secret_key is None else checked_key(secret_key, public_seed)
-        room = _checked_room(examples, bins, physical_batch, capacity, overflow, self._draws)
+        room = _checked_room(examples, bins, physical_batch, capacity, overflow, self.draws(epochs))
         self.physical_batch, self.capacity = room
         self._drawn = -1
         self.tau = 0.0
         if self.capacity is not None:
-            self.tau = min(1.0, self._draws * overflow_probability(examples, bins, self.capacity))
-            for turn in range(self._draws):
+            self.tau = min(1.0, self.draws(epochs) * overflow_probability(examples, bins, self.capacity))
+            for turn in range(self.draws(epochs)):
                 self._draw(turn)
                 if int(np.diff(self._starts).max()) > self.capacity:
                     raise InvalidParticipation(
@@ -131,9 +113,9 @@ class BallsInBins(Secret):
         """Samplings whose calibrations hold for these draws."""
         return covered_by(self.sampling, self.epochs)
 
-    @property
-    def _draws(self) -> int:
-        """How often an example draws."""
+    @classmethod
+    def draws(cls, epochs: int) -> int:
+        """Return how often an example draws in so many epochs."""
         return 1
 
     def _key_of(self, epoch: int) -> bytes:
@@ -142,7 +124,7 @@ class BallsInBins(Secret):
 
     def _draw(self, epoch: int) -> None:
         """Hold the bins of an epoch."""
-        turn = epoch % self._draws
+        turn = epoch % self.draws(self.epochs)
         if turn != self._drawn:
             drawn = draw_bins(self._key_of(turn), self.examples, self.bins)
             self._members = np.argsort(drawn, kind="stable")
@@ -153,17 +135,11 @@ class BallsInBins(Secret):
         """Return the number of steps, n."""
         return self.bins * self.epochs
 
-    def __getitem__(self, step: int) -> np.ndarray:
-        """Return the indices of the examples of one step, ascending. They are secret, and so is their number."""
-        if not 0 <= step < len(self):
-            raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
+    def batch(self, step: int) -> np.ndarray:
+        """Return the indices of the examples of one step, ascending."""
         self._draw(step // self.bins)
         start, stop = self._starts[step % self.bins : step % self.bins + 2]
         return self._members[start:stop]
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the batch of every step."""
-        return (self[step] for step in range(len(self)))
 
     def __repr__(self) -> str:
         """Return what is public."""
@@ -174,7 +150,7 @@ class BallsInBins(Secret):
     @property
     def participation(self) -> dict[str, Any]:
         """The spec's participation for this order: its sensitivity is what holds if the key becomes known."""
-        return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
+        return epochs_of(self.epochs)
 
     @property
     def commitment(self) -> str:
@@ -195,7 +171,7 @@ class BallsInBins(Secret):
             InvalidParameter: there is no physical batch size.
         """
         if self.physical_batch is None:
-            raise InvalidParameter("there are no parts without a physical_batch; give one", field="physical_batch")
+            return super().micro_batches(step)
         batch, size = self[step], self.physical_batch
         parts = max(1, -(-len(batch) // size)) if self.capacity is None else self.capacity // size
         return MicroBatches.of(batch, parts, size)
@@ -221,23 +197,14 @@ class BallsInBins(Secret):
                 field="secret_key",
             )
 
-    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
-        """Refuse a factorization whose epochs are not this order's.
-
-        Args:
-            participation: of its sensitivity, in the contract's JSON form.
-            steps: its n; fewer steps may be taken, more not.
-
-        Raises:
-            InvalidParticipation: more steps than n, or epochs of another number of steps than there are bins.
-        """
-        n = len(self) if steps is None else steps
-        if len(self) > n or not self._fits(participation, n):
-            raise InvalidParticipation(
-                f"{self.bins} bins in {self.epochs} epochs are not the participation {dict(participation)} over n={n} "
-                f"steps; factor n={len(self)} for {self.participation}",
-                field="order",
-            )
+    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+        """Return why, unless its epochs have as many steps as there are bins."""
+        if self._fits(participation, n):
+            return None
+        return (
+            f"there are {self.bins} bins in {self.epochs} epochs, and n={n}; factor n={len(self)} for "
+            f"{self.participation}"
+        )
 
     def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
         kind, epochs = participation.get("kind"), participation.get("epochs")
@@ -245,11 +212,11 @@ class BallsInBins(Secret):
             return participation.get("bins") == self.bins
         return (kind == "single" or kind == "fixed_epochs") and n == self.bins * int(epochs or 1)
 
-    def check_calibration(self, calibration: Any, steps: int) -> None:
+    def check_calibration(self, calibration: Calibration, steps: int) -> None:
         """Refuse a calibration whose epsilon does not count on exactly these bins.
 
         Args:
-            calibration: with `sampling`, `bins`, `adjacency` and `sensitivity`.
+            calibration: of the noise.
             steps: n of the factorization.
 
         Raises:
@@ -257,9 +224,10 @@ class BallsInBins(Secret):
             UnsupportedAdjacency: it is not for zero-out.
             InvalidParticipation: it is for other epochs.
         """
-        sampling, bins = getattr(calibration, "sampling", None), getattr(calibration, "bins", None)
-        if sampling not in self.covered or bins != self.bins:
-            what = f"{bins} bins" if sampling in self.covered else f"the sampling {str(sampling)[:20]!r}"
+        check_kind(calibration)
+        drawn = calibration.presence if calibration.sampling in self.covered else None
+        if drawn is None or drawn.period != self.bins:
+            what = f"the sampling {calibration.sampling!r}" if drawn is None else f"{drawn.period} bins"
             raise InvalidParameter(
                 f"the calibration is for {what}, the order is balls in {self.bins} bins; calibrate with "
                 f"sampling={self.sampling!r}, bins={self.bins}",
@@ -284,9 +252,10 @@ class RandomAllocation(BallsInBins):
 
     __slots__ = ()
 
-    @property
-    def _draws(self) -> int:
-        return self.epochs
+    @classmethod
+    def draws(cls, epochs: int) -> int:
+        """Return one for each."""
+        return epochs
 
     def _key_of(self, epoch: int) -> bytes:
         """Return a key of this epoch's own: SHA-256 of the run's and the epoch's number."""

@@ -10,16 +10,18 @@ import hmac
 import re
 import secrets
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from factorize.auditor import Auditor
 from factorize.client.checkpoints import check_stated, step_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices
+from factorize.privacy import Calibration
 from factorize.training.bin_draws import checked_key, equal_sizes_probability, regularity
 from factorize.training.bins import BallsInBins, covered_by
 
@@ -65,7 +67,7 @@ class RegularBins(UserWarning):
     """The sizes of the bins are more equal than independent bins make them, once in a million runs."""
 
 
-class BinsAuditor(Secret):
+class BinsAuditor(Auditor, Secret):
     """Holds a job to balls in bins: call `record` with the examples of each step before its gradient is released.
 
     With the order it compares with the order's own bins. Without it the first epoch says who is in which bin; where
@@ -82,9 +84,6 @@ class BinsAuditor(Secret):
 
     Attributes:
         covered: samplings whose calibrations hold for batches that pass.
-        on_step: told of each step that was recorded, before it is released.
-        step: the step that `record` expects next, from 0.
-        steps: n.
         unit: who was counted: `example`; or `user`, where each has one example.
         tau: probability that independent bins are refused since they happen to be equal; add (1 + e^epsilon) tau to
             delta. 0 with an order, and where equal sizes are too likely to be refused.
@@ -115,7 +114,8 @@ class BinsAuditor(Secret):
                 f"{examples}, {bins} and {epochs}; give the order's own",
                 field="order",
             )
-        self.examples, self.bins, self.epochs, self.steps = examples, bins, epochs, bins * epochs
+        super().__init__(bins * epochs, "example")
+        self.examples, self.bins, self.epochs, self.divisor = examples, bins, epochs, divisor
         self._order, self._key = order, None if key is None else checked_key(key, None)
         self.sampling = sampling if order is None else order.sampling
         self._anew = self.sampling == "random_allocation"
@@ -125,8 +125,6 @@ class BinsAuditor(Secret):
         likely = equal_sizes_probability(examples, bins)
         self._refuses_equal = order is None and likely < REFUSED_BELOW
         self.tau = min(1.0, likely * (epochs if self._anew else 1)) if self._refuses_equal else 0.0
-        self.step, self.divisor, self.unit = 0, divisor, "example"
-        self.on_step: Callable[[int], None] | None = None
 
     @classmethod
     def of(cls, order: BallsInBins, *, divisor: int | None = None) -> BinsAuditor:
@@ -138,24 +136,12 @@ class BinsAuditor(Secret):
         shown = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step}"
         return f"BinsAuditor({shown})"
 
-    def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
-        """Check the examples of the next step, and go on to it.
+    def covers(self, calibration: Calibration) -> bool:
+        """Whether it counts on these draws."""
+        return calibration.sampling in self.covered
 
-        Args:
-            indices: of the examples, without those that pad, those of all parts where one step's gradient is
-                accumulated over several. Empty is fine where the bin is.
-            divisor: that the job takes the mean with, None where it takes sums.
-
-        Raises:
-            InvalidParticipation: more steps than n, another divisor, or not the examples of one bin. Nothing is
-                recorded then.
-            InvalidParameter: what is no index of an example.
-        """
-        who = self._identify(indices)
-        if self.step >= self.steps:
-            raise InvalidParticipation(
-                f"step {self.step + 1} is past n={self.steps}: no calibration covers it; stop, or factor a larger n"
-            )
+    def _take(self, who: np.ndarray, divisor: int | None) -> None:
+        """Refuse another divisor, and examples that are not those of one bin."""
         if self._anew and self.step and self.step % self.bins == 0:
             self._begin(self.step // self.bins)
         learning = self._order is None and (self._anew or self.step < self.bins)
@@ -169,12 +155,10 @@ class BinsAuditor(Secret):
         if learning:
             own = self.step % self.bins
             self._bin[who], self._sizes[own] = own, len(who)
-        self.step, self.divisor = self.step + 1, self.divisor if divisor is None else divisor
-        if self.on_step is not None:
-            self.on_step(self.step - 1)
+        self.divisor = self.divisor if divisor is None else divisor
 
-    def counts(self) -> dict[str, None]:
-        """Return what a receipt states of the order so far: nothing, since all of it was drawn in secret."""
+    def counts(self) -> dict[str, int | None]:
+        """Return nothing: all of it was drawn in secret."""
         return dict.fromkeys(("number", "contributions", "participations", "separation", "period"))
 
     def state_dict(self) -> dict[str, Any]:

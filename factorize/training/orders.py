@@ -9,10 +9,11 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.participation import example_indices, read_participation
+from factorize.training.batches import Batches, epochs_of
 from factorize.training.bins import BallsInBins, RandomAllocation
 
 
-class Order:
+class Order(Batches):
     """The batches of one run: a public sequence of arrays of indices of examples.
 
     Args:
@@ -25,6 +26,7 @@ class Order:
     """
 
     sampling: ClassVar[str] = "fixed"
+    drawn: ClassVar[bool] = False
 
     def __init__(
         self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, Any] | None = None
@@ -43,23 +45,18 @@ class Order:
         """Return the number of steps, n."""
         return len(self._batches) * self.epochs
 
-    def __getitem__(self, step: int) -> np.ndarray:
-        """Return the indices of the examples of one step."""
-        if not 0 <= step < len(self):
-            raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
+    def batch(self, step: int) -> np.ndarray:
+        """Return that of the step's place in its epoch."""
         return self._batches[step % len(self._batches)]
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the batch of every step."""
-        for _ in range(self.epochs):
-            yield from self._batches
+    def used(self, examples: int) -> int:
+        """Return how many take part."""
+        return len(np.unique(np.concatenate(self._batches)))
 
     @property
     def participation(self) -> dict[str, Any]:
         """The spec's participation for this order; of fixed epochs, if no example is in two batches of one epoch."""
-        if self._made_for is not None:
-            return dict(self._made_for)
-        return {"kind": "single"} if self.epochs == 1 else {"kind": "fixed_epochs", "epochs": self.epochs}
+        return epochs_of(self.epochs) if self._made_for is None else dict(self._made_for)
 
     def of_users(self, users: np.ndarray) -> Order:
         """Return the order in which users take part, one index for each.
@@ -79,27 +76,11 @@ class Order:
                 field="users",
             ) from None
 
-    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
-        """Refuse an order that the sensitivity does not cover.
-
-        Args:
-            participation: that of the calibration's sensitivity, in the contract's JSON form.
-            steps: n of the factorization; fewer steps may be taken, more not.
-
-        Raises:
-            InvalidParticipation: an example takes part in steps that the participation excludes.
-        """
-        n = len(self) if steps is None else steps
-        if len(self) > n:
-            raise InvalidParticipation(f"the order has {len(self)} steps, the factorization n={n}; use a larger n")
+    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+        """Return what the participation says of the distances and the number of one example's steps."""
         gaps, most = self._gaps()
         reason = read_participation(participation).violation(n, gaps, most)
-        if reason:
-            raise InvalidParticipation(
-                f"the order is not the participation {dict(participation)} of the sensitivity: {reason}; factor for "
-                f"{self.participation}, or for min_sep, and calibrate again",
-                field="order",
-            )
+        return reason and f"{reason}; factor for {self.participation}, or for min_sep, and calibrate again"
 
     def _gaps(self) -> tuple[np.ndarray, int]:
         """Return the distances between neighbouring steps of one example, and the most steps that one takes part in.

@@ -24,9 +24,8 @@ from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
-    from factorize.auditor import ParticipationAuditor
+    from factorize.auditor import Auditor
     from factorize.format.factors import CertifiedFactors
-    from factorize.training.bins_audit import BinsAuditor
 
 _STATED = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
 
@@ -63,7 +62,7 @@ class Receipt:
         self._lock: RunLock | None = None
         self._on_disk: bytes | None = None  # what the file holds, None before it is there
         self._next = -1  # the step that continues what this process has taken
-        self._auditor: ParticipationAuditor | BinsAuditor | None = None
+        self._auditor: Auditor | None = None
 
     @property
     def taken(self) -> int:
@@ -74,7 +73,7 @@ class Receipt:
         self,
         statement: PrivacyStatement,
         factors: Sequence[CertifiedFactors],
-        auditor: ParticipationAuditor | BinsAuditor,
+        auditor: Auditor,
         *,
         generator: str,
         dtype: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.client.normals import secret_seed
 from factorize.client.single_use import Secret
-from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.errors import InvalidParameter
+from factorize.training.batches import Batches
 
 
-class CyclicPoisson(Secret):
+class CyclicPoisson(Batches, Secret):
     """Batches sampled anew in every step: each example of group t mod groups, independently, with one probability.
 
     Batches have random sizes, some may be empty; means are taken with the calibration's fixed divisor. Which examples a
@@ -48,39 +49,28 @@ class CyclicPoisson(Secret):
             message = f"examples={examples}, steps={steps}: need {calibration.groups} examples and a step"
             raise InvalidParameter(message, field="examples")
         self.groups, self.probability = calibration.groups, calibration.sampling_probability
-        self.participation: dict[str, Any] = dict(calibration.sensitivity.participation)
+        self._participation = dict(calibration.sensitivity.participation)
         self._examples, self._steps, self._seed = examples, steps, secret_seed(seed)
 
     def __len__(self) -> int:
         """Return the number of steps, n."""
         return self._steps
 
-    def __getitem__(self, step: int) -> np.ndarray:
+    @property
+    def participation(self) -> dict[str, Any]:
+        """That of the calibration's sensitivity."""
+        return dict(self._participation)
+
+    def batch(self, step: int) -> np.ndarray:
         """Return the indices of the examples sampled in one step, a function of seed and step."""
-        if not 0 <= step < self._steps:
-            raise IndexError(f"step {step} is outside 0..{self._steps - 1}")
         group = np.arange(step % self.groups, self._examples, self.groups)
         rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(step,)))
         return group[rng.random(len(group)) < self.probability]
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the batch of every step."""
-        return (self[step] for step in range(self._steps))
-
-    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
-        """Refuse a sensitivity that is not of min-separation by at most the number of groups.
-
-        Raises:
-            InvalidParticipation: examples take part in steps that the participation excludes.
-        """
-        if steps is not None and self._steps > steps:
-            message = f"the order has {self._steps} steps, the factorization n={steps}; use a larger n"
-            raise InvalidParticipation(message)
+    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+        """Return why, unless it is min-separation by at most the number of groups."""
         apart = participation.get("min_sep") if participation.get("kind") == "min_sep" else None
         most = participation.get("max_participations")
         if apart is None or apart > self.groups or (most is not None and most < -(-self._steps // self.groups)):
-            raise InvalidParticipation(
-                f"cyclic sampling from {self.groups} groups is not the participation {dict(participation)} of the "
-                "sensitivity; use the calibration of calibrate_amplified",
-                field="order",
-            )
+            return f"sampling is cyclic, from {self.groups} groups; use the calibration of calibrate_amplified"
+        return None

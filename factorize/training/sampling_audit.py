@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter, extras_named
-from factorize.privacy import Calibration
+from factorize.privacy import Calibration, Presence
 from factorize.training.audit import run_seeds
 
 Batches = Callable[[int], Iterable[Any]]
@@ -81,7 +80,13 @@ def audit_sampling(
         InvalidParameter: a claim without sampling, no or equal canaries, too few runs or steps, a confidence outside
             (0, 1), or a run with another number of batches.
     """
-    law = _law(claim)
+    if claim.presence is None:
+        raise InvalidParameter(
+            f"a {type(claim).__name__} does not count on sampling, so there is none to audit; take a calibration of "
+            "calibrate_amplified or calibrate_bins",
+            field="claim",
+        )
+    law = _Law(*claim.presence)
     distinct = len(set(canaries)) == len(canaries) > 0
     if not distinct or runs < MIN_RUNS or steps < law.period or not 0 < confidence < 1:
         raise InvalidParameter(
@@ -114,13 +119,8 @@ def audit_sampling(
     )
 
 
-@dataclass(frozen=True)
-class _Law:
-    """Steps apart, probability of each, and whether they are drawn anew or once for the whole run."""
-
-    period: int
-    probability: float
-    independent: bool
+class _Law(Presence):
+    """What a true sampler does with one example, step by step."""
 
     def cells(self, steps: int) -> int:
         """Steps in which one example may be taken, each with a test of its own."""
@@ -138,19 +138,6 @@ class _Law:
         if (epochs != first[:, None]).any():
             return first, "comes in other steps of later epochs than of the first"
         return first, "" if (first.sum(axis=1) == 1).all() else "does not take part once in each epoch"
-
-
-def _law(claim: Calibration) -> _Law:
-    if isinstance(claim, AmplifiedCalibration):
-        return _Law(claim.groups, claim.sampling_probability, True)
-    bins = getattr(claim, "bins", None)
-    if bins is None:
-        raise InvalidParameter(
-            f"a {type(claim).__name__} does not count on sampling, so there is none to audit; take a calibration of "
-            "calibrate_amplified or calibrate_bins",
-            field="claim",
-        )
-    return _Law(int(bins), 1.0 / int(bins), False)
 
 
 def _presence(batches: Iterable[Any], canaries: Sequence[int], steps: int) -> np.ndarray:

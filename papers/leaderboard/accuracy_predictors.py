@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from factorize.accounting.sampling_scheme import SamplingOptions
-from factorize.accounting.schemes import SCHEMES
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS
 from factorize.spec import parse_spec
 from factorize.training.orders import fixed_order
 from papers.leaderboard.many_models import Models, judged, trained
@@ -147,7 +147,7 @@ def sigma(name: str, factors: Factorization, job: TrainingJob, epsilon: float) -
     """Return the standard deviation per entry of Z, for means."""
     sizes = {"dataset_size": job.examples, "batch_size": job.batch} if name == POISSON else {}
     options = SamplingOptions(clip_norm=1.0, divisor=job.batch, **sizes)
-    scheme = SCHEMES["poisson" if name == POISSON else "fixed"]
+    scheme = SAMPLINGS["poisson" if name == POISSON else "fixed"]
     return float(scheme.calibrate(factors, PrivacyTarget(epsilon=epsilon, delta=DELTA), options).sigma_of_means)
 
 

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from factorize.accounting.sampling_scheme import SamplingOptions
-from factorize.accounting.schemes import SCHEMES
 from factorize.errors import FactorizeError
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS
 from factorize.training import schedule_rates
 from factorize.training.orders import fixed_order
 from papers.leaderboard.accuracy_predictors import halved
@@ -252,7 +252,7 @@ def sigma_of(job: RateJob, sampling: str, factors: Factorization) -> float:
     """Return the standard deviation per entry of Z, for means."""
     sizes = {"dataset_size": job.batch * job.bins, "batch_size": job.batch} if "poisson" in sampling else {}
     asked = SamplingOptions(clip_norm=CLIP_NORM, divisor=job.batch, **sizes)
-    found = SCHEMES[sampling].calibrate(factors, PrivacyTarget(epsilon=job.epsilon, delta=DELTA), asked)
+    found = SAMPLINGS[sampling].calibrate(factors, PrivacyTarget(epsilon=job.epsilon, delta=DELTA), asked)
     return float(found.sigma_of_means)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.accounting.sampling_scheme import SamplingOptions
-from factorize.accounting.schemes import SCHEMES
 from factorize.client.normals import MIN_SEED
 from factorize.errors import ConditionNotMet, FactorizeError
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS
 from factorize.solvers.solving import solve
 from factorize.spec import parse_spec
 from factorize.training.orders import Order, balls_in_bins, fixed_order, full_batch, random_allocation
@@ -52,7 +52,7 @@ class System:
 
     Attributes:
         name: in the table.
-        sampling: scheme of `factorize.accounting.schemes`.
+        sampling: scheme of `factorize.samplings`.
         mechanisms: of which the one with the smallest predicted error is taken, without a look at the data.
         whole: whether every step takes all examples; an epoch is one step then.
         momentum: of the optimizer, and of the workload that C is best for.
@@ -137,7 +137,7 @@ class Preparation:
         return min(self._candidates(system, setting), key=lambda one: one.predicted, default=None)
 
     def _candidates(self, system: System, setting: Setting) -> Iterator[Prepared]:
-        scheme = SCHEMES[system.sampling]
+        scheme = SAMPLINGS[system.sampling]
         batch = system.batch(setting)
         sampled = {"dataset_size": setting.examples, "batch_size": batch} if "poisson" in system.sampling else {}
         asked = SamplingOptions(clip_norm=setting.clip_norm, divisor=batch, **sampled)

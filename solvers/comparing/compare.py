@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.accounting.sampling_scheme import SamplingOptions
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.mechanisms import Auto
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import thread_seconds
 from factorize.privacy import PrivacyTarget
+from factorize.privacy_question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.budget import Estimate
 from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
@@ -98,7 +98,7 @@ def compare(
         bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
         privacy: adds the noise at this privacy to each row; by default that of the spec's sampling, if it has one.
         sampling: `dataset_size` and `batch_size`, for the Poisson schemes; they need an epsilon and delta in `privacy`.
-        samplings: names of schemes (`factorize.accounting.schemes`) that rows may count on, beside a fixed order; by
+        samplings: names of schemes (`factorize.samplings`) that rows may count on, beside a fixed order; by
             default all where sizes are given, and the spec's own. Under balls in bins, mechanisms that
             are optimised for it join.
         progress: told before each mechanism and between its steps.

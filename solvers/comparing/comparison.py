@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from factorize.accounting.schemes import SCHEMES
 from factorize.certificate.certificate import Loss
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.factorization import Factorization
 from factorize.format.claims import Sensitivity
 from factorize.privacy import Calibration
+from factorize.samplings import SAMPLINGS
 
 _LEVEL = 1e-3  # losses closer than this are told apart by their memory
 
@@ -57,7 +57,7 @@ class Row:
         calibration: noise at the privacy asked for, or None.
         rmse_at_privacy: root mean squared error at that noise, or None.
         objective_at_privacy: the objective at that noise, or None; with sampling the table is sorted by it.
-        sampling: the scheme of `factorize.accounting.schemes` that the calibration counts on, which then stands in for
+        sampling: the scheme of `factorize.samplings` that the calibration counts on, which then stands in for
             the spec's participation; None for a fixed order.
         spec: as plain data; solving it gives this row's C.
         optimized_for: kind of another workload that C was optimised for, or None.
@@ -223,7 +223,7 @@ def _at_privacy(row: Row, others: Sequence[Row], late: bool) -> str:
     """Say what the choice counts on under sampling, and what there is without."""
     if row.rmse_at_privacy is None or not any(other.sampling for other in others):
         return ""
-    scheme = SCHEMES[row.sampling or "fixed"]
+    scheme = SAMPLINGS[row.sampling or "fixed"]
     text = f"; under {scheme.title} its rmse is {row.rmse_at_privacy:.4g} ({row.method})"
     alike = [other for other in others if (other.sampling is None) != (row.sampling is None)]
     untried = late and all(other.mechanism == "identity" for other in alike)

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.accounting.bins_lower_bound import bins_lower_bound
-from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme
-from factorize.accounting.schemes import SAMPLINGS, SCHEMES, BinsScheme, CyclicScheme, scheme_of
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS, sampling_of
+from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison import Refused, Row, ranked, recommend
 from factorize.solvers.comparing.deadline import CALIBRATIONS, CLAIMS, Deadline
 from factorize.solvers.comparing.side_by_side import Tell, run_all
@@ -61,15 +62,15 @@ def chosen_samplings(
         InvalidParameter: an unknown scheme, one without its sizes, or a privacy that no sampling amplifies.
     """
     own = () if spec.sampling is None else (spec.sampling.kind,)
-    names = named if named is not None else SAMPLINGS if sizes.sized else own
-    chosen = tuple(name for name in SAMPLINGS if name in {scheme_of(name).name for name in names} - {"fixed"})
+    names = named if named is not None else tuple(SAMPLINGS) if sizes.sized else own
+    chosen = tuple(name for name in SAMPLINGS if name in {sampling_of(one).name for one in names} - {"fixed"})
     if (chosen or sizes.sized) and (privacy is None or privacy.epsilon is None or privacy.delta is None):
         raise InvalidParameter(
             "sampling (dataset_size and batch_size, or samplings) amplifies an (epsilon, delta) guarantee; give both",
             field="epsilon",
         )
     for name in chosen:
-        if not sizes.sized and isinstance(SCHEMES[name], CyclicScheme):
+        if not sizes.sized and "batch_size" in SAMPLINGS[name].takes:
             raise InvalidParameter(f"{name} needs dataset_size and batch_size: give both", field="dataset_size")
     return chosen
 
@@ -117,7 +118,7 @@ def with_many_bins(
     return [entry for entries in by_place for entry in entries]
 
 
-def _in_time(rows: TableRows, one: Solved, scheme: SamplingScheme, deadline: Deadline) -> Row | Refused:
+def _in_time(rows: TableRows, one: Solved, scheme: Sampling, deadline: Deadline) -> Row | Refused:
     needed = _CALIBRATION * _bins(one) ** 2 if scheme.claimed else 0.0
     cheap = one.row.mechanism == "identity" and not _many(one, scheme)  # what all others are compared with
     if not (one.lead or cheap) and deadline.over(CALIBRATIONS, needed):
@@ -125,7 +126,7 @@ def _in_time(rows: TableRows, one: Solved, scheme: SamplingScheme, deadline: Dea
     return rows.sampled(one.factorization, one.row, scheme)
 
 
-def _many(one: Solved, scheme: SamplingScheme) -> bool:
+def _many(one: Solved, scheme: Sampling) -> bool:
     return scheme.claimed and _bins(one) > MANY_BINS
 
 
@@ -134,7 +135,7 @@ def _promise(row: Row) -> tuple[bool, float]:
 
 
 def _late(row: Row, scheme: str, reason: str) -> Refused:
-    message = f"sampled: {SCHEMES[scheme].title}: {reason}"
+    message = f"sampled: {SAMPLINGS[scheme].title}: {reason}"
     return Refused(row.mechanism, row.parameters, row.normalization, message, out_of_time=True)
 
 
@@ -195,12 +196,12 @@ def _next_claim(
 
 
 def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:
-    return SCHEMES[row.sampling or "fixed"].claimed and _key(row) not in tested
+    return SAMPLINGS[row.sampling or "fixed"].claimed and _key(row) not in tested
 
 
 def _bins(one: Solved) -> int:
     spec = one.factorization.spec
-    return BinsScheme.bins(spec.participation, spec.workload.n) or 1
+    return spec.participation.epoch(spec.workload.n) or 1
 
 
 def _key(row: Row) -> tuple[str, str | None]:
@@ -214,7 +215,7 @@ def described(rows: TableRows, table: Sequence[Row], solved: Sequence[Solved]) -
         reasons = (rows.misfit(name, one.factorization) for one in solved)
         why = None if counted else next((reason for reason in reasons if reason), "has no row")
         epochs = next((_epochs(one.factorization.spec) for one in solved), 1)
-        yield {**SCHEMES[name].document(), "title": SCHEMES[name].called(epochs), "rows": counted, "misfit": why}
+        yield {**SAMPLINGS[name].document(), "title": SAMPLINGS[name].called(epochs), "rows": counted, "misfit": why}
 
 
 def _epochs(spec: Spec) -> int:

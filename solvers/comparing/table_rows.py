@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from factorize.accounting.sampling_scheme import SamplingOptions, SamplingScheme
-from factorize.accounting.schemes import SCHEMES
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS
+from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison import Refused, Row
 from factorize.training.learning_rate import noise_of_steps
 
@@ -71,17 +72,17 @@ class TableRows:
         )
         if self.privacy is None:
             return row
-        return self._calibrated(factorization, row, SCHEMES["fixed"], SamplingOptions())
+        return self._calibrated(factorization, row, SAMPLINGS["fixed"], SamplingOptions())
 
-    def fitting(self, factorization: Factorization) -> list[SamplingScheme]:
+    def fitting(self, factorization: Factorization) -> list[Sampling]:
         """Return the schemes that fit a result."""
-        return [SCHEMES[name] for name in self.samplings if self.misfit(name, factorization) is None]
+        return [SAMPLINGS[name] for name in self.samplings if self.misfit(name, factorization) is None]
 
     def misfit(self, name: str, factorization: Factorization) -> str | None:
         """Return why a scheme does not fit a result, or None."""
-        return SCHEMES[name].misfit(factorization.spec.participation, factorization.matrix, self.sampling)
+        return SAMPLINGS[name].misfit(factorization.spec.participation, factorization.matrix, self.sampling)
 
-    def sampled(self, factorization: Factorization, row: Row, scheme: SamplingScheme) -> Row | Refused:
+    def sampled(self, factorization: Factorization, row: Row, scheme: Sampling) -> Row | Refused:
         """Return the row again with the noise that a sampling allows, by bounds; or why it allows none."""
         try:
             return self._calibrated(factorization, row, scheme, replace(self.sampling, method="deterministic"))
@@ -90,12 +91,10 @@ class TableRows:
 
     def verified(self, factorization: Factorization, row: Row) -> Row:
         """Return a row with a claim that was tested in place of bounds."""
-        scheme = SCHEMES[row.sampling or "fixed"]
+        scheme = SAMPLINGS[row.sampling or "fixed"]
         return self._calibrated(factorization, row, scheme, replace(self.sampling, method="verified"))
 
-    def _calibrated(
-        self, factorization: Factorization, row: Row, scheme: SamplingScheme, options: SamplingOptions
-    ) -> Row:
+    def _calibrated(self, factorization: Factorization, row: Row, scheme: Sampling, options: SamplingOptions) -> Row:
         assert self.privacy is not None
         noise = scheme.calibrate(factorization, self.privacy, options)
         certified = factorization.certificate.sensitivity.value  # the losses are stated at it
@@ -109,16 +108,16 @@ class TableRows:
             objective_at_privacy=multiplier**2 * row.loss.objective,
             sampling=None if scheme.name == "fixed" else scheme.name,
             sigma_of_sums=noise.sigma_of_sums,
-            method=scheme.method(noise),
+            method=noise.method,
             rmse_without_secrecy=plain * row.loss.rmse,
             next_command=_solving(factorization) + self._calibrating(noise, scheme, options),
         )
 
-    def _calibrating(self, noise: Calibration, scheme: SamplingScheme, options: SamplingOptions) -> str:
+    def _calibrating(self, noise: Calibration, scheme: Sampling, options: SamplingOptions) -> str:
         if noise.epsilon is None or noise.delta is None:
             return ""
         target = f"--epsilon {noise.epsilon!r} --delta {noise.delta!r}"
-        bounds = " --deterministic" if scheme.claimed and scheme.method(noise) == "deterministic" else ""
+        bounds = " --deterministic" if scheme.claimed and noise.method == "deterministic" else ""
         return f" && factorize calibrate factors.safetensors {target}{scheme.options(options)}{bounds}"
 
 

@@ -7,12 +7,12 @@ import pytest
 from structure_cases import NAMES, strategies
 
 from factorize import Spec, solvers
-from factorize.accounting.schemes import calibrate_sampling, epsilon_of_first_steps
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.first_steps import first_steps
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
 from factorize.privacy_question import GivenNoise
+from factorize.samplings.calibrating import calibrate_sampling, epsilon_of_first_steps
 
 EPOCHS, BINS = 3, 6
 N = EPOCHS * BINS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from handmade import handmade
 
-from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy import Calibration, Presence, PrivacyTarget, calibrate
 from factorize.structures.buffered import BufferedMatrix
 
 EXAMPLES, SIZE, EPOCHS, CLIP = 44, 8, 3, 0.7
@@ -26,10 +26,15 @@ def factors(n: int = N, epochs: int = EPOCHS) -> Any:
 class BinsNoise(Calibration):
     """A calibration by hand that counts on balls in bins."""
 
+    amplified: ClassVar[bool] = True
     bins: int
     sampling: str = "balls_in_bins"
+
+    @property
+    def presence(self) -> Presence:
+        return Presence(self.bins, 1 / self.bins, independent=False)
 
 
 def bins_noise(delta: float = 0.9e-5, bins: int = BINS, **more: Any) -> BinsNoise:
     plain = calibrate(factors().sensitivity, PrivacyTarget(epsilon=4.0, delta=delta), clip_norm=CLIP, divisor=SIZE)
-    return BinsNoise(**{**vars(plain), "bins": bins, **more})
+    return BinsNoise(**{**vars(plain), "bins": bins, "sampling": "balls_in_bins", **more})

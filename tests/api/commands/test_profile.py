@@ -8,10 +8,10 @@ import pytest
 from command_line import CommandLine
 from specs import solved
 
-from factorize.accounting.sampling_scheme import SamplingOptions
-from factorize.accounting.schemes import SCHEMES
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS
 
 EPSILONS = [0.5, 2.0, 6.0]
 
@@ -30,7 +30,7 @@ def command(base: Factorization, tmp_path: Path) -> CommandLine:
 def test_the_curve_is_the_accountants(base: Factorization, command: CommandLine, tmp_path: Path) -> None:
     options = ("profile", tmp_path / "c.safetensors", "--sigma", "3", "--clip-norm", "1.5")
     listed = ("--epsilons", "6,0.5,2", "--output", "json")
-    law = SCHEMES["balls_in_bins"].law(base, SamplingOptions())
+    law = SAMPLINGS["balls_in_bins"].law(base, SamplingOptions())
     assert law is not None
     bounds = [law.delta(3.0 / 1.5, epsilon) for epsilon in EPSILONS]
     kept = command(*options, *listed, "--sampling", "balls_in_bins").json()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from specs import solved
 
-from factorize.accounting.schemes import SAMPLINGS
 from factorize.api.pictures.views import COLOURS, VIEWS, last_step, picture, spectrum
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
+from factorize.samplings import SAMPLINGS
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from specs import solved
 
 from factorize.accounting import BinsLaw, calibrate_bins, calibrate_sampling
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.schemes import SCHEMES
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.samplings import SAMPLINGS
 
 TARGET = PrivacyTarget(epsilon=4.0, delta=1e-5)
 
@@ -41,7 +41,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("sampling", SCHEMES)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_what_no_sampling_covers_is_refused(base: Factorization, sampling: str) -> None:
     """A fixed order alone covers replace_one."""
     factors = base if sampling in ("fixed", "balls_in_bins") else solved(48, "identity", 4)

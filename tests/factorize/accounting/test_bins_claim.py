@@ -156,7 +156,7 @@ def test_a_short_last_epoch_is_calibrated_for_bins_that_are_given() -> None:
     [
         ({"bins": 65}, "n=64"),
         ({"method": "guess"}, "verified or deterministic"),
-        ({"sampling": "guess"}, "balls_in_bins or random_allocation"),
+        ({"sampling": "guess"}, "known are fixed.*balls_in_bins"),
     ],
 )
 def test_what_is_no_option_of_bins_is_refused(options: dict[str, Any], message: str) -> None:

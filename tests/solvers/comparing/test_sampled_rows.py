@@ -10,10 +10,10 @@ from specs import spec_of
 
 from factorize import parse_spec, solvers
 from factorize.accounting import calibrate_sampling
-from factorize.accounting.sampling_scheme import SamplingOptions
-from factorize.accounting.schemes import SAMPLINGS, SCHEMES
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings import SAMPLINGS
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison import Comparison, Row
 from factorize.solvers.comparing.deadline import CLAIMS, Deadline
@@ -48,7 +48,7 @@ def row_of(table: Comparison, mechanism: str, sampling: str | None) -> Row:
 def test_every_scheme_has_rows_and_says_what_the_loader_does(table: Comparison) -> None:
     assert {row.sampling or "fixed" for row in table.rows} == set(SAMPLINGS)
     for one in table.samplings:
-        assert one["loader"] == SCHEMES[one["sampling"]].loader and one["misfit"] is None and one["rows"] > 0
+        assert one["loader"] == SAMPLINGS[one["sampling"]].loader and one["misfit"] is None and one["rows"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""Samplings: laws by which examples take part in the steps of a run, one file each.
+
+What a law is, does and says is asked of its class. A sampling is one class and one entry of `SAMPLINGS`.
+"""
+
+from __future__ import annotations
+
+from factorize.errors import InvalidParameter
+from factorize.samplings.balls_in_bins import BallsInBinsSampling
+from factorize.samplings.base import Sampling
+from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
+from factorize.samplings.fixed import FixedSampling
+from factorize.samplings.poisson import PoissonSampling
+from factorize.samplings.random_allocation import RandomAllocationSampling
+
+SAMPLINGS: dict[str, Sampling] = {
+    sampling.name: sampling
+    for sampling in (
+        FixedSampling(),
+        CyclicPoissonSampling(),
+        BallsInBinsSampling(),
+        PoissonSampling(),
+        RandomAllocationSampling(),
+    )
+}
+"""The register, by name."""
+_UNCOVERED = {
+    "shuffle": "equal-size shuffling gives away the last bin, and is not amplified here; use balls_in_bins, or fixed",
+    "poisson_per_epoch": "examples that may take part twice in an epoch, or not at all, have no accountant for a C "
+    "that is not I; use balls_in_bins, or cyclic_poisson for a banded C",
+    "b_min_sep": "its pair is known and its evaluator is not here; use balls_in_bins, or cyclic_poisson for a banded C",
+}
+
+
+def sampling_of(name: str) -> Sampling:
+    """Return the sampling of a name; raise InvalidParameter where it is unknown, or has no accountant here."""
+    if name not in SAMPLINGS:
+        reason = _UNCOVERED.get(str(name), f"known are {', '.join(SAMPLINGS)}")
+        raise InvalidParameter(f"sampling={str(name)[:20]!r} is not covered: {reason}", field="sampling")
+    return SAMPLINGS[name]

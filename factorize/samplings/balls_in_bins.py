@@ -1,0 +1,141 @@
+"""Balls in bins: each example draws the step of its epoch once, for good. For every C."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+import factorize
+from factorize.accounting.gram_matrix import bins_of
+from factorize.accounting.loss_laws import AllocationLaw
+from factorize.auditor import ParticipationAuditor
+from factorize.errors import InvalidParameter
+from factorize.first_steps import first_steps
+from factorize.format.factors import CertifiedFactors, certified
+from factorize.participation import Participation
+from factorize.privacy import Calibration, PrivacyTarget, check_zero_out
+from factorize.privacy_question import Question, SamplingOptions, level_of
+from factorize.samplings.base import Drawn, Sampling
+from factorize.spec import LARGEST_BINS
+from factorize.structures.base import Matrix
+from factorize.structures.endless import AnyStrategy
+from factorize.training.batches import epochs_of
+from factorize.training.bin_draws import capacity_for, derived_key
+from factorize.training.bins import BallsInBins
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.job import Source, TrainingJob
+
+if TYPE_CHECKING:
+    from factorize.accounting.bins_calibration import BinsCalibration  # needs python-flint
+    from factorize.accounting.bins_law import BinsLaw
+
+_OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
+
+
+class BallsInBinsSampling(Sampling):
+    """Each example takes part in the step of its bin in every epoch."""
+
+    name = "balls_in_bins"
+    title = "balls in bins"
+    title_of_one_epoch: ClassVar[str | None] = "random allocation (balls in bins)"
+    loader = (
+        "Let each example draw one step of the epoch, once, uniformly and from a secret seed, and take it in that step "
+        "of every epoch; divide by a public constant, never by the batch's size."
+    )
+    secret = "the bins, which examples are in a batch, and the sizes of batches, for ever"
+    takes = ("bins",)
+    claimed = True
+    order: ClassVar[type[BallsInBins]] = BallsInBins
+
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why: no epochs, or too few or too many bins."""
+        bins = participation.epoch(strategy.n)
+        if bins is None:
+            return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
+        if not 2 <= bins <= LARGEST_BINS:
+            return f"takes 2 to {LARGEST_BINS} bins, the steps of an epoch, and there would be {bins}"
+        return None
+
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> BinsLaw | AllocationLaw:
+        """Return the law of these bins, by default of those of the spec's epochs."""
+        held = certified(factorization).opened()
+        return self.law_of(held.strategy, bins_of(held) if asked.bins is None else asked.bins)
+
+    def law_of(self, strategy: AnyStrategy, bins: int) -> BinsLaw | AllocationLaw:
+        """Return the law on C; it raises as `bin_gram` does."""
+        from factorize.accounting.bins_law import BinsLaw
+
+        return BinsLaw.of(strategy, bins)
+
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
+        """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
+        from factorize.accounting.bins_calibration import calibrate_bins
+
+        check_zero_out(asked.adjacency)
+        level_of(target, self.name)
+        return calibrate_bins(factorization, lambda held: self.law(held, asked), target, asked)
+
+    def of_first_steps(
+        self, run: factorize.Factorization, steps: int, asked: SamplingOptions
+    ) -> tuple[factorize.Factorization, SamplingOptions]:
+        """Cover an epoch in any case, since the draws are among all of its steps."""
+        bins = bins_of(run) if asked.bins is None else asked.bins
+        return first_steps(run, steps, least=bins), replace(asked, bins=bins)
+
+    def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
+        """Plan the secret order in which each example draws its bin."""
+        privacy, batching, examples, capacity = job.privacy, job.batching, job.data.examples, None
+        bins, physical = max(1, examples // batching.size), batching.physical
+        check_zero_out(privacy.adjacency)
+        if batching.overflow == "abort":
+            tau = privacy.delta / _OVERFLOW_SHARE / (1 + float(np.exp(min(privacy.epsilon, 700.0))))
+            tau /= self.order.draws(batching.epochs)
+            capacity = capacity_for(examples, bins, physical_batch=physical or 1, tau=tau)
+            physical = physical or capacity
+        amplified = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
+        factors = self.source(job).find(bins * batching.epochs, epochs_of(batching.epochs), amplified)
+        key = derived_key(job.noise.secret, factors.digest)
+        room: dict[str, Any] = {"physical_batch": physical, "capacity": capacity, "overflow": batching.overflow}
+        order = self.order(examples, bins, batching.epochs, key, **room)
+        extra = order.extra_delta(privacy.epsilon)
+        left = math.nextafter(privacy.delta - extra, 0.0)  # so that both together are delta at most
+        calibration: Calibration | None = job.noise.calibration
+        if calibration is None:
+            target = PrivacyTarget(epsilon=privacy.epsilon, delta=left)
+            calibration = self.calibrate(factors, target, SamplingOptions(bins=bins, **job.scale))
+        order.check_calibration(calibration, factors.steps)
+        _check_calibration(job, calibration, left)
+        return Drawn(factors=factors, calibration=calibration, order=order, overflow_delta=extra)
+
+    def source(self, job: TrainingJob) -> Source:
+        """Return where the factorization comes from."""
+        return job.noise.source
+
+    def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> BinsAuditor:
+        """Return the auditor of the order's own bins."""
+        assert isinstance(drawn.order, BallsInBins)
+        auditor = BinsAuditor.of(drawn.order, divisor=drawn.calibration.divisor)
+        if users is not None:  # refuses users with several examples: each example has a bin of its own
+            ParticipationAuditor(drawn.order.participation, drawn.factors.steps, users=users, groups=drawn.order.bins)
+            auditor.unit = "user"
+        return auditor
+
+
+def _check_calibration(job: TrainingJob, calibration: Calibration, left: float) -> None:
+    """Refuse a calibration for less privacy, another clip norm or another divisor than asked for."""
+    level = calibration.level
+    if level is None or level[0] > job.privacy.epsilon or level[1] > left:
+        raise InvalidParameter(
+            f"the calibration is for ({calibration.epsilon:g}, {calibration.delta!r}), and the target leaves "
+            f"({job.privacy.epsilon:g}, {left!r}) beside what the capacity costs; calibrate for that",
+            field="calibration",
+        )
+    for name in ("clip_norm", "divisor"):
+        own, stated = job.scale[name], getattr(calibration, name)
+        if own != stated:
+            message = f"the calibration is for {name}={stated}, the job has {own}; calibrate for the job's"
+            raise InvalidParameter(message, field=name)

@@ -1,0 +1,142 @@
+"""Sampling: a law by which examples take part in the steps of a run, and all that anyone asks of it.
+
+Calibrations, comparisons, training jobs, audits and pages ask the one class; nobody else tells samplings apart.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+import factorize
+from factorize.accounting.joint_moments import JointMoments
+from factorize.accounting.law import Law
+from factorize.auditor import Auditor, ParticipationAuditor
+from factorize.errors import InvalidParameter
+from factorize.first_steps import first_steps
+from factorize.format.factors import CertifiedFactors
+from factorize.participation import Participation
+from factorize.privacy import Calibration
+from factorize.privacy_question import Question, SamplingOptions
+from factorize.structures.base import Matrix
+from factorize.training.batches import Batches
+from factorize.training.job import Source, TrainingJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A factorization, its noise, and the order that both are for.
+
+    Attributes:
+        factors: of C.
+        calibration: of its noise.
+        order: of the examples.
+        overflow_delta: see `PrivacyStatement`.
+        second: factors of C2, where the squares of gradients have noise of their own.
+        moments: noise of both; `calibration` is that of the first.
+    """
+
+    factors: CertifiedFactors
+    calibration: Calibration
+    order: Batches
+    overflow_delta: float = 0.0
+    second: CertifiedFactors | None = None
+    moments: JointMoments | None = None
+
+
+class Sampling(ABC):
+    """A law by which examples take part in the steps of a run.
+
+    Attributes:
+        name: as specs, calibrations, comparisons and `--sampling` call it.
+        title: for people.
+        title_of_one_epoch: for people, where a run of one epoch has another title.
+        loader: one sentence on what a training job's loader has to do.
+        secret: what epsilon counts on nobody knowing.
+        takes: options of a calibration that it has use for, of `dataset_size`, `batch_size` and `bins`.
+        claimed: whether samples can verify less noise than bounds prove.
+        drawn: whether examples are drawn, in secret.
+        trained: whether `plan` makes training jobs of it.
+        padded: whether its batches come in parts of one shape.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    title_of_one_epoch: ClassVar[str | None] = None
+    loader: ClassVar[str]
+    secret: ClassVar[str]
+    takes: ClassVar[tuple[str, ...]] = ()
+    claimed: ClassVar[bool] = False
+    drawn: ClassVar[bool] = True
+    trained: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
+
+    @abstractmethod
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why the sampling has nothing to say about a strategy, or None where it fits."""
+
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law | None:
+        """Return the law of random batches on C, None where no batch is random; it raises as `calibrate` does."""
+        return None
+
+    @abstractmethod
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
+        """Return the noise; see `calibrate_sampling`."""
+
+    def of_first_steps(
+        self, run: factorize.Factorization, steps: int, asked: SamplingOptions
+    ) -> tuple[factorize.Factorization, SamplingOptions]:
+        """Return what is to be calibrated, and by which options, for what the first steps of a run release."""
+        return first_steps(run, steps), asked
+
+    def check_used(self, asked: SamplingOptions) -> None:
+        """Raise InvalidParameter for options that the sampling has no use for; a batch's size is no divisor."""
+        reasons = {
+            "bins": f"is for balls_in_bins, not for {self.name}; leave it out",
+            "batch_size": f"is of the Poisson schemes, divides nothing, and is of no use to {self.name}; leave it out, "
+            "and give the fixed public divisor of means as divisor",
+            "dataset_size": f"is of the Poisson schemes, and no use to {self.name}; leave it out",
+        }
+        for name, reason in reasons.items():
+            given = getattr(asked, name)
+            if given is not None and name not in self.takes:
+                raise InvalidParameter(f"{name}={given} {reason}", field=name)
+
+    @abstractmethod
+    def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
+        """Return factorization, noise and order of a training job; raise where the job cannot have them.
+
+        Args:
+            job: whose secret seed the order draws from, if it draws.
+            squares: of the factorization for the squares of gradients, where these have noise of their own.
+        """
+
+    def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> Auditor:
+        """Return the auditor of a job's order; raise InvalidParameter for users whom it cannot tell apart."""
+        return ParticipationAuditor.of(drawn.calibration, drawn.factors.steps, users=users)
+
+    def called(self, epochs: int) -> str:
+        """Return the title for a run of so many epochs."""
+        return (self.title_of_one_epoch if epochs == 1 else None) or self.title
+
+    def options(self, asked: SamplingOptions) -> str:
+        """Return the options of `factorize calibrate` that ask for this, beside epsilon and delta."""
+        return f" --sampling {self.name}"
+
+    def document(self) -> dict[str, str]:
+        """Return the plain JSON form."""
+        return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
+
+
+def refuse_calibration(job: TrainingJob) -> None:
+    """Raise InvalidParameter for a calibration that a job has, where its own is computed."""
+    if job.noise.calibration is not None:
+        raise InvalidParameter(
+            f"calibration= is for sampling in balls_in_bins or random_allocation; with {job.batching.sampling!r} the "
+            "job's own is computed",
+            field="calibration",
+        )

@@ -1,0 +1,136 @@
+"""Calibrations under samplings by name: of a whole run, of its first steps, and the curve of one noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from factorize.errors import InvalidParameter, UnsupportedProblem, extras_named
+from factorize.format.factors import CertifiedFactors, certified
+from factorize.numbers.gaussian import gaussian_delta
+from factorize.numbers.scalars import finite_real, multiplier_of
+from factorize.privacy import Calibration
+from factorize.privacy_question import GivenNoise, Question, SamplingOptions, question_of
+from factorize.samplings import sampling_of
+
+if TYPE_CHECKING:
+    from factorize.accounting.bins_calibration import BinsCalibration
+
+MOST_POINTS = 1000
+
+
+@extras_named("a calibration that counts on sampling")
+def calibrate_sampling(
+    factorization: CertifiedFactors, target: Question, *, sampling: str, steps: int | None = None, **options: Any
+) -> Calibration:
+    """Return the noise of a factorization under a sampling.
+
+    Args:
+        factorization: a `factorize.Factorization`, or factors that have a file.
+        target: (epsilon, delta), and for `fixed` any other target too; or a `GivenNoise`, whose epsilon or delta is
+            found.
+        sampling: `fixed`: none; `cyclic_poisson`, for a banded C; `poisson`, for C = I; `balls_in_bins`, for any C;
+            `random_allocation`, for C = I.
+        steps: the first of the run, where it stops there; by default all.
+        **options: see `SamplingOptions`.
+
+    Raises:
+        InvalidParameter: an unknown sampling, one that has no accountant here, or what it needs is missing or not used.
+        ConditionNotMet: a C that the sampling does not cover.
+        UnsupportedAdjacency: an adjacency that the sampling does not cover.
+    """
+    law, asked = sampling_of(sampling), SamplingOptions(**options)
+    law.check_used(asked)
+    if steps is not None:
+        factorization, asked = law.of_first_steps(certified(factorization).opened(), steps, asked)
+    return law.calibrate(factorization, target, asked)
+
+
+def calibrate_bins(
+    factorization: CertifiedFactors,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    sigma: float | None = None,
+    sampling: str = "balls_in_bins",
+    **options: Any,
+) -> BinsCalibration:
+    """Return `calibrate_sampling` where each example takes one secret step of every epoch.
+
+    Two of epsilon, delta and sigma are given; the claim is about the third.
+
+    Args:
+        factorization: a `factorize.Factorization`, or factors that have a file.
+        epsilon: of (epsilon, delta)-DP; None where it is asked for.
+        delta: of (epsilon, delta)-DP; None where it is asked for.
+        sigma: standard deviation per entry of Z, for sums; None where it is asked for.
+        sampling: `balls_in_bins`, for any C; `random_allocation`, for C = I.
+        **options: bins, divisor, clip_norm, adjacency, method, work: see `SamplingOptions`.
+    """
+    question = question_of(epsilon=epsilon, delta=delta, rho=None, mu=None, sigma=sigma)
+    return cast("BinsCalibration", calibrate_sampling(factorization, question, sampling=sampling, **options))
+
+
+def privacy_profile(
+    factorization: CertifiedFactors, *, sigma: float, epsilons: Sequence[float], sampling: str, asked: SamplingOptions
+) -> list[dict[str, float]]:
+    """Return the curve as plain data: `epsilon`, `delta` and `delta_without_secrecy`, rounded up, all at once true.
+
+    Args:
+        factorization: a `factorize.Factorization`, or factors that have a file.
+        sigma: standard deviation per entry of Z, for sums.
+        epsilons: above 0.
+        sampling: one of `calibrate_sampling`.
+        asked: sizes, clip norm and adjacency.
+
+    Raises:
+        InvalidParameter: no epsilons, more than 1000, one that is not above 0, or what the sampling refuses.
+    """
+    if not 1 <= len(epsilons) <= MOST_POINTS:
+        raise InvalidParameter(f"{len(epsilons)} epsilons are no curve; give 1 to {MOST_POINTS}", field="epsilons")
+    levels = sorted({finite_real("epsilons", one, remedy="give finite epsilons above 0") for one in epsilons})
+    scheme = sampling_of(sampling)
+    scheme.check_used(asked)
+    plain = scheme.calibrate(factorization, GivenNoise(sigma=sigma, epsilon=levels[-1]), asked)
+    law, multiplier = scheme.law(factorization, asked), multiplier_of(plain.sigma_of_sums, clip_norm=asked.clip_norm)
+    points = []
+    for level in levels:
+        known = gaussian_delta(level, plain.mu)
+        delta = known if law is None else min(law.delta(multiplier, level), known)
+        points.append({"epsilon": level, "delta": delta, "delta_without_secrecy": known})
+    return points
+
+
+@extras_named("the epsilon of a run that stops early")
+def epsilon_of_first_steps(run: object, noise: Mapping[str, Any], steps: int, delta: float | None = None) -> float:
+    """Return epsilon of the first steps of a run, at most that of all steps.
+
+    It holds where the stop depended neither on the data nor on what was released.
+
+    Args:
+        run: its factors.
+        noise: the calibration, as plain data.
+        steps: that were released, 0 to n.
+        delta: of the guarantee; the calibration's by default.
+
+    Raises:
+        InvalidParameter: no number of its steps, or no delta.
+        UnsupportedProblem: squares of gradients have noise of their own.
+    """
+    if "second_sigma_of_sums" in noise:
+        raise UnsupportedProblem(
+            "gradients and their squares are released together, and the epsilon of their first steps is not known "
+            "here; take that of all steps"
+        )
+    at = noise["delta"] if delta is None else delta
+    if at is None:
+        raise InvalidParameter("the calibration states no delta; give delta", field="delta")
+    if steps == 0:
+        return 0.0
+    options = {
+        name: noise[name] for name in ("clip_norm", "adjacency", "bins", "dataset_size", "batch_size") if name in noise
+    }
+    given = GivenNoise(sigma=noise["sigma_of_sums"], delta=at)
+    found = calibrate_sampling(certified(run), given, sampling=noise["sampling"], steps=steps, **options).epsilon
+    assert found is not None
+    return found if noise["epsilon"] is None or at != noise["delta"] else min(found, noise["epsilon"])

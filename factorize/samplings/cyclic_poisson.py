@@ -1,0 +1,84 @@
+"""Cyclic Poisson sampling: groups in turn, each sampled independently, for a C of few bands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from factorize.accounting.amplification import AmplifiedCalibration, calibrate_amplified
+from factorize.accounting.law import Law
+from factorize.accounting.loss_laws import PoissonLaw
+from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors, certified
+from factorize.participation import Participation
+from factorize.privacy_question import Question, SamplingOptions, level_of
+from factorize.samplings.base import Drawn, Sampling, refuse_calibration
+from factorize.structures.base import Matrix
+from factorize.training.job import Source, TrainingJob
+from factorize.training.sampling import CyclicPoisson
+
+_SECOND_SEED = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
+
+
+class CyclicPoissonSampling(Sampling):
+    """Examples are split once into as many groups as C has bands, and each step samples from one of them."""
+
+    name = "cyclic_poisson"
+    title = "cyclic Poisson"
+    loader = (
+        "Split the examples once into as many groups as C has bands; in step t take each example of group t mod bands "
+        "independently, with probability batch_size / (size of the smallest group)."
+    )
+    secret = "which examples are in a batch, and the sizes of batches"
+    takes = ("dataset_size", "batch_size")
+    padded = False
+
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why: sizes are missing, or C has one band or all."""
+        bands = strategy.bandwidth()
+        if not asked.sized:
+            return "needs dataset_size and batch_size: give both"
+        if bands == 1:
+            return "is poisson for a C of one band; use poisson"
+        return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
+
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law:
+        """Return the law of as many groups as C has bands."""
+        strategy: Matrix = certified(factorization).opened().strategy.finite()
+        return PoissonLaw.of(strategy, *self.sizes(strategy, asked))
+
+    def calibrate(
+        self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
+    ) -> AmplifiedCalibration:
+        """Return the noise by the privacy loss distribution of Poisson sampling."""
+        level, held = level_of(target, self.name), certified(factorization).opened()
+        examples, batch = self.sizes(held.strategy.finite(), asked)
+        return calibrate_amplified(held, **level, dataset_size=examples, batch_size=batch, **asked.scale)
+
+    def sizes(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
+        """Return the sizes of data set and batch; the accountant says which bands it takes."""
+        if asked.dataset_size is None or asked.batch_size is None:
+            raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
+        return asked.dataset_size, asked.batch_size
+
+    def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
+        """Plan batches sampled anew in every step, for a banded C."""
+        refuse_calibration(job)
+        source, examples, batching = job.noise.source, job.data.examples, job.batching
+        if source.bands is None and source.memory is not None:
+            source = replace(source, bands=source.memory + 1)
+        if source.bands is None and source.automatic:
+            message = "cyclic sampling needs to know how many bands C may have; give bands=, or a banded factorization"
+            raise InvalidParameter(message, field="bands")
+        single = source.bands is None or source.bands == 1
+        participation = {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands}
+        steps = batching.epochs * max(1, examples // batching.size)
+        factors = source.find(steps, participation)
+        asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
+        calibration = self.calibrate(factors, job.target, asked)
+        order = CyclicPoisson(examples, calibration, steps=steps, seed=job.noise.secret ^ _SECOND_SEED)
+        order.check(calibration.sensitivity.participation, factors.steps)
+        return Drawn(factors=factors, calibration=calibration, order=order)
+
+    def options(self, asked: SamplingOptions) -> str:
+        """Return the sizes too."""
+        return f" --sampling {self.name} --dataset-size {asked.dataset_size} --batch-size {asked.batch_size}"

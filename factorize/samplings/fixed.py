@@ -1,0 +1,62 @@
+"""No sampling: one public order, whose batches come again in every epoch."""
+
+from __future__ import annotations
+
+from factorize.accounting.joint_moments import calibrate_moments
+from factorize.auditor import numbered_users
+from factorize.format.factors import CertifiedFactors, certified
+from factorize.participation import Participation
+from factorize.privacy import Calibration, calibrate
+from factorize.privacy_question import Question, SamplingOptions
+from factorize.samplings.base import Drawn, Sampling, refuse_calibration
+from factorize.structures.base import Matrix
+from factorize.training.job import Source, TrainingJob
+from factorize.training.orders import fixed_order
+
+
+class FixedSampling(Sampling):
+    """Epsilon holds for every order that keeps to the spec's participation."""
+
+    name = "fixed"
+    title = "fixed order"
+    loader = "Keep to the spec's participation: any order, for example the same one in every epoch."
+    secret = "nothing"
+    drawn = False
+
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return None: it always fits."""
+        return None
+
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
+        """Return the noise of the Gaussian mechanism."""
+        return calibrate(certified(factorization).sensitivity, target, **asked.scale)
+
+    def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
+        """Plan the same public batches in every epoch."""
+        refuse_calibration(job)
+        batching, users, source = job.batching, job.data.users, job.noise.source
+        order = fixed_order(
+            job.data.examples,
+            batching.size,
+            epochs=batching.epochs,
+            seed=batching.order_seed,
+            remainder=batching.remainder,
+        )
+        taking_part = order if users is None else order.of_users(numbered_users(users))
+        if source.automatic:
+            taking_part.check(order.participation)
+        factors = source.find(len(order), order.participation)
+        if squares is None:
+            drawn = Drawn(
+                factors=factors, calibration=calibrate(factors.sensitivity, job.target, **job.scale), order=order
+            )
+        else:
+            second = squares.find(len(order), order.participation)
+            moments = calibrate_moments(factors, second, job.target, **job.scale)
+            drawn = Drawn(factors=factors, calibration=moments.first, order=order, second=second, moments=moments)
+        taking_part.check(drawn.calibration.sensitivity.participation, factors.steps)
+        return drawn
+
+    def options(self, asked: SamplingOptions) -> str:
+        """Return nothing: `fixed` is the default."""
+        return ""

@@ -1,0 +1,104 @@
+"""Batches of a run: the indices of every step's examples, of a public order or of one that is drawn in secret."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from factorize.errors import InvalidParameter, InvalidParticipation
+
+
+class MicroBatches(NamedTuple):
+    """One step's batch in equal parts, padded.
+
+    Attributes:
+        indices: of the examples, shape (parts, physical_batch); 0 where the mask is False.
+        mask: True where there is an example, False where there is padding; same shape.
+    """
+
+    indices: np.ndarray
+    mask: np.ndarray
+
+    @classmethod
+    def of(cls, batch: np.ndarray, parts: int, size: int) -> MicroBatches:
+        """Return a batch in so many parts of one size."""
+        indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
+        indices[: len(batch)], mask[: len(batch)] = batch, True
+        return cls(indices.reshape(parts, size), mask.reshape(parts, size))
+
+
+class Batches(ABC):
+    """The batches of one run: a sequence of arrays of indices of examples, one for each step.
+
+    Attributes:
+        sampling: the law that they follow.
+        drawn: whether batches, and how many examples they hold, are drawn in secret.
+        physical_batch: examples per part of a batch, where every step comes in padded parts (`micro_batches`).
+    """
+
+    __slots__ = ()
+    sampling: ClassVar[str]
+    drawn: ClassVar[bool] = True
+    physical_batch: int | None = None
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of steps, n."""
+
+    @abstractmethod
+    def batch(self, step: int) -> np.ndarray:
+        """Return the indices of the examples of a step from 0 to n - 1."""
+
+    @property
+    @abstractmethod
+    def participation(self) -> dict[str, Any]:
+        """The spec's participation for this order."""
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        """Return the indices of the examples of one step. Where they are drawn they are secret, as is their number."""
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
+        return self.batch(step)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield the batch of every step."""
+        return (self[step] for step in range(len(self)))
+
+    def micro_batches(self, step: int) -> MicroBatches:
+        """Return one step's batch in parts of `physical_batch`; raise InvalidParameter where there are none."""
+        raise InvalidParameter("there are no parts without a physical_batch; give one", field="physical_batch")
+
+    def used(self, examples: int) -> int:
+        """Return how many of the examples may take part."""
+        return examples
+
+    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
+        """Refuse an order that the sensitivity does not cover.
+
+        Args:
+            participation: that of the calibration's sensitivity, in the contract's JSON form.
+            steps: n of the factorization; fewer steps may be taken, more not.
+
+        Raises:
+            InvalidParticipation: more steps than n, or an example takes part in steps that the participation excludes.
+        """
+        n = len(self) if steps is None else steps
+        if len(self) > n:
+            raise InvalidParticipation(f"the order has {len(self)} steps, the factorization n={n}; use a larger n")
+        reason = self.breach(participation, n)
+        if reason:
+            raise InvalidParticipation(
+                f"the order is not the participation {dict(participation)} of the sensitivity: {reason}", field="order"
+            )
+
+    @abstractmethod
+    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+        """Return why a sensitivity over n steps does not cover the order, and the way out; None where it does."""
+
+
+def epochs_of(epochs: int) -> dict[str, Any]:
+    """Return the participation of the same steps in every epoch."""
+    return {"kind": "single"} if epochs == 1 else {"kind": "fixed_epochs", "epochs": epochs}
