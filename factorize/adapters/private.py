@@ -143,7 +143,7 @@ def make_private(
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     joint = adaptive == "joint"
 
-    def planned_here() -> tuple[tuple[Planned, GivenData], dict[str, Any]]:
+    def plan_here() -> tuple[tuple[Planned, GivenData], dict[str, Any]]:
         inner = getattr(optimizer, "original_optimizer", optimizer)
         check_model(model)
         check_optimizer(inner, model)
@@ -173,7 +173,7 @@ def make_private(
         planned = plan(job, _SAMPLINGS)
         return (planned, given), planned.shared
 
-    planned, given = planned_here()[0] if ranks == 1 else agree("the plan of the job", planned_here)
+    planned, given = plan_here()[0] if ranks == 1 else agree("the plan of the job", plan_here)
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
     functorch = grad_sample_mode == "functorch"
     wrapped = ExampleGradients(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)

@@ -16,15 +16,13 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball, double_above
 from factorize.checker.arithmetic.machine import check_mode
-from factorize.checker.arithmetic.near import NotEnclosed, double_below
+from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.moment_pairs import bracket_of
-from factorize.checker.orders import check_order
 from factorize.checker.receipt_text import say_counts, say_level
 from factorize.checker.report import SENSITIVITY, Report, check_claim
-from factorize.checker.sampling.calibrations import check_claim as check_sampled
-from factorize.checker.sampling.losses import losses_of_samples
 from factorize.checker.sampling.star import gaussian_delta
+from factorize.checker.samplings import PRIVACY, SECRET_ORDERS, check_order
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
@@ -33,9 +31,7 @@ from factorize.format.quantities import ClaimRefused, at_least, at_most, number,
 from factorize.format.receipts import LOSSES, check_chain, read_receipt
 from factorize.format.weights import digest_of_path
 
-FACTORS, NOISE, PRIVACY, STEPS, TOGETHER, MODEL = (
-    f"receipt.{name}" for name in ("factors", "noise", "privacy", "steps", "together", "model")
-)
+FACTORS, NOISE, STEPS, TOGETHER, MODEL = map("receipt.{}".format, ("factors", "noise", "steps", "together", "model"))
 _FACTOR = {"zero_out": 1, "replace_one": 2}
 _LEAST_MU = Fraction(1e-9)
 """A smaller mu is raised to it, which is what less noise would be."""
@@ -181,50 +177,17 @@ def _check_privacy(report: Report, receipt: _Document, files: _Files) -> None:
     )
     if overflow:
         report.leave(f"the {at_most(overflow, 3)} of delta that batches of limited capacity add: the job's word")
-    if stated["sampling"] == "fixed":
+    secret, without = SECRET_ORDERS.get(stated["sampling"]), _gaussian_delta(epsilon, _mu(receipt))
+    if secret is not None:
+        secret.prove(report, receipt, files[0], double_above(without))
+    else:
         level = say_level(stated)
         report.require(
-            _gaussian_delta(epsilon, _mu(receipt)) <= ball(delta),
+            without <= ball(delta),
             f"{level}-DP of the Gaussian mechanism with this noise, exactly computed",
             f"{level} is not reached: at this noise delta is above",
             of=PRIVACY,
         )
-    elif stated["sampling"] == "cyclic_poisson":
-        _check_samples(report, receipt, files[0])
-    else:
-        _check_bins(report, stated, files[0])
-
-
-def _check_samples(report: Report, receipt: _Document, file: FactorFile) -> None:
-    """Prove epsilon where each step samples from one group of examples after the other, each example for itself."""
-    stated, strategy = receipt["calibration"], file.strategy()
-    groups, largest = stated["groups"], number(stated, "largest_column")
-    require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
-    columns = squared_sensitivity(strategy, {"kind": "single"})
-    require(largest**2 >= columns.upper, f"a column of C has a norm above the {float(largest)!r} that is stated")
-    scale = double_below(number(stated, "sigma_of_sums") / number(stated, "clip_norm"))
-    probability, epsilon = float(stated["sampling_probability"]), float(stated["epsilon"])
-    above = double_above(_gaussian_delta(number(stated, "epsilon"), _mu(receipt)))
-    if above > stated["delta"]:
-        losses = losses_of_samples(largest**2, scale, probability, stated["compositions"])
-        above = max(double_above(bound(epsilon)) for bound in (losses.removal, losses.addition))
-    report.require(
-        above <= stated["delta"],
-        f"delta at epsilon {at_most(epsilon)} is at most {at_most(above)}, by the losses on a grid or without sampling",
-        f"delta {stated['delta']!r} at epsilon {epsilon!r} is not proved: the loss distribution gives {at_most(above)}",
-        of=PRIVACY,
-    )
-    text = f"the sampling: that each step draws each example of its group with probability {at_most(probability)}"
-    report.leave(f"{text}, independently and in secret, is the job's word")
-
-
-def _check_bins(report: Report, stated: _Document, file: FactorFile) -> None:
-    """Test the claim that the calibration rests on."""
-    tested = check_sampled(file.manifest["digest"], file.strategy, stated)
-    for say, texts in ((report.prove, tested.checked), (report.refute, tested.failed)):
-        for text in texts:
-            say(text, of=PRIVACY)
-    report.not_checked += tested.not_checked[:-1]  # the last is of the file's claims, which are checked here
 
 
 def _check_together(report: Report, receipt: _Document, files: _Files) -> None:

@@ -33,10 +33,6 @@ FRESH_CHUNKS = 4
 """Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""
 MOST_NORMALS = 1 << 37
 _NAMES = {"pq": "its contributions taken out", "qp": "its contributions put in"}
-_DRAWN = {
-    "balls_in_bins": "draws one of {bins} bins and keeps it",
-    "random_allocation": "draws one of the {bins} steps of every epoch anew",
-}
 _TOLERANCE = 1e-9  # of the stated epsilon without secrecy, which is a root
 
 
@@ -214,7 +210,7 @@ def _pairs(part: Mapping[str, Any]) -> int:
 
 def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
     left = report.not_checked
-    drawn = _DRAWN[report.calibration["sampling"]].format(bins=report.calibration["bins"])
+    drawn = BOUNDS[report.calibration["sampling"]].drawn.format(bins=report.calibration["bins"])
     left.append(
         f"the sampling itself: every example {drawn}, uniformly, independently and in secret; the divisor is public, "
         "and neither batch sizes nor logs show the draws"
@@ -233,8 +229,10 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
 class BinBounds:
     """Balls in bins, by the Gram matrix of the bins: what is known of delta at the sigma and epsilon of a claim.
 
-    `proved` says what was taken from the bytes of C.
+    `drawn` says what each example does, `proved` what was taken from the bytes of C.
     """
+
+    drawn = "draws one of {bins} bins and keeps it"
 
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
         self.claim = claim
@@ -266,19 +264,17 @@ class BinBounds:
 class AllocationBounds:
     """One step of every epoch, drawn anew, by the largest entry of a C with one band; see `BinBounds`."""
 
+    drawn = "draws one of the {bins} steps of every epoch anew"
+
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
         self.claim = claim
         require(claim.n % claim.bins == 0, f"{claim.bins} bins do not divide n={claim.n} steps into blocks")
-        self._square = losses.largest_square(strategy)
+        self._square, self._number = losses.largest_square(strategy), claim.n // claim.bins
         self.proved = "C has one band; its largest entry, rounded up from the bytes of C"
 
     @cached_property
     def _losses(self) -> losses.Losses:
         return losses.losses_of_blocks(self._square, scale_of(self.claim), self.claim.bins, self._number)
-
-    @property
-    def _number(self) -> int:
-        return self.claim.n // self.claim.bins
 
     def norm(self) -> Fraction:
         """Return k times the square."""
