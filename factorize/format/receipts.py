@@ -130,12 +130,13 @@ _BINS: Shape = {
     "claim": _any_object,
     "claim_digest": _claim_digest,
 }
+_GROUPS: Shape = {
+    **dict.fromkeys(("groups", "compositions", "dataset_size", "batch_size"), integer),
+    **dict.fromkeys(("sampling_probability", "largest_column"), number),
+}
 SAMPLED: dict[str, Shape] = {
     "fixed": {},
-    "cyclic_poisson": {
-        **dict.fromkeys(("groups", "compositions", "dataset_size", "batch_size"), integer),
-        **dict.fromkeys(("sampling_probability", "largest_column"), number),
-    },
+    "cyclic_poisson": _GROUPS,
     "balls_in_bins": _BINS,
     "random_allocation": _BINS,
 }

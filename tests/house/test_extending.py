@@ -18,6 +18,7 @@ HEADINGS = {
     "participation": "A participation",
     "structure": "A structure of C",
     "mechanism": "A mechanism",
+    "sampling": "A sampling",
 }
 
 
@@ -81,3 +82,12 @@ def test_noise_from_the_last_row_alone(answers: Any) -> None:
     assert (found["vectors"], found["steps"]) == (1, 12)
     assert found["off"] < 1e-15
     assert found["refused"]
+
+
+def test_sampled_by_a_coin_and_proved(answers: Any) -> None:
+    """Half of a group: the noise is that of cyclic Poisson sampling with that probability."""
+    found = answers["coin"]
+    assert found["asked"] and found["noise"][0] == found["noise"][1]
+    assert len(set(found["sizes"])) > 1 and max(found["sizes"]) <= 12 and len(found["sizes"]) == 12
+    assert "(coin order, participation {'kind': 'min_sep', 'min_sep': 2" in found["words"]
+    assert found["supported"] and found["failed"] == []

@@ -1,4 +1,4 @@
-"""Toys: a workload, a structure, a participation and a mechanism, added to a copy of the packages by docs/extending.md.
+"""Toys: a workload, a structure, a participation, a mechanism and a sampling, added to a copy of the packages by docs/extending.md.
 
 New files lie below `tests/toys`, in the rooms where they go; what is written into files that there are is stated here.
 """
@@ -66,6 +66,7 @@ WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/check
 RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/checker/participation.py"
 TENSORS, LAYOUTS = "factorize/format/tensors.py", "factorize/structures/layouts.py"
 SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/checker/structures/__init__.py"
+SAMPLINGS, RECEIPTS = "factorize/samplings/__init__.py", "factorize/format/receipts.py"
 MECHANISMS, SOLVERS, EXACT_MECHANISMS = (
     "factorize/mechanisms.py",
     "solvers/register.py",
@@ -233,6 +234,27 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
                     '    "neighbours": (_entry("neighbours"),),\n',
                 ),
             ),
+        ),
+    ),
+    "sampling": Toy(
+        ("factorize/samplings/coin.py",),
+        (
+            Change(
+                "factorize/checker/samplings.py",
+                '    "cyclic_poisson": ',
+                '    "coin": SecretOrder("groups", "compositions", lambda b, turns: Allowed(b, turns, False), _prove_losses),\n',
+            ),
+        ),
+        (
+            (
+                Change(
+                    SAMPLINGS,
+                    "from factorize.samplings.cyclic_poisson ",
+                    "from factorize.samplings.coin import CoinSampling\n",
+                ),
+                Change(SAMPLINGS, "        PoissonSampling(),", "        CoinSampling(),\n"),
+            ),
+            (Change(RECEIPTS, '    "cyclic_poisson": ', '    "coin": _GROUPS,\n'),),
         ),
     ),
 }

@@ -11,14 +11,19 @@ import numpy as np
 
 import factorize
 from factorize import parse_spec, solvers
+from factorize.accounting.amplification import calibrate_amplified
+from factorize.adapters.jobs import FactorSource, plan, samplings_of
 from factorize.auditor import ParticipationAuditor
 from factorize.certificate.certificate import certify
 from factorize.checker.check import check_factor_file
+from factorize.checker.receipt import check_receipt
 from factorize.client import load
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParticipation
 from factorize.factor_file import load as open_file
 from factorize.solution import Outcome
+from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
+from factorize.training.receipt import Receipt
 
 FOLDER = Path(sys.argv[1])
 N = 12
@@ -87,11 +92,42 @@ def in_training() -> dict[str, Any]:
     }
 
 
+def under_a_coin() -> dict[str, Any]:
+    """Calibrate by name, plan a job, take its steps, and prove the receipt."""
+    factors = load(FOLDER / "toys.safetensors")
+    privacy = {"epsilon": 2.0, "delta": 1e-6}
+    poisson = calibrate_amplified(factors, dataset_size=24, batch_size=6, divisor=6, **privacy)
+    job = TrainingJob(
+        JobData(examples=24),
+        JobBatching(size=6, epochs=3, sampling="coin"),
+        JobPrivacy(**privacy),
+        JobNoise(source=FactorSource(factors, lambda n: {}), seed=1 << 100),
+    )
+    planned = plan(job, samplings_of(padded=False))
+    receipt = Receipt(FOLDER / "receipt.json")
+    receipt.begin(planned.statement(), planned.strategies, planned.auditor, generator="sfc64", dtype="float64")
+    sizes = [len(batch) for batch in planned.order]
+    for batch in planned.order:
+        planned.auditor.record(batch)
+    receipt.close()
+    report = check_receipt(receipt.path.read_bytes(), [(FOLDER / "toys.safetensors").read_bytes()])
+    asked = factors.calibrate(sampling="coin", dataset_size=24, divisor=6, **privacy)
+    return {
+        "asked": asked == planned.calibration,
+        "noise": [planned.calibration.sigma_of_sums, poisson.sigma_of_sums],
+        "sizes": sizes,
+        "words": str(planned.statement()),
+        "failed": report.failed,
+        "supported": report.supported,
+    }
+
+
 if __name__ == "__main__":
     answers = {
         "from": str(Path(factorize.__file__).parents[1]),
         "by_hand": by_hand(),
         "process": in_this_process(),
         "training": in_training(),
+        "coin": under_a_coin(),
     }
     print(json.dumps(answers))
