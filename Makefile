@@ -63,12 +63,13 @@ test-frameworks: $(FRAMEWORKS)/.installed
 test-federated: $(FEDERATED)/.installed
 	$(FEDERATED)/bin/python -m pytest $(SIDE_BY_SIDE) tests/federated
 
-# The five papers' systems: their tests, and the quick form of every reproduction, of the leaderboard and of its study.
-papers: $(STAMP)
+# The five papers' systems: their tests, and the quick form of every reproduction, of the leaderboard and of its studies.
+papers: $(STAMP) $(FRAMEWORKS)/.installed
 	$(BIN)/python -m pytest papers/tests $(SIDE_BY_SIDE)
 	$(BIN)/python -m papers.reproductions --quick
 	$(BIN)/python -m papers.leaderboard --quick
 	$(BIN)/python -m papers.leaderboard.accuracy_predictors
+	$(FRAMEWORKS)/bin/python -m papers.leaderboard.rate_study --quick
 
 # Clients that other projects' generators make of the OpenAPI document, each from a spec to a proved file.
 test-clients: $(CLIENTS)/.installed

@@ -136,7 +136,7 @@ def _torch_optimizer(job: Job, spec: Mapping[str, Any]) -> str:
     if not isinstance(named, Moments) or named.kind not in _TORCH:
         return f"SGD(model.parameters(), lr=rate{_momentum(spec)})"
     betas = f"betas=({named.averaging[0]!r}, {named.beta2!r})"
-    decay = f", weight_decay={named.weight_decay!r}" if named.weight_decay else ""
+    decay = f", weight_decay={named.weight_decay!r}" if named.weight_decay or named.kind == "adamw" else ""
     return f"{_TORCH[named.kind]}(model.parameters(), lr=rate, {betas}{decay})"
 
 

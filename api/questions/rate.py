@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from factorize.api.questions.training_job import Job, RecommendRequest
-from factorize.training.learning_rate import SPREAD, STUDIED, best_rate
+from factorize.training.learning_rate import SPREAD, STUDIED, STUDY, best_rate
+from factorize.training.schedules import schedule_rates
 
 _SUMMED = ("prefix", "schedule", "momentum")
 """Workloads that stand for an optimizer."""
-_TRAINED = {"steps": (320, 2000), "parameters": (385, 4978), "epsilon": (1.0, 10.0)}
-"""What the jobs of the study had, least and most."""
+MAX_DECAY = 0.5
+"""Sum of rate times decay over a run beyond which it is told: the weights forget what they learned first."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Rates:
             return None
         momentum, rates = sums.get("momentum", 0.0), sums.get("learning_rates")
         largest = max(rates) if isinstance(rates, list) else 1.0
-        error = self.row["rmse_at_privacy"] * (1 - momentum) / largest
-        sizes = (error, self.row["sigma_of_sums"] * self.row["noise_of_steps"])
+        last = self.row["loss"]["last_iterate"] / self.row["loss"]["rmse"] * self.row["rmse_at_privacy"]
+        sizes = (last * (1 - momentum) / largest, self.row["sigma_of_sums"] * self.row["noise_of_steps"])
         found = best_rate(optimizer, momentum, job.parameters or 1, *(size / job.run.divisor for size in sizes))
         return float(f"{found / largest:.2g}")
 
@@ -49,16 +51,39 @@ class Rates:
 
     def document(self) -> dict[str, Any]:
         """Return the job's own rate and what it rests on, as plain data."""
-        job = self.job
-        name = job.optimizer.kind if job.optimizer is not None else "sgd"
-        value, unknown = self.of(name), self._unknown
-        numbers = {"steps": job.run.steps, "parameters": job.parameters or 0, "epsilon": job.epsilon}
-        far = [f"{key} {numbers[key]:g}" for key, (low, high) in _TRAINED.items() if not low <= numbers[key] <= high]
-        basis = (
-            "largest of the schedule at clip norm 1, from the noise of this row by our study (docs/choose.md); two "
-            f"thirds of the best rates of new jobs were within a factor of {SPREAD:g}, and the rate without privacy "
-            f"told next to nothing of them{'; no job of the study had ' + ' or '.join(far) if far else ''}"
-        )
+        name, value, unknown = self._optimizer, self.of(self._optimizer), self._unknown
         if value is None:
             basis = "unknown: " + (unknown or f"the study trained with {', '.join(STUDIED)} alone, not with {name}")
+            return {"optimizer": name, "value": None, "spread": SPREAD, "basis": basis}
+        job = self.job
+        numbers = {"steps": job.run.steps, "parameters": job.parameters or 0, "epsilon": job.epsilon}
+        ranges = STUDY["trained"]
+        far = [f"{key} {numbers[key]:g}" for key, (low, high) in ranges.items() if not low <= numbers[key] <= high]
+        basis = (
+            "largest of the schedule at clip norm 1, from the noise of this row by our study (docs/choose.md); two "
+            f"thirds of the best rates of new jobs were within a factor of {SPREAD:g}; try {value / 2:.2g} and "
+            f"{value * 2:.2g} too on public data, or count what private runs that choose cost (docs/privacy.md); the "
+            "rate without privacy tells next to nothing of them"
+            f"{'; no job of the study had ' + ' or '.join(far) if far else ''}"
+        )
         return {"optimizer": name, "value": value, "spread": SPREAD, "basis": basis}
+
+    def notes(self) -> list[str]:
+        """Return what is to be known of the optimizer's other numbers at this rate."""
+        job, rate = self.job, self.of(self._optimizer)
+        decay = 0.0 if job.optimizer is None else job.optimizer.weight_decay
+        if self._optimizer != "adamw" or rate is None:
+            return []
+        steps = job.run.steps
+        exponent = rate * decay * sum(schedule_rates(job.sums.get("learning_rates", [1.0] * steps), steps))
+        if exponent <= MAX_DECAY:
+            return []
+        return [
+            f"weight_decay={decay:g} is multiplied by the rate, and at {rate:g} it leaves {math.exp(-exponent):.0%} of "
+            "what the first step learned, which cost a job of our study 3 points (docs/choose.md); give less, at most "
+            f"{decay * MAX_DECAY / exponent:.1g}"
+        ]
+
+    @property
+    def _optimizer(self) -> str:
+        return self.job.optimizer.kind if self.job.optimizer is not None else "sgd"

@@ -1,15 +1,17 @@
 """Learning rates for private training: the one at which a model learned most, of noise of a given size.
 
-The rates without privacy say next to nothing of it. Weights move by the sum of the steps: its noise, over the whole
+The rates without privacy say next to nothing of it. The noise that is left in the weights at the end, over the whole
 model, may be about as large as `walk` before accuracy falls. An optimizer of Adam's kind divides by the root of second
 moments, which the noise of single steps fills, and is bound by that noise too. Fitted to trained models with the clip
-norm 1 (docs/choose.md); `python -m papers.leaderboard.rate_predictors` fits it again.
+norm 1 (docs/choose.md); `python -m papers.leaderboard.rate_predictors --write` fits it again.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Final, NamedTuple
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,28 +23,33 @@ from factorize.structures.layouts import build_matrix
 ADAPTIVE: Final = ("adam", "adamw")
 STUDIED: Final = ("sgd", *ADAPTIVE)
 """Optimizers, by name, that the study trained with."""
-SPREAD: Final = 2.3
+STUDY: Final[dict[str, Any]] = json.loads((files(__package__) / "rate_study.json").read_text())
+"""What the study found, as its script wrote it."""
+SPREAD: Final[float] = STUDY["spread"]
 """Two thirds of the best rates of jobs that nothing was fitted on lie within this factor of the rate that is stated."""
+_USUAL_PARAMETERS = 2000
+"""Of the study's models; of another one the noise may be larger by the cube root of the ratio."""
 
 
 class Limits(NamedTuple):
     """What bounds the rate of averaged gradients, for a clip norm of 1.
 
     Attributes:
-        walk: norm that the noise of the weights may have.
-        reach: largest rate that was stable without noise.
-        step: norm that the noise of a single step may have, times the rate.
+        walk: norm that the noise of the weights may have at the end, in a model of the study's usual size.
+        reach: largest rate that was stable without noise or momentum, which makes it 1 + momentum times as large.
+        step: norm that the noise of a single step may have, times the rate, where an optimizer divides by it.
         mean: root mean square norm of a mean of clipped gradients, beside the noise, in second moments.
+        divided: largest rate over the root of second moments.
     """
 
     walk: float
     reach: float
-    step: float = math.inf
-    mean: float = 0.0
+    step: float
+    mean: float
+    divided: float
 
 
-PLAIN: Final = Limits(15.0, 9.5)
-SECOND_MOMENTS: Final = Limits(13.0, 60.0, 17.0, 0.15)
+LIMITS: Final = Limits(**STUDY["limits"])
 _PROBED = 4096
 """Entries of random vectors, at least, from which the noise of single steps is estimated, to about 3 %."""
 
@@ -55,7 +62,7 @@ def noise_of_steps(strategy: Matrix) -> float:
 
 
 def best_rate(
-    optimizer: str, momentum: float, parameters: int, error: float, step: float, limits: Limits | None = None
+    optimizer: str, momentum: float, parameters: int, last: float, step: float, limits: Limits = LIMITS
 ) -> float:
     """Return the largest learning rate of a schedule, for a clip norm of 1.
 
@@ -63,16 +70,17 @@ def best_rate(
         optimizer: of STUDIED.
         momentum: of SGD, by which it adds up gradients.
         parameters: of the model.
-        error: root mean squared noise of a weight, over all steps, at a largest learning rate of 1, from averages of
-            noisy means of gradients.
+        last: root mean squared noise of a weight at the end, at a largest learning rate of 1, from averages of noisy
+            means of gradients.
         step: root mean squared noise of a coordinate in a single step.
         limits: of another fit.
     """
-    adaptive = optimizer in ADAPTIVE
-    most = limits or (SECOND_MOMENTS if adaptive else PLAIN)
-    walk, jump = error * parameters**0.5, step * parameters**0.5
-    rate = 1 / math.hypot(walk / most.walk, 1 / most.reach, jump / most.step)
-    return rate * (math.hypot(jump, most.mean) / parameters**0.5 if adaptive else 1 - momentum)
+    root = math.sqrt(parameters)
+    walk = last * root / (limits.walk * math.cbrt(parameters / _USUAL_PARAMETERS))
+    if optimizer not in ADAPTIVE:
+        return (1 - momentum) / math.hypot(walk, 1 / (limits.reach * (1 + momentum)))
+    jump = step * root
+    return math.hypot(jump, limits.mean) / root / math.hypot(walk, 1 / limits.divided, jump / limits.step)
 
 
 def rate_for(
@@ -94,9 +102,9 @@ def rate_for(
     if not isinstance(workload.get("n"), int):  # without end, or a matrix of one's own
         return None
     unit, averaged = sigma / noise.clip_norm, 1 - workload.get("momentum", 0.0)
-    error = unit * averaged * certified["loss"]["rmse"] / certified["sensitivity"]["value"]
+    last = unit * averaged * certified["loss"]["last_iterate"] / certified["sensitivity"]["value"]
     strategy = build_matrix(factors.structure, factors.strategy_tensors(), factors.steps)
-    best = best_rate(optimizer, momentum, parameters, error, unit * noise_of_steps(strategy))
+    best = best_rate(optimizer, momentum, parameters, last, unit * noise_of_steps(strategy))
     return best / (1.0 if optimizer in ADAPTIVE else noise.clip_norm)
 
 

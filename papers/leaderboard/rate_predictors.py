@@ -1,15 +1,18 @@
-"""What predicts accuracy and the best rate: `python -m papers.leaderboard.rate_predictors`, from the study's results.
+"""What predicts accuracy and the best rate: `python -m papers.leaderboard.rate_predictors [--write]`, from the results.
 
 Nothing is trained. Cells of one job are ranked by errors that are computed before the run; the limits of
 `factorize.training.learning_rate` are fitted to the accuracies at all rates, by leaving out one job at a time.
+`--write` fits them to all jobs of the fit and writes what the package states of the study.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,23 +21,101 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import spearmanr
 
-from factorize.training.learning_rate import ADAPTIVE, PLAIN, SECOND_MOMENTS, Limits, best_rate
+from factorize.training import learning_rate
+from factorize.training.learning_rate import ADAPTIVE, LIMITS, Limits, best_rate
 from papers.leaderboard.rate_study import DECAYS, FREE, HELD_OUT, RESULTS, ROWS, SEEN, RateJob, cells
 
+STATED = Path(learning_rate.__file__).parent / "rate_study.json"
+"""What the package states of the study."""
+FIRST = Limits(20.0, 10.0, 20.0, 0.15, 60.0)
+"""Where the fit begins."""
 SECRET = [name for name, (_, sampling) in ROWS.items() if sampling != "fixed"]
 INDEPENDENT = [name for name in ROWS if name.startswith("independent")]
 BEYOND = 4.0
 """Points that accuracy is taken to fall for each doubling beyond the rates that were trained."""
 WORST = 6.0
 """Points that a rate costs at most in a fit, so that one cell decides nothing."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of a job, trained.
+
+    Attributes:
+        numbers: its line of the results.
+    """
+
+    numbers: dict[str, Any]
+
+    @cached_property
+    def test(self) -> np.ndarray:
+        """The test accuracies, shape (rates, seeds)."""
+        return np.array(self.numbers["test"])
+
+    @cached_property
+    def best(self) -> int:
+        """The place of the rate with the best training accuracy."""
+        return int(self.curves[0].argmax())
+
+    @property
+    def best_rate(self) -> float:
+        """The rate with the best training accuracy."""
+        return float(self.numbers["rates"][self.best])
+
+    @property
+    def accuracy(self) -> float:
+        """The mean test accuracy at the best rate."""
+        return float(self.test[self.best].mean())
+
+    @cached_property
+    def octaves(self) -> np.ndarray:
+        """Logarithms to base 2 of the rates."""
+        return np.log2(self.numbers["rates"])
+
+    @cached_property
+    def curves(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mean training and test accuracies."""
+        return np.mean(self.numbers["train"], axis=1), self.test.mean(axis=1)
+
+    def lost_at(self, rate: float) -> float:
+        """Return the points that a rate loses to the best one; accuracies between two rates are on a line."""
+        return self.accuracy - self._between(rate, self.curves[1])
+
+    def better(self, rates: Sequence[float]) -> float:
+        """Return the rate with the best training accuracy."""
+        return max(rates, key=lambda rate: self._between(rate, self.curves[0]))
+
+    def _between(self, rate: float, accuracies: np.ndarray) -> float:
+        at, grid = math.log2(rate), self.octaves
+        return float(np.interp(at, grid, accuracies) - BEYOND * max(grid[0] - at, at - grid[-1], 0.0))
+
+    def advised(self, job: RateJob, limits: Limits = LIMITS) -> float:
+        """Return the rate that is advised."""
+        own = self.numbers
+        noise = (own["sigma"] * own["last"][0], own["sigma"] * own["single"])
+        return best_rate(job.optimizer, job.momentum, own["parameters"], *noise, limits)
+
+    def noise(self, predictor: str) -> float:
+        """Return one of PREDICTORS at the row's sigma."""
+        return float(self.numbers["sigma"] * PREDICTORS[predictor](self.numbers))
+
+
 PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
-    "weights, all steps": lambda cell: cell["mean"][0],
-    "weights, last step": lambda cell: cell["last"][0],
-    "weights that lose 1 % a step": lambda cell: cell["mean"][DECAYS.index(1e-2)],
-    "weights that lose 10 % a step": lambda cell: cell["mean"][DECAYS.index(0.1)],
-    "single steps": lambda cell: cell["single"],
+    "weights, all steps": lambda numbers: numbers["mean"][0],
+    "weights, last step": lambda numbers: numbers["last"][0],
+    "weights that lose 1 % a step": lambda numbers: numbers["mean"][DECAYS.index(1e-2)],
+    "weights that lose 10 % a step": lambda numbers: numbers["mean"][DECAYS.index(0.1)],
+    "single steps": lambda numbers: numbers["single"],
+    "weights, all steps, times the 1/20th power of that of single steps": lambda numbers: (
+        numbers["mean"][0] * numbers["single"] ** 0.05
+    ),
+    "weights, all steps, and 0.03 of single steps, in squares": lambda numbers: math.hypot(
+        numbers["mean"][0], 0.03**0.5 * numbers["single"]
+    ),
 }
 """Root mean squared noise, at sigma 1."""
+ALL_STEPS = next(iter(PREDICTORS))
+"""By which `recommend` orders rows."""
 
 
 @dataclass(frozen=True)
@@ -48,56 +129,25 @@ class Trained:
     """
 
     job: RateJob
-    free: dict[str, Any]
-    rows: dict[str, dict[str, Any]]
+    free: Cell
+    rows: dict[str, Cell]
 
     @property
     def adaptive(self) -> bool:
         """Whether it divides by second moments."""
         return self.job.optimizer in ADAPTIVE
 
-    def accuracies(self, seeds: slice = slice(None)) -> np.ndarray:
-        """Return the mean test accuracy of each row at its best rate."""
-        return np.array([accuracy(cell, seeds).mean() for cell in self.rows.values()])
-
-    def noise(self, predictor: str) -> np.ndarray:
-        """Return a predictor of each row."""
-        return np.array([cell["sigma"] * PREDICTORS[predictor](cell) for cell in self.rows.values()])
-
-    def chosen(self, among: Sequence[str]) -> str:
-        """Return the row of the least noise of weights over all steps."""
-        there = [name for name in self.rows if name in among]
-        return min(there, key=lambda name: self.rows[name]["sigma"] * self.rows[name]["mean"][0])
-
-
-def best_of(cell: dict[str, Any]) -> int:
-    """Return the place of the rate with the best training accuracy."""
-    return int(np.mean(cell["train"], axis=1).argmax())
-
-
-def accuracy(cell: dict[str, Any], seeds: slice = slice(None)) -> np.ndarray:
-    """Return the test accuracy of each seed at the best rate."""
-    return np.array(cell["test"][best_of(cell)])[seeds]
-
-
-def lost_at(cell: dict[str, Any], rate: float) -> float:
-    """Return the points that a rate loses to the best one; accuracies between two rates are on a line."""
-    at, rates, test = math.log2(rate), np.log2(cell["rates"]), np.mean(cell["test"], axis=1)
-    beyond = max(rates[0] - at, at - rates[-1], 0.0)
-    return float(test[best_of(cell)] - np.interp(at, rates, test) + BEYOND * beyond)
-
-
-def rate_of(one: Trained, cell: dict[str, Any], limits: Limits | None = None) -> float:
-    """Return the rate that is advised for a cell."""
-    noise = (cell["sigma"] * cell["mean"][0], cell["sigma"] * cell["single"])
-    return best_rate(one.job.optimizer, one.job.momentum, cell["parameters"], *noise, limits)
+    def rank(self, predictor: str) -> float:
+        """Return the rank correlation of little noise with accuracy."""
+        found = [(-cell.noise(predictor), cell.accuracy) for cell in self.rows.values()]
+        return float(spearmanr(*zip(*found, strict=True))[0])
 
 
 def trained_jobs(jobs: Sequence[RateJob], path: Path = RESULTS) -> list[Trained]:
     """Return the jobs whose cells are there: that without privacy, and five others at least."""
     found = []
     for document, group in groupby(sorted(cells(path), key=_document), key=_document):
-        rows = {cell["row"]: cell for cell in group}
+        rows = {cell["row"]: Cell(cell) for cell in group}
         free = rows.pop(FREE, None)
         if free is not None and len(rows) >= 5 and (job := RateJob(**json.loads(document))) in jobs:
             found.append(Trained(job, free, {name: rows[name] for name in ROWS if name in rows}))
@@ -108,38 +158,33 @@ def _document(cell: dict[str, Any]) -> str:
     return json.dumps(cell["job"])
 
 
-def fitted(found: Sequence[Trained], begin: Limits, tries: int = 400) -> Limits:
-    """Return limits whose rates lose least, on average over all cells; those that are infinite or zero stay so."""
-    free = [name for name, value in begin._asdict().items() if 0 < value < math.inf]
-    first = np.log([getattr(begin, name) for name in free])
-
-    def lost(logs: np.ndarray) -> float:
-        limits = begin._replace(**dict(zip(free, np.exp(logs).tolist(), strict=True)))
-        every = (lost_at(cell, rate_of(one, cell, limits)) for one in found for cell in one.rows.values())
-        return float(np.mean([min(value, WORST) for value in every]) + 1e-3 * np.square(logs - first).sum())
-
-    values = np.exp(minimize(lost, first, method="Nelder-Mead", options={"maxiter": tries}).x)
-    return begin._replace(**dict(zip(free, values.tolist(), strict=True)))
+def lost(found: Sequence[Trained], limits: Limits) -> np.ndarray:
+    """Return the points that each cell loses at the rate of these limits."""
+    return np.array([cell.lost_at(cell.advised(one.job, limits)) for one in found for cell in one.rows.values()])
 
 
-def left_out(found: Sequence[Trained], begin: Limits) -> tuple[Limits, list[float]]:
-    """Return the limits fitted to all jobs, and what is lost in each cell by those fitted to the other jobs."""
-    best, lost = fitted(found, begin), []
-    for one in found:
-        limits = fitted([other for other in found if other is not one], best, 150)
-        lost += [lost_at(cell, rate_of(one, cell, limits)) for cell in one.rows.values()]
-    return best, lost
+def fitted(found: Sequence[Trained], begin: Limits = FIRST, tries: int = 600) -> Limits:
+    """Return the limits whose rates lose least, on average over all cells."""
+    first = np.log(begin)
+
+    def average(logs: np.ndarray) -> float:
+        points = np.minimum(lost(found, Limits(*np.exp(logs).tolist())), WORST)
+        return float(points.mean() + 1e-3 * np.square(logs - first).sum())
+
+    corners = np.vstack([first, first + 0.3 * np.eye(len(first))])
+    options = {"maxiter": tries, "initial_simplex": corners}
+    return Limits(*np.exp(minimize(average, first, method="Nelder-Mead", options=options).x).tolist())
 
 
-def octaves(found: Sequence[Trained], limits: Limits | None = None) -> np.ndarray:
+def left_out(found: Sequence[Trained], begin: Limits) -> np.ndarray:
+    """Return what is lost in each cell by limits that are fitted to the other jobs."""
+    return np.concatenate([lost([one], fitted([x for x in found if x is not one], begin, 200)) for one in found])
+
+
+def octaves(found: Sequence[Trained], limits: Limits = LIMITS) -> np.ndarray:
     """Return how many doublings each advised rate is above the best one."""
-    pairs = [(rate_of(one, cell, limits), cell["rates"][best_of(cell)]) for one in found for cell in one.rows.values()]
+    pairs = [(cell.advised(one.job, limits), cell.best_rate) for one in found for cell in one.rows.values()]
     return np.log2([advised / best for advised, best in pairs])
-
-
-def ranks_of(found: Sequence[Trained], predictor: str) -> np.ndarray:
-    """Return, for each job, the rank correlation of little noise with accuracy."""
-    return np.array([-spearmanr(one.noise(predictor), one.accuracies())[0] for one in found])
 
 
 @dataclass(frozen=True)
@@ -151,6 +196,7 @@ class Verdict:
         first: the row of the least noise.
         best: the most accurate one.
         reached: accuracy of the first at the rate that is advised.
+        tried: the same at the best of that rate, half and twice of it, by training accuracy.
         own: its accuracy at its best rate.
         most: accuracy of the best.
         error: standard error of the difference of the two.
@@ -162,6 +208,7 @@ class Verdict:
     first: str
     best: str
     reached: float
+    tried: float
     own: float
     most: float
     error: float
@@ -169,76 +216,131 @@ class Verdict:
     public: float
 
     @classmethod
-    def of(cls, one: Trained) -> Verdict:
+    def of(cls, one: Trained, limits: Limits = LIMITS) -> Verdict:
         """Judge a job."""
-        found = dict(zip(one.rows, one.accuracies().tolist(), strict=True))
-        first, best = one.chosen(list(one.rows)), max(found, key=lambda name: found[name])
-        pair = [accuracy(one.rows[name]) for name in (first, best)]
+        found = {name: cell.accuracy for name, cell in one.rows.items()}
+        first = min(one.rows, key=lambda name: one.rows[name].noise(ALL_STEPS))
+        best = max(found, key=lambda name: found[name])
+        pair = [cell.test[cell.best] for cell in (one.rows[first], one.rows[best])]
         error = math.sqrt(sum(float(values.var(ddof=1)) / len(values) for values in pair))
-        reached = found[first] - lost_at(one.rows[first], rate_of(one, one.rows[first]))
+        cell = one.rows[first]
+        rate = cell.advised(one.job, limits)
+        reached, tried = (cell.accuracy - cell.lost_at(x) for x in (rate, cell.better([rate, rate / 2, 2 * rate])))
         dp_sgd = max(found[name] for name in INDEPENDENT if name in SECRET and name in found)
         public = max(found[name] for name in found if name not in SECRET)
-        return cls(one, first, best, reached, found[first], found[best], error, dp_sgd, public)
+        return cls(one, first, best, reached, tried, found[first], found[best], error, dp_sgd, public)
 
-    def near(self, accuracy: float) -> bool:
-        """Return whether an accuracy is within 0.3 points or two errors of the best one."""
-        return self.most - accuracy <= max(0.3, 2 * self.error)
+    def near(self, accuracy: float, most: float | None = None) -> bool:
+        """Return whether an accuracy is within 0.3 points or two errors of another, by default the best one."""
+        return (self.most if most is None else most) - accuracy <= max(0.3, 2 * self.error)
 
     def line(self) -> str:
         """Return a line of a table."""
-        numbers = (self.reached, self.own, self.most, self.error, self.dp_sgd, self.public)
-        shown = [f"{value:.2f}" for value in (*numbers, accuracy(self.one.free).mean())]
-        return (
-            f"| {' '.join(map(str, vars(self.one.job).values()))} | {self.first} | {self.best} | {' | '.join(shown)} |"
+        numbers = (
+            self.reached,
+            self.tried,
+            self.own,
+            self.most,
+            self.error,
+            self.dp_sgd,
+            self.public,
+            self.one.free.accuracy,
         )
+        shown = " | ".join(f"{value:.2f}" for value in numbers)
+        return f"| {' '.join(map(str, vars(self.one.job).values()))} | {self.first} | {self.best} | {shown} |"
 
 
-def counts(found: Sequence[Verdict]) -> str:
-    """Return how often the first row is near the best, and ahead of DP-SGD."""
+def counts(found: Sequence[Verdict]) -> dict[str, int]:
+    """Return in how many jobs what holds: see the keys."""
     large = [one for one in found if one.one.job.epsilon >= 4]
-    return (
-        f"of {len(found)} jobs the first row is near the best in {sum(one.near(one.own) for one in found)} at its best "
-        f"rate and in {sum(one.near(one.reached) for one in found)} at the advised rate, at most 1 point behind DP-SGD "
-        f"in {sum(one.reached >= one.dp_sgd - 1 for one in found)} and ahead in "
-        f"{sum(one.reached > one.dp_sgd for one in found)}; a public order is ahead of DP-SGD with secret batches in "
-        f"{sum(one.public > one.dp_sgd for one in found)}, at epsilon 4 and more in "
-        f"{sum(one.public > one.dp_sgd for one in large)} of {len(large)}"
-    )
+    return {
+        "jobs": len(found),
+        "first_near_best": sum(one.near(one.own) for one in found),
+        "first_near_best_at_advised_rate": sum(one.near(one.reached) for one in found),
+        "first_near_best_at_half_or_twice_too": sum(one.near(one.tried) for one in found),
+        "dp_sgd_ahead": sum(not one.near(one.own, one.dp_sgd) for one in found),
+        "more_than_1_behind_dp_sgd_at_advised_rate": sum(one.reached < one.dp_sgd - 1 for one in found),
+        "more_than_1_behind_dp_sgd_at_half_or_twice_too": sum(one.tried < one.dp_sgd - 1 for one in found),
+        "ahead_of_dp_sgd_at_advised_rate": sum(one.reached > one.dp_sgd for one in found),
+        "public_order_ahead_of_dp_sgd": sum(one.public > one.dp_sgd for one in found),
+        "jobs_of_epsilon_4_and_more": len(large),
+        "public_order_ahead_of_dp_sgd_there": sum(one.public > one.dp_sgd for one in large),
+    }
+
+
+def stated(limits: Limits = LIMITS, path: Path = RESULTS) -> dict[str, Any]:
+    """Return what the package states of the study, as plain data."""
+    fit, unseen = trained_jobs(SEEN, path), trained_jobs(HELD_OUT, path)
+    numbers = {
+        "steps": [one.job.steps for one in fit],
+        "parameters": [one.free.numbers["parameters"] for one in fit],
+        "epsilon": [one.job.epsilon for one in fit],
+    }
+    ranks = {
+        name: round(float(np.mean([one.rank(ALL_STEPS) for one in fit if (one.job.schedule == "constant") == flat])), 2)
+        for name, flat in (("falling", False), ("constant", True))
+    }
+    return {
+        "limits": limits._asdict(),
+        "spread": round(float(np.exp2(np.quantile(np.abs(octaves(unseen, limits)), 2 / 3))), 1),
+        "trained": {name: [min(values), max(values)] for name, values in numbers.items()},
+        "ranks": ranks,
+        "fitted": counts([Verdict.of(one, limits) for one in fit]),
+        "unseen": counts([Verdict.of(one, limits) for one in unseen]),
+    }
 
 
 def report(path: Path = RESULTS) -> str:
     """Return the tables."""
     seen, unseen, lines = trained_jobs(SEEN, path), trained_jobs(HELD_OUT, path), []
-    for title, adaptive, limits in (("SGD and momentum", False, PLAIN), ("Adam and AdamW", True, SECOND_MOMENTS)):
-        own = [one for one in seen if one.adaptive == adaptive]
+    kinds = {
+        "SGD and momentum": [one for one in seen if not one.adaptive],
+        "Adam and AdamW": [one for one in seen if one.adaptive],
+        "rate that falls to zero": [one for one in seen if one.job.schedule != "constant"],
+        "constant rate": [one for one in seen if one.job.schedule == "constant"],
+    }
+    for title, own in kinds.items():
         lines += [f"\n{title}: {len(own)} jobs, {sum(len(one.rows) for one in own)} cells"]
         for predictor in PREDICTORS:
-            ranks = ranks_of(own, predictor)
+            ranks = np.array([one.rank(predictor) for one in own])
             error = ranks.std(ddof=1) / math.sqrt(len(ranks))
             lines.append(f"  noise of {predictor}: rank correlation {ranks.mean():.2f} +- {error:.2f}")
-        halves = [spearmanr(one.accuracies(slice(0, 2)), one.accuracies(slice(2, 4)))[0] for one in own]
+        halves = [
+            spearmanr(*(cells.mean(axis=1) for cells in (best[:, :2], best[:, 2:])))[0]
+            for best in (np.array([cell.test[cell.best] for cell in one.rows.values()]) for one in own)
+        ]
         lines.append(f"  accuracies of two seeds with those of two others: {np.mean(halves):.2f}")
-        best, lost = left_out(own, limits)
-        spread = float(np.exp2(np.quantile(np.abs(octaves(own)), 2 / 3)))
-        lines.append(f"  fitted {best}; two thirds of rates within a factor of {spread:.2f}")
-        lines.append(
-            f"  jobs left out: a rate loses {np.mean(lost):.2f} points, {np.mean(np.array(lost) <= 0.3):.0%} within "
-            f"0.3, {np.mean(np.array(lost) <= 1):.0%} within 1"
-        )
-        rates = np.log2([one.free["rates"][best_of(one.free)] for one in own for _ in one.rows])
-        free = np.log2([cell["rates"][best_of(cell)] for one in own for cell in one.rows.values()]) - rates
+        pairs = [(cell.best_rate, one.free.best_rate) for one in own for cell in one.rows.values()]
+        free = np.log2([best / other for best, other in pairs])
         lines.append(f"  best rate over that without privacy: standard deviation {free.std():.2f} doublings")
-    for title, constant in (("rate that falls to zero", False), ("constant rate", True)):
-        own = [one for one in seen if (one.job.schedule == "constant") == constant]
-        ranks = ranks_of(own, "weights, all steps")
-        error = ranks.std(ddof=1) / math.sqrt(len(ranks))
-        lines.append(f"\n{title}: {len(own)} jobs, rank correlation {ranks.mean():.2f} +- {error:.2f}")
-    head = "| job | first row | best row | first, advised rate | its best | best | error | DP-SGD | public | free |"
+    parts = {
+        "the fit itself": lost(seen, LIMITS),
+        "jobs left out": left_out(seen, LIMITS),
+        "held out": lost(unseen, LIMITS),
+    }
+    for title, points in parts.items():
+        lines.append(
+            f"\n{title}: a rate loses {points.mean():.2f} points, {np.mean(points <= 0.3):.0%} within 0.3, "
+            f"{np.mean(points <= 1):.0%} within 1"
+        )
+    columns = "first, advised rate | or half or twice | its best | best | error | DP-SGD | public | free"
+    head = f"| job | first row | best row | {columns} |"
     for title, some in (("jobs of the fit", seen), ("held out", unseen)):
         verdicts = [Verdict.of(one) for one in some]
-        lines += [f"\n{title}: {counts(verdicts)}\n", head, "| --- " * 10 + "|", *(one.line() for one in verdicts)]
+        lines += [f"\n{title}: {counts(verdicts)}\n", head, "| --- " * 11 + "|", *(one.line() for one in verdicts)]
     return "\n".join(lines)
 
 
+def main() -> None:
+    """Print the tables, or fit and write what the package states."""
+    parser = argparse.ArgumentParser(prog="python -m papers.leaderboard.rate_predictors", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"fit, and write {STATED.name} of the package")
+    if parser.parse_args().write:
+        limits = Limits(*(float(f"{value:.3g}") for value in fitted(trained_jobs(SEEN))))
+        STATED.write_text(json.dumps(stated(limits), indent=1) + "\n")
+    else:
+        print(report())
+
+
 if __name__ == "__main__":
-    print(report())
+    main()

@@ -140,32 +140,32 @@ SEEN = [
     RateJob("sgd", "warmup_cosine", "convolution", "sequences", *SMALL, 8.0),
     RateJob("adamw", "cosine", "convolution", "sequences", *SMALL, 1.0),
     RateJob("momentum", "constant", "convolution", "sequences", *SMALL, 3.0),
-]
-"""The jobs that predictors and their constants were fitted on, in the order in which they are trained."""
-HELD_OUT = [
     RateJob("adamw", "warmup_cosine", "wide perceptron", "mnist", 250, 80, 6, 2.5),
     RateJob("sgd", "cosine", "logistic", "whole mnist", 200, 50, 6, 5.0),
     RateJob("adam", "cosine", "wide perceptron", "table", 150, 100, 6, 6.0),
+    RateJob("sgd", "warmup_cosine", "wide perceptron", "table", 100, 150, 4, 2.5),
+    RateJob("momentum", "cosine", "wide perceptron", "table", 60, 300, 3, 6.0),
+    RateJob("adamw", "constant", "logistic", "table", 40, 250, 6, 5.0),
+    RateJob("adamw", "warmup_cosine", "logistic", "digits", 36, 40, 10, 5.0),
+    RateJob("adamw", "warmup_cosine", "transformer", "short sequences", 100, 40, 8, 8.0),
+]
+"""The jobs that predictors and their constants were fitted on, in the order in which they are trained."""
+HELD_OUT = [
     RateJob("momentum", "warmup_cosine", "wide perceptron", "mnist", 400, 60, 8, 1.5),
     RateJob("adamw", "cosine", "logistic", "long sequences", 150, 100, 4, 5.0),
     RateJob("momentum", "cosine", "wide convolution", "long sequences", 100, 90, 4, 6.0),
     RateJob("adam", "constant", "logistic", "whole mnist", 250, 40, 8, 1.5),
-    RateJob("sgd", "warmup_cosine", "wide perceptron", "table", 100, 150, 4, 2.5),
     RateJob("adamw", "warmup_cosine", "wide convolution", "long sequences", 100, 90, 4, 2.5),
     RateJob("momentum", "constant", "logistic", "whole mnist", 150, 80, 5, 2.5),
     RateJob("adam", "warmup_cosine", "logistic", "mnist", 60, 300, 5, 1.5),
     RateJob("sgd", "constant", "logistic", "long sequences", 100, 100, 5, 5.0),
     RateJob("adamw", "cosine", "wide perceptron", "mnist", 150, 120, 10, 5.0),
-    RateJob("momentum", "cosine", "wide perceptron", "table", 60, 300, 3, 6.0),
     RateJob("adam", "constant", "wide perceptron", "table", 200, 80, 4, 2.5),
     RateJob("sgd", "cosine", "wide perceptron", "mnist", 100, 200, 4, 1.5),
-    RateJob("adamw", "constant", "logistic", "table", 40, 250, 6, 5.0),
     RateJob("momentum", "warmup_cosine", "logistic", "mnist", 300, 64, 12, 6.0),
     RateJob("adam", "cosine", "wide transformer", "long sequences", 80, 60, 5, 6.0),
-    RateJob("adamw", "warmup_cosine", "logistic", "digits", 36, 40, 10, 5.0),
     RateJob("momentum", "cosine", "logistic", "mnist", *LONGEST, 4.0),
     RateJob("adamw", "warmup_cosine", "logistic", "mnist", *LONGEST, 8.0),
-    RateJob("adamw", "warmup_cosine", "transformer", "short sequences", 100, 40, 8, 8.0),
     RateJob("adam", "cosine", "transformer", "short sequences", 100, 40, 8, 2.0),
 ]
 """Jobs that no constant was fitted on; those that the results have not were not run yet."""

@@ -90,14 +90,20 @@ def test_a_quick_run_has_all_rows_and_goes_on_where_it_was(tmp_path: Path, monke
     monkeypatch.setattr(study, "GRID", 2)
     monkeypatch.setattr(study, "SEEDS", 2)
     monkeypatch.setattr(study, "more_rates", lambda accuracies: np.array([]))
-    path, rows = tmp_path / "rates.jsonl", ["independent, public order", "independent, Poisson"]
-    monkeypatch.setattr(study, "ROWS", {name: study.ROWS[name] for name in rows})
+    path = tmp_path / "rates.jsonl"
     cells = list(study.run(study.QUICK, path, None, tmp_path))
-    assert [cell["row"] for cell in cells] == rows and study.cells(path) == cells
+    assert [cell["row"] for cell in cells] == list(study.ROWS) and study.cells(path) == cells
     assert all(len(cell["test"]) == len(cell["rates"]) == 2 and len(cell["test"][0]) == 2 for cell in cells)
     assert all(0 <= value <= 100 for cell in cells for values in cell["test"] for value in values)
     assert not list(study.run(study.QUICK, path, None, tmp_path)), "nothing is trained twice"
-    assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0: independent, public order: ")
+    assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0: without privacy: ")
+    (trained,) = predictors.trained_jobs(study.QUICK, path)
+    verdict = predictors.Verdict.of(trained)
+    assert (
+        verdict.first == "blt, balls in bins"
+        and verdict.own <= verdict.most
+        and "| blt, balls in bins |" in verdict.line()
+    )
 
 
 def made_cell(job: study.RateJob, row: str, sigma: float, best: float, top: float) -> dict[str, Any]:
@@ -110,30 +116,39 @@ def made_cell(job: study.RateJob, row: str, sigma: float, best: float, top: floa
 
 def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
     job, other = (replace(study.SEEN[3], epsilon=epsilon) for epsilon in (1.0, 2.0))
-    limits = predictors.Limits(6.0, 3.0)
+    limits = predictors.FIRST._replace(walk=12.0, reach=6.0)
     path, rows = tmp_path / "rates.jsonl", list(study.ROWS)[1:]
     cells = []
     for one, scale in ((job, 1.0), (other, 0.3)):
         cells.append(made_cell(one, study.FREE, 0.0, 1.0, 99.0))
         for place, row in enumerate(rows):
             sigma = scale * 0.02 * 2**place
-            best = predictors.best_rate("sgd", 0.0, 100, 4 * sigma, sigma, limits)
+            best = predictors.best_rate("sgd", 0.0, 100, 5 * sigma, sigma, limits)
             cells.append(made_cell(one, row, sigma, best, 90.0 - place))
     path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
     found = predictors.trained_jobs([job, other], path)
     assert [one.job for one in found] == [job, other] and list(found[0].rows) == rows
-    assert predictors.ranks_of(found, "weights, all steps") == pytest.approx([1.0, 1.0])
+    assert found[0].rank(predictors.ALL_STEPS) == pytest.approx(1.0)
     assert predictors.octaves(found, limits) == pytest.approx(np.zeros(12))
-    fitted = predictors.fitted(found, predictors.Limits(12.0, 6.0))
-    assert (fitted.walk, fitted.reach) == pytest.approx((6.0, 3.0), rel=0.1) and fitted.step == limits.step
-    assert predictors.lost_at(found[0].rows[rows[0]], found[0].rows[rows[0]]["rates"][3] * 2**0.5) == pytest.approx(1)
-    assert predictors.lost_at(found[0].rows[rows[0]], found[0].rows[rows[0]]["rates"][-1] * 2) == pytest.approx(6 + 4)
-    verdict = predictors.Verdict.of(found[0])
-    assert (verdict.first, verdict.best) == (rows[0], rows[0]) and verdict.own == verdict.most == verdict.public == 90
+    fitted = predictors.fitted(found)
+    assert (fitted.walk, fitted.reach) == pytest.approx((12.0, 6.0), rel=0.1)
+    first = found[0].rows[rows[0]]
+    assert first.lost_at(first.numbers["rates"][3] * 2**0.5) == pytest.approx(1)
+    assert first.lost_at(first.numbers["rates"][-1] * 2) == pytest.approx(6 + 4)
+    verdict = predictors.Verdict.of(found[0], limits)
+    assert (verdict.first, verdict.best) == (rows[0], rows[0])
+    assert verdict.own == verdict.most == verdict.public == 90 == pytest.approx(verdict.reached)
     assert verdict.dp_sgd == 90 - rows.index("independent, Poisson") and not verdict.near(89.6) and verdict.near(89.8)
+    assert predictors.counts([verdict])["dp_sgd_ahead"] == 0
 
 
 def test_the_results_that_are_shipped_are_of_the_jobs_that_are_named() -> None:
     there = {study.RateJob(**cell["job"]) for cell in study.cells(study.RESULTS)}
     assert there <= {*study.SEEN, *study.HELD_OUT} and not {*study.SEEN} & {*study.HELD_OUT}
     assert len(study.cells(study.RESULTS)) >= 80
+
+
+def test_the_package_states_what_the_results_say() -> None:
+    assert predictors.stated() == json.loads(predictors.STATED.read_text())
+    again = predictors.fitted(predictors.trained_jobs(study.SEEN))
+    assert again[:4] == pytest.approx(predictors.LIMITS[:4], rel=0.01)

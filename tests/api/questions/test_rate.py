@@ -14,7 +14,8 @@ from factorize.api.questions.training_job import FleetRequest, Job, RecommendReq
 from factorize.structures.layouts import build_matrix
 from factorize.training.learning_rate import Limits, best_rate, noise_of_steps
 
-ROW = {"rmse_at_privacy": 50.0, "sigma_of_sums": 10.0, "noise_of_steps": 1.2}
+LOSS = {"rmse": 4.0, "last_iterate": 6.0}
+ROW = {"rmse_at_privacy": 50.0, "sigma_of_sums": 10.0, "noise_of_steps": 1.2, "loss": LOSS}
 COSINE = {"kind": "cosine"}
 
 
@@ -24,9 +25,13 @@ def rates(**changes: Any) -> Rates:
 
 
 def test_the_noise_of_the_weights_and_of_single_steps_bound_the_rate() -> None:
-    assert best_rate("sgd", 0.9, 10_000, 0.04, 0.01, Limits(4.0, 1.0)) == pytest.approx(0.1 / math.hypot(1, 1))
-    found = best_rate("adamw", 0.0, 10_000, 0.04, 0.03, Limits(4.0, 1.0, 3.0, 4.0))
-    assert found == pytest.approx(5 / 100 / math.sqrt(3))  # second moments of 3 and 4; three limits that are 1
+    limits = Limits(walk=2.0, reach=1.0, step=3.0, mean=4.0, divided=1.0)
+    # 16,000 parameters are eight times the usual, so that the noise may be twice as large: 4.
+    last, step = 4 / math.sqrt(16_000), 3 / math.sqrt(16_000)
+    assert best_rate("sgd", 0.0, 16_000, last, step, limits) == pytest.approx(1 / math.sqrt(2))
+    assert best_rate("sgd", 0.9, 16_000, last, step, limits) == pytest.approx(0.1 / math.hypot(1, 1 / 1.9))
+    found = best_rate("adamw", 0.0, 16_000, last, step, limits)
+    assert found == pytest.approx(5 / math.sqrt(16_000) / math.sqrt(3))  # second moments of 3 and 4; three limits of 1
 
 
 def test_the_noise_of_single_steps_is_that_of_the_rows_of_the_inverse() -> None:
@@ -45,8 +50,9 @@ def test_every_line_of_code_has_the_rate_of_its_own_optimizer() -> None:
     assert document["value"] == asked.of("adamw") != asked.of("sgd") and "no job of the study" not in document["basis"]
     for name, rate in (("torch", asked.of("adamw")), ("jax", asked.of("adamw")), ("numpy", asked.of("sgd"))):
         assert f"\nrate = {rate!r}     #" in code[name], name
-    # By hand: the noise of averages of gradients, for means of 10, over 400 weights.
-    expected = best_rate("adamw", 0.9, 400, 0.1 * 50 / 10, 10 * 1.2 / 10)
+    assert "weight_decay=0.0" in code["torch"]  # of the library it would be 0.01
+    # By hand: the noise of averages of gradients at the end, for means of 10, over 400 weights.
+    expected = best_rate("adamw", 0.9, 400, 0.1 * 50 * 6 / 4 / 10, 10 * 1.2 / 10)
     assert document["value"] == pytest.approx(expected, rel=0.05)
 
 
@@ -76,6 +82,17 @@ def test_a_federated_job_has_no_rate() -> None:
     fleet = {"clients": 30, "clients_a_round": 6, "rounds": 16, "epsilon": 2.0, "delta": 1e-2, "parameters": 9}
     job: Job = read_job(fleet, FleetRequest)
     assert Rates(job, ROW).document()["value"] is None
+
+
+def test_a_weight_decay_that_the_rate_makes_large_is_told() -> None:
+    told = rates(workload={"kind": "adamw", "weight_decay": 0.01})
+    rate = told.of("adamw")
+    assert rate is not None and not rates(workload={"kind": "adamw", "weight_decay": 1e-5}).notes()
+    (note,) = told.notes()
+    assert f"leaves {math.exp(-0.01 * rate * 400):.0%} of" in note and f"at most {0.5 / (rate * 400):.1g}" in note
+    falling = rates(workload={"kind": "adamw", "weight_decay": 0.01, "learning_rates": COSINE})
+    assert f"leaves {math.exp(-0.01 * (falling.of('adamw') or 0) * 200):.0%} of" in falling.notes()[0]
+    assert not rates(workload={"kind": "sgd", "weight_decay": 0.01}).notes()
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 50.0])
