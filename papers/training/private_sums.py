@@ -164,10 +164,10 @@ class PrivateSums:
                 field="noise",
             )
         steps: Any = getattr(self._noise, "steps", None)
-        sampling = getattr(self.calibration, "sampling", None)
-        if isinstance(order, BallsInBins) and sampling is not None:
+        sampling, amplified = self.calibration.sampling, self.calibration.amplified
+        if isinstance(order, BallsInBins) and amplified:
             order.check_calibration(self.calibration, len(order) if steps is None else steps)
-        elif sampling is not None:
+        elif amplified:
             raise InvalidParameter(
                 f"epsilon counts on the sampling {sampling!r}, and the order is {order.sampling!r}; calibrate without "
                 "sampling, or take batches as the calibration says",

@@ -57,7 +57,7 @@ def taken(
         factors[0].steps,
         24,
         24,
-        getattr(calibration, "sampling", "fixed"),
+        calibration.sampling,
         "example" if users is None else "user",
         moments=moments,
         users=users,
