@@ -1,16 +1,17 @@
 """The table of taps that searches for balls in bins start from (factorize/solvers/amplified/starting_taps.py).
 
 Each entry is the end of a whole search for running sums, in the variables that a search moves. Entries prove nothing:
-what is made from them is certified and calibrated like any strategy. `python -m benchmarks.starting_taps` prints the
+what is made from them is certified and calibrated like any strategy. `python -m benchmarks.starting_taps` writes the
 table; it takes ten minutes.
 """
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
 from factorize.solvers.amplified.bins_optimum import search_for
-from factorize.solvers.amplified.starting_taps import BINS, BUFFERS, DELTA, EPOCHS, EPSILONS
+from factorize.solvers.amplified.starting_taps import BINS, BUFFERS, DELTA, EPOCHS, EPSILONS, TABLE
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import parse_spec
 
@@ -30,9 +31,9 @@ def entry(buffers: int, bins: int, epochs: int, epsilon: float) -> list[float]:
 
 
 def main() -> None:
-    """Print the table as it stands in the module."""
-    for buffers, bins, epochs, epsilon in product(BUFFERS, BINS, EPOCHS, EPSILONS):
-        print(f"    {tuple(entry(buffers, bins, epochs, epsilon))},", flush=True)
+    """Write the table that searches read."""
+    rows = [json.dumps(entry(*place)) for place in product(BUFFERS, BINS, EPOCHS, EPSILONS)]
+    TABLE.write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 
 if __name__ == "__main__":
