@@ -16,17 +16,12 @@ from typing import Any
 
 import torch
 
+from factorize.adapters.roundings import MAX_ADDED_EXAMPLES, SHRUNK
 from factorize.errors import InvalidParameter
 
 _DIGITS = 24  # of float32
 MAX_WIDENED_ENTRIES = 1 << 18
 """Entries that are widened at a time on a CPU, 2 MiB, which its caches hold; a GPU takes 64 times as many."""
-MAX_ADDED_EXAMPLES = 512
-"""Examples that are added up at a time: the bound on the roundings grows with the additions that one number is in."""
-SHRUNK = 1 - 2.0**-20
-"""Factor of the clip norm that pays for the roundings of norms, factors and sums (docs/notes/clipping.md)."""
-MAX_ROUNDED_ADDITIONS = 1 << 31
-"""Examples of a step times the additions that each is in, up to which `SHRUNK` pays for the roundings."""
 
 
 def example_rows(parameters: Sequence[tuple[str, Any]], examples: int | None = None) -> list[torch.Tensor]:
@@ -114,25 +109,6 @@ def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
                 "sensitivity; clip and sum in float32 or float64",
                 field="parameters",
             )
-
-
-def check_roundings(examples: int, parts: int) -> None:
-    """Refuse a sum whose roundings are not paid for.
-
-    Args:
-        examples: of a step.
-        parts: that they came in.
-
-    Raises:
-        InvalidParameter: there are too many.
-    """
-    additions = MAX_ADDED_EXAMPLES + examples // MAX_ADDED_EXAMPLES + parts + 8
-    if examples * additions > MAX_ROUNDED_ADDITIONS:
-        raise InvalidParameter(
-            f"{examples} examples in {parts} parts: the roundings of such a sum may let one of them move it by more "
-            "than the clip norm; take fewer examples in a step, or parts of 1024 (physical_batch_size)",
-            field="batch_size",
-        )
 
 
 def _factors(samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None) -> torch.Tensor:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
+from factorize.adapters.roundings import SHRUNK, GroupedSum, check_roundings
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.client.cache import replace_file
@@ -37,9 +38,6 @@ from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
 from factorize.training.run_lock import RunLock
-
-SHRUNK = 1 - 2.0**-40
-"""What clipped updates are multiplied by, for the roundings of norms, factors and products in float64."""
 
 MAX_ID_CHARACTERS = 256
 """Of a client's id: the state keeps the ids of all clients, and some are sent by the clients themselves."""
@@ -172,7 +170,7 @@ class FederatedRounds(Secret):
         self._open: set[ClientId] = set()  # clients admitted to the open round
         self._lost: set[ClientId] = set()  # those of them that a process which ended has asked
         self._answered: set[ClientId] = set()
-        self._sum = np.zeros(size)
+        self._sum = GroupedSum(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken = False
         self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
@@ -234,10 +232,13 @@ class FederatedRounds(Secret):
 
         Raises:
             InvalidParticipation: all rounds were taken.
+            InvalidParameter: so many clients that the roundings of their sum are not paid for.
         """
         self._refuse_past()
-        before, admitted = len(self._open), list[ClientId]()
-        for client in clients:
+        before, admitted, asked = len(self._open), list[ClientId](), list(clients)
+        remedy = "admit fewer to a round"
+        check_roundings(before + len(asked), 1, unit="clients", remedy=remedy, field="clients_a_round")
+        for client in asked:
             able, refused = self._sort_out([client])
             for one in refused:
                 self.refuse(*one)
@@ -278,7 +279,7 @@ class FederatedRounds(Secret):
             return self.refuse(known, "type", str(reason))
         if vector is None:
             return self.refuse(known, "not finite", "it has entries that are NaN or infinite")
-        self._sum += vector
+        self._sum.add(vector)
         return True
 
     def refuse(self, client: object, reason: str, why: str) -> bool:
@@ -313,17 +314,17 @@ class FederatedRounds(Secret):
             InvalidParameter: a model of other shapes. Nothing was released.
         """
         self._refuse_past()
-        before = np.zeros(len(self._sum))
+        before = np.zeros(len(self._sum.total))
         if model is not None:
             if [np.shape(part) for part in model] != [shape for shape, _ in self._parts]:
                 raise InvalidParameter("the model has other shapes than at the beginning of the run", field="model")
             before = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
         self._broken = True  # until all is written: a round that failed half-way is taken again by a new process
-        noisy = (self._sum + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
+        noisy = (self._sum.total + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
         mean = noisy.astype(np.float64) / self.clients_a_round
         self._kept = before, mean
         taken = [self._numbers[client] for client in self._open]
-        self._open, self._lost, self._answered, self._sum = set(), set(), set(), np.zeros(len(mean))
+        self._open, self._lost, self._answered, self._sum = set(), set(), set(), GroupedSum(len(mean))
         self._auditor.record(np.array(taken, dtype=np.int64))  # writes the state and then the receipt, in `commit`
         self._broken = False
         return self._shaped(mean)

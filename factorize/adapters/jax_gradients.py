@@ -11,6 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from factorize.adapters.jax import refuse_unfit
+from factorize.adapters.roundings import check_roundings, shrink_for_float32
 from factorize.errors import InvalidParameter
 
 MAX_LOOKED_AT = 4
@@ -23,7 +24,8 @@ class ClippedGradients:
     """The sum of clipped gradients over all parts of a batch; padding is computed like examples and counts zero.
 
     It may be jitted: shapes are those of every step, so that neither compilation nor time shows the size of a batch.
-    Gradients are clipped and summed in float32 at least, whatever the parameters are in.
+    Gradients are clipped and summed in float64. The sum is rounded to float32 unless the parameters are wider, and the
+    clip norm is smaller by what roundings cost (docs/notes/clipping.md).
 
     The loss is looked at whenever parameters or data have new shapes, before the first sum of them. Its gradient over a
     few examples together has to be the sum, or the mean, of their own: a loss that mixes examples is not what would be
@@ -55,24 +57,39 @@ class ClippedGradients:
         arrays = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in data]
         self._look(params, arrays)
 
-        def add(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        rows, present = jnp.asarray(indices), jnp.asarray(mask)
+        total = self._sums(params, arrays, rows, present)
+        kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
+        return jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
+
+    def _sums(self, params: Any, data: Sequence[Any], indices: jax.Array, mask: jax.Array) -> Any:
+        """Return the sums in float64, in which XLA adds up examples one after another."""
+        check_roundings(indices.size, len(indices), indices.shape[1])
+        bound = self._clip_norm * shrink_for_float32(indices.size)
+
+        def add_part(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
             rows, present = part
-            return jax.tree.map(jnp.add, total, self._of_part(params, [each[rows] for each in arrays], present)), None
+            gradients = jax.vmap(lambda *example: self._alone(params, *example))(*(each[rows] for each in data))
+            with jax.enable_x64(True):
+                flat = [leaf.reshape(len(rows), -1).astype(jnp.float64) for leaf in jax.tree.leaves(gradients)]
+                norms = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in flat))
+                counts = present & jnp.isfinite(norms)  # no factor clips what is not finite
+                factors = jnp.where(counts, jnp.minimum(1.0, bound / norms), 0.0)
+                zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], jnp.float64), gradients)
+                own = jax.lax.scan(add_example, (zero, zero) if self._squares else zero, (gradients, factors))[0]
+                return jax.tree.map(jnp.add, total, own), None
 
-        parts = jnp.asarray(indices), jnp.asarray(mask)
-        zero = jax.tree.map(lambda p: jnp.zeros(p.shape, _wide(p)), (params, params) if self._squares else params)
-        return jax.lax.scan(add, zero, parts)[0]
+        def add_example(total: Any, example: tuple[Any, jax.Array]) -> tuple[Any, None]:
+            gradient, factor = example
+            clipped = jax.tree.map(lambda leaf: jnp.where(factor > 0, leaf.astype(jnp.float64), 0.0) * factor, gradient)
+            terms = (clipped, jax.tree.map(jnp.square, clipped)) if self._squares else clipped
+            return jax.tree.map(jnp.add, total, terms), None
 
-    def _of_part(self, params: Any, examples: Sequence[Any], present: Any) -> Any:
-        """Return the sum over examples that are there, each clipped."""
-        from jax_privacy.clipping import clip_pytree
-
-        def one(present: jax.Array, *example: jax.Array) -> Any:
-            own = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)), self._alone(params, *example))
-            clipped, _ = clip_pytree(own, clip_norm=self._clip_norm, nan_safe=True, return_zero=~present)
-            return (clipped, jax.tree.map(jnp.square, clipped)) if self._squares else clipped
-
-        return jax.tree.map(lambda leaf: leaf.sum(axis=0), jax.vmap(one)(present, *examples))
+        with jax.enable_x64(True):
+            zero = jax.tree.map(
+                lambda p: jnp.zeros(p.shape, jnp.float64), (params, params) if self._squares else params
+            )
+            return jax.lax.scan(add_part, zero, (indices, mask))[0]
 
     def _alone(self, params: Any, *example: Any) -> Any:
         """Return the gradient of one example."""
@@ -129,13 +146,12 @@ class ClippedGradients:
                 "of one term for each example, which no other example changes; random numbers come from the data",
                 field="loss",
             )
-        for i, row in enumerate(rows):
-            present = np.ones((2, count), dtype=bool)
-            present[1, i] = False
-            sums = [self._of_part(params, examples, jnp.asarray(each)) for each in present]
-            with_it, without = (_flat(each[0] if self._squares else each) for each in sums)
-            norm, moved = float(np.linalg.norm(row)), float(np.linalg.norm(with_it - without))
-            wrong = float(np.linalg.norm(with_it - without - row * min(1.0, self._clip_norm / max(norm, 1e-300))))
+        sums = jax.jit(lambda present: self._sums(params, examples, jnp.arange(count)[None], present[None]))
+        present = ~np.vstack([np.zeros((1, count), dtype=bool), np.eye(count, dtype=bool)])
+        whole, *others = (_flat(each[0] if self._squares else each) for each in map(sums, present))
+        for i, (row, without) in enumerate(zip(rows, others, strict=True)):
+            norm, moved = float(np.linalg.norm(row)), float(np.linalg.norm(whole - without))
+            wrong = float(np.linalg.norm(whole - without - row * min(1.0, self._clip_norm / max(norm, 1e-300))))
             rounding = MAX_RELATIVE_ROUNDING * min(norm, self._clip_norm) + 1e-5 * self._clip_norm * count
             if not (moved <= self._clip_norm * (1 + 1e-4 * count) and wrong <= rounding):
                 raise InvalidParameter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import numpy as jnp
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 
 from factorize.accounting import BinsCalibration
+from factorize.adapters.jax_gradients import ClippedGradients
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import PrivacyTarget, calibrate
@@ -106,6 +108,34 @@ class TestGradients:
         total = (jax.jit(summed) if jit else summed)(weights, (X, Y), self.indices, self.mask)
         assert total.dtype == jnp.float32
         assert np.allclose(total, one_by_one(weights, np.arange(5)), atol=close)
+
+    @pytest.mark.parametrize("parts", [1, 7])
+    def test_no_example_moves_a_rounded_sum_by_more_than_the_clip_norm(self, parts: int) -> None:
+        """Exact fractions; the sum of all others is large, and their roundings to float32 with it."""
+        rows = np.concatenate([np.tile([3.0, *(0.1,) * 8], (272, 1)), [[0.3, 0.4, *(0.1,) * 7]]]) * 1e3
+        indices, mask = np.resize(np.arange(273), (parts, -(-273 // parts))), np.ones((parts, 273 // parts), dtype=bool)
+        gradients = ClippedGradients(lambda weights, x: (x @ weights).mean(), CLIP)
+        sums = []
+        for lost in (True, False):
+            mask[-1, -1] = lost
+            sums.append(gradients(jnp.zeros(9), (np.float32(rows),), indices, mask))
+        moved = sum((Fraction(float(own)) - Fraction(float(other))) ** 2 for own, other in zip(*sums, strict=True))
+        assert Fraction(CLIP) ** 2 * (1 - Fraction(1, 2**10)) < moved <= Fraction(CLIP) ** 2
+
+    def test_norms_of_many_entries(self) -> None:
+        x = np.exp(np.random.default_rng(1).normal(size=(1, 1 << 22))).astype(np.float32) * np.float32(1e-3)
+        gradients = ClippedGradients(lambda weights, x: (x @ weights).mean(), 1.0)
+        total = gradients(jnp.zeros(x.shape[1]), (x,), np.zeros((1, 1), int), np.ones((1, 1), bool))
+        assert 1 - 2e-6 < np.linalg.norm(np.asarray(total, dtype=np.float64)) <= 1
+
+    def test_refuses_sums_whose_roundings_are_not_paid_for(self) -> None:
+        for shape, says in (
+            ((64, 1025), "65600 examples, padding included.*jax_enable_x64"),
+            ((1, 50_000), "parts of"),
+        ):
+            rows = np.zeros(shape, dtype=int)
+            with pytest.raises(InvalidParameter, match=says):
+                fixed().gradients(jnp.full((6, 3), 0.1), (X, Y), rows, rows == 0)
 
     @pytest.mark.parametrize("jit", [False, True])
     @pytest.mark.parametrize("given", ["closed over", "an argument"])

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from factorize import Factorization, Spec, solvers
 from factorize.adapters import federated
 from factorize.adapters.federated import FederatedRounds, clipped
+from factorize.adapters.roundings import GroupedSum
 from factorize.checker.receipt import check_receipt
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
@@ -86,6 +88,26 @@ def test_a_run_is_proved_and_stops_at_its_budget(tmp_path: Path, factors: Factor
         rounds.close()
     receipt.close()
     assert_proved(tmp_path, factors)
+
+
+def test_no_client_moves_a_rounded_sum_by_more_than_the_clip_norm() -> None:
+    """Exact fractions; the updates of the others are alike, so that roundings add up, over three groups."""
+    others, sums = clipped([np.full(9, 0.1)], 0.7 / 3), []
+    assert others is not None
+    for update in (clipped([np.array([3e3, *(0.1,) * 8])], 0.7), np.zeros(9)):
+        total = GroupedSum(9)
+        for i in range(1100):
+            total.add(others if i else update)
+        sums.append(total.total.tolist())
+    moved = sum((Fraction(own) - Fraction(other)) ** 2 for own, other in zip(*sums, strict=True))
+    assert Fraction(0.7) ** 2 * (1 - Fraction(1, 2**18)) < moved <= Fraction(0.7) ** 2
+
+
+def test_a_round_of_too_many_clients_is_refused(tmp_path: Path, factors: Factorization) -> None:
+    rounds = rounds_in(tmp_path, factors, clients=10**7)
+    with pytest.raises(InvalidParameter, match="1000000 clients .* admit fewer to a round"):
+        rounds.admit(range(10**6))
+    assert rounds.known == []
 
 
 def test_each_round_adds_the_noise_of_its_step_to_the_mean_of_the_planned_number(
@@ -336,7 +358,7 @@ def test_a_narrow_update_is_clipped_in_float64(tmp_path: Path, factors: Factoriz
     rounds = rounds_in(tmp_path, factors, model=[np.zeros(90_000, np.float16)])
     rounds.admit(["phone-1"])
     assert rounds.add("phone-1", [np.ones(90_000, np.float16)])
-    assert np.linalg.norm(rounds._sum) == pytest.approx(0.5)
+    assert np.linalg.norm(rounds._sum.total) == pytest.approx(0.5)
     with pytest.raises(InvalidParameter, match="complex64; give floating-point numbers"):
         clipped([np.ones(2, np.complex64)], 1.0)
 

@@ -1,0 +1,89 @@
+"""What roundings of a clipped sum cost: the clip norm is smaller by as much (docs/notes/clipping.md)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorize.errors import InvalidParameter
+
+MAX_ADDED_EXAMPLES = 512
+"""Examples that are added up at a time: the bound on the roundings grows with the additions that one number is in."""
+SHRUNK = 1 - 2.0**-20
+"""Factor of the clip norm that pays for the roundings of norms, factors and sums in float64."""
+MAX_ROUNDED_ADDITIONS = 1 << 31
+"""Examples of a step times the additions that each is in, up to which `SHRUNK` pays for the roundings."""
+MAX_EXAMPLES_IN_FLOAT32 = 1 << 16
+"""Of a sum that is kept in float32: the clip norm is then smaller by 2 %, and by more for more examples."""
+
+
+class GroupedSum:
+    """A sum of vectors in float64, `MAX_ADDED_EXAMPLES` at a time, so that each number is in few additions.
+
+    Args:
+        size: of the vectors.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._whole, self._begun, self._added = np.zeros(size), np.zeros(size), 0
+
+    def add(self, vector: np.ndarray) -> None:
+        """Add a vector, shape (size,)."""
+        self._begun += vector
+        self._added += 1
+        if self._added % MAX_ADDED_EXAMPLES == 0:
+            self._whole += self._begun
+            self._begun[:] = 0
+
+    @property
+    def total(self) -> np.ndarray:
+        """Of all vectors that were added, shape (size,)."""
+        return self._whole + self._begun
+
+
+def check_roundings(
+    count: int,
+    parts: int,
+    together: int = MAX_ADDED_EXAMPLES,
+    *,
+    unit: str = "examples",
+    remedy: str = "take fewer examples in a step, or parts of 1024 (physical_batch_size)",
+    field: str = "batch_size",
+) -> None:
+    """Refuse a sum whose roundings are not paid for.
+
+    Args:
+        count: of examples, or clients, of a step.
+        parts: that they came in.
+        together: how many are added up one after another, at most.
+        unit: what is counted.
+        remedy: what to do with fewer.
+        field: to be named by the error.
+
+    Raises:
+        InvalidParameter: there are too many.
+    """
+    additions = together + count // together + parts + 8
+    if count * additions > MAX_ROUNDED_ADDITIONS:
+        raise InvalidParameter(
+            f"{count} {unit} in {parts} parts: the roundings of such a sum may let one of them move it by more than "
+            f"the clip norm; {remedy}",
+            field=field,
+        )
+
+
+def shrink_for_float32(examples: int) -> float:
+    """Return the factor of the clip norm that also pays for one rounding of the sum to float32.
+
+    Args:
+        examples: of a step, padding included.
+
+    Raises:
+        InvalidParameter: there are too many.
+    """
+    if examples > MAX_EXAMPLES_IN_FLOAT32:
+        raise InvalidParameter(
+            f"a sum over {examples} examples, padding included, in float32 may move by more than the clip norm through "
+            f"one of them; take at most {MAX_EXAMPLES_IN_FLOAT32}, or parameters in float64 (jax_enable_x64)",
+            field="batch_size",
+        )
+    return SHRUNK - 2.0**-22 * examples
