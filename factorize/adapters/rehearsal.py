@@ -30,6 +30,8 @@ MAX_SKETCH_ENTRIES = 1 << 16
 """Rows longer than this are folded with random signs, so that a rehearsal keeps 256 kB for each example."""
 MAX_SCANNED_EXAMPLES = 64
 """Examples that are searched for one with rare labels: few enough to be read in the time of a step."""
+MAX_LEFT_EXAMPLES = 8
+"""Examples of a batch of which most are left out: a wrong factor shows in each of them, and few cost little."""
 TOLERANCE = 1e-3
 """Clip norms that other examples may move the sum by, beyond roundings: one example moves it by 1.001 at most."""
 TOLERANCE_OF_SHAPES = 2e-2
@@ -374,7 +376,7 @@ def alter_batches(
         items: of the batch.
         collate: to a batch.
         other: an item to replace examples by.
-        drop: also leave out every second example, where the sizes of batches depend on the examples.
+        drop: also leave out most examples, where the sizes of batches depend on the examples.
         shapes: also have a batch whose padding is another, where there is one.
     """
     before = Randomness.now()
@@ -395,7 +397,7 @@ def alter_batches(
     altered = [found[alike] for alike in (True, False) if alike in found and (alike or shapes or len(found) == 1)]
     if drop and size > 1:
         before.restore()
-        pairs = [(i, place) for place, i in enumerate(range(0, size, 2))]
+        pairs = [(i, place) for place, i in enumerate(range(0, size, max(2, size // MAX_LEFT_EXAMPLES)))]
         altered.append(Altered(collate(_copies([items[i] for i, _ in pairs])), len(pairs), pairs, False))
     after.restore()
     return batch, altered

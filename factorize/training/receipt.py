@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factorize.client.cache import replace_file
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.quantities import ClaimRefused
@@ -193,12 +194,7 @@ class Receipt:
                 field="receipt",
             )
         text = self._text()
-        part = self.path.with_name(self.path.name + ".part")
-        with part.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # a machine that fails leaves the receipt of all that was released
-        os.replace(part, self.path)
+        replace_file(self.path, [text])  # on the disk: a machine that fails leaves the receipt of all that was released
         self._on_disk = text
 
     def _text(self) -> bytes:
