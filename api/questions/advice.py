@@ -34,12 +34,13 @@ def _ranked_by() -> str:
     names = ("", "_at_advised_rate", "_at_half_or_twice_too")
     trained, new = ([study[f"first_near_best{name}"] for name in names] for study in (fitted, unseen))
     return (
-        "the rmse of the job's own optimizer at this privacy; in our study (docs/choose.md), each row at its best "
-        f"rate, its rank correlation with accuracy was {ranks['falling']:.2f} for rates that fall to zero and "
-        f"{ranks['constant']:.2f} for constant ones, and the first row was within 0.3 points or two standard errors of "
-        f"the best in {trained[0]} of {fitted['jobs']} jobs, and in {new[0]} of {unseen['jobs']} that nothing was "
-        f"fitted on; at the rate that is stated here in {trained[1]} and {new[1]}, and at the best of that, half and "
-        f"twice of it in {trained[2]} and {new[2]}; DP-SGD with secret batches was ahead of it by more than that in "
+        "the error of the job's own optimizer at this privacy, with that of the last step beside the mean where the "
+        "rate is constant; in our study (docs/choose.md), each row at its best rate, its rank correlation with "
+        f"accuracy was {ranks['falling']:.2f} for rates that fall to zero and {ranks['constant']:.2f} for constant "
+        "ones, and the first row was within 0.3 points or two standard errors of the best in "
+        f"{trained[0]} of {fitted['jobs']} jobs, and in {new[0]} of {unseen['jobs']} that nothing was fitted on; at "
+        f"the rate that is stated here in {trained[1]} and {new[1]}, and at the best of that, half and twice of it in "
+        f"{trained[2]} and {new[2]}; DP-SGD with secret batches was ahead of it by more than that in "
         f"{fitted['dp_sgd_ahead']} and {unseen['dp_sgd_ahead']}"
     )
 
@@ -75,8 +76,8 @@ def request_of(job: Job) -> CompareRequest:
         "workload": {**job.sums, "n": job.run.steps},
         "participation": job.run.participation,
     }
-    if job.objective:
-        spec["objective"] = job.objective
+    if objective := job.objective or job.run.objective:
+        spec["objective"] = objective
     more = {name: getattr(job, name) for name in ("epsilon", "delta", "seconds", "parameters")} | {**job.run.sampled}
     options = {name: value for name, value in more.items() if value is not None}
     return read_request({"spec": spec, "budgets": job.memory, **options})
@@ -151,15 +152,15 @@ def _compared(job: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> lis
         ),
         job.run.independent: lambda one: one["mechanism"] == "identity",
     }
-    error = itemgetter("rmse_at_privacy")
-    best = {name: min(filter(fits, rows), key=error, default=None) for name, fits in wanted.items()}
+    objective = itemgetter("objective_at_privacy")
+    best = {name: min(filter(fits, rows), key=objective, default=None) for name, fits in wanted.items()}
     names = ("sampling", "rmse_at_privacy", "noise_vectors")
     return [
         {
             "what": what,
             "mechanism": name_of(one),
             **{name: one[name] for name in names},
-            "ratio": error(one) / error(row),
+            "ratio": (objective(one) / objective(row)) ** 0.5,
         }
         for what, one in best.items()
         if one is not None and one is not row
@@ -257,7 +258,7 @@ def _wrapped(name: str, text: str) -> list[str]:
 def _others(others: list[dict[str, Any]]) -> list[str]:
     return [
         f"{'beside' if not place else '':<12}{one['what']}: {one['mechanism']}, {one['sampling'] or 'fixed'}: rmse "
-        f"{one['rmse_at_privacy']:.4g}, {one['ratio']:.3g} times as much; {_vectors(one['noise_vectors'])}"
+        f"{one['rmse_at_privacy']:.4g}, error {one['ratio']:.3g} times as large; {_vectors(one['noise_vectors'])}"
         for place, one in enumerate(others)
     ]
 

@@ -50,6 +50,7 @@ class Run(NamedTuple):
         units: name of the field with the number of those whose data are protected.
         independent: what independent noise is called.
         notes: what is to be known of it, whatever the answer is.
+        objective: by which rows are ordered, in place of the mean; a job's own comes first.
         sampled: what a comparison is told of sampling.
         loader: what has to be done that no sampling scheme says: `loader` and `secret`.
     """
@@ -62,6 +63,7 @@ class Run(NamedTuple):
     units: str
     independent: str
     notes: list[str]
+    objective: dict[str, Any] | None = None
     sampled: Mapping[str, Any] = MappingProxyType({})
     loader: Mapping[str, Any] = MappingProxyType({})
 
@@ -75,7 +77,7 @@ class Job(Frozen):
         memory: vectors of noise state that may be kept; of several budgets the answer is for the largest.
         parameters: of the model: adds the seconds of a step's noise.
         workload: what the optimizer sums, without `n`, or the optimizer itself; running sums by default.
-        objective: the mean by default.
+        objective: by default the mean, or at a constant learning rate lambda_tau over all steps.
         seconds: of processors, for all: what promises most is tried first, and the answer says what was not.
     """
 
@@ -156,12 +158,13 @@ class RecommendRequest(Job):
         if self.samplings is None and self.epochs == 1:  # random allocation of one step each is balls in bins
             sizes["samplings"] = [name for name in SAMPLINGS if name != "random_allocation"]
         notes = [f"{left} of {self.examples} examples are in no batch (drop-last)"] if left else []
-        workload = self.workload or {"kind": "prefix"}
-        if self.objective is None and workload.get("kind") in _CONSTANT and not workload.get("learning_rates"):
+        workload, objective = self.workload or {"kind": "prefix"}, self.objective
+        if objective is None and workload.get("kind") in _CONSTANT and not workload.get("learning_rates"):
+            objective = {"kind": "lambda_tau", "tau": steps}
             notes.append(
-                "the learning rate is constant; in our study (docs/choose.md) models were more accurate with one that "
-                "falls to zero (learning_rates: cosine), and, where it stays constant, with the objective lambda_tau "
-                f"and tau={steps}"
+                "the learning rate is constant, so that the noise of the last step stays in the weights: rows are "
+                f"ordered by the objective lambda_tau with tau={steps}, and not by the mean; in our study "
+                "(docs/choose.md) models were more accurate with a rate that falls to zero (learning_rates: cosine)"
             )
         passes = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''}"
         return Run(
@@ -173,6 +176,7 @@ class RecommendRequest(Job):
             units="examples",
             independent="DP-SGD (independent noise), its best sampling",
             notes=notes,
+            objective=objective,
             sampled={"dataset_size": self.examples, **sizes},
         )
 

@@ -103,6 +103,9 @@ class Cell:
 PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
     "weights, all steps": lambda numbers: numbers["mean"][0],
     "weights, last step": lambda numbers: numbers["last"][0],
+    "weights, all steps and the last one, in squares": lambda numbers: math.hypot(
+        numbers["mean"][0], numbers["last"][0]
+    ),
     "weights that lose 1 % a step": lambda numbers: numbers["mean"][DECAYS.index(1e-2)],
     "weights that lose 10 % a step": lambda numbers: numbers["mean"][DECAYS.index(0.1)],
     "single steps": lambda numbers: numbers["single"],
@@ -114,8 +117,7 @@ PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
     ),
 }
 """Root mean squared noise, at sigma 1."""
-ALL_STEPS = next(iter(PREDICTORS))
-"""By which `recommend` orders rows."""
+ALL_STEPS, LAST_TOO = "weights, all steps", "weights, all steps and the last one, in squares"
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,11 @@ class Trained:
     def adaptive(self) -> bool:
         """Whether it divides by second moments."""
         return self.job.optimizer in ADAPTIVE
+
+    @property
+    def order(self) -> str:
+        """By which of PREDICTORS `recommend` orders rows."""
+        return LAST_TOO if self.job.schedule == "constant" else ALL_STEPS
 
     def rank(self, predictor: str) -> float:
         """Return the rank correlation of little noise with accuracy."""
@@ -219,7 +226,7 @@ class Verdict:
     def of(cls, one: Trained, limits: Limits = LIMITS) -> Verdict:
         """Judge a job."""
         found = {name: cell.accuracy for name, cell in one.rows.items()}
-        first = min(one.rows, key=lambda name: one.rows[name].noise(ALL_STEPS))
+        first = min(one.rows, key=lambda name: one.rows[name].noise(one.order))
         best = max(found, key=lambda name: found[name])
         pair = [cell.test[cell.best] for cell in (one.rows[first], one.rows[best])]
         error = math.sqrt(sum(float(values.var(ddof=1)) / len(values) for values in pair))
@@ -277,7 +284,7 @@ def stated(limits: Limits = LIMITS, path: Path = RESULTS) -> dict[str, Any]:
         "epsilon": [one.job.epsilon for one in fit],
     }
     ranks = {
-        name: round(float(np.mean([one.rank(ALL_STEPS) for one in fit if (one.job.schedule == "constant") == flat])), 2)
+        name: round(float(np.mean([one.rank(one.order) for one in fit if (one.job.schedule == "constant") == flat])), 2)
         for name, flat in (("falling", False), ("constant", True))
     }
     return {

@@ -52,11 +52,13 @@ def test_the_row_is_the_best_feasible_row_of_the_comparison(memory: int, sampled
     table = comparison(request_of(asked), None, silent)
     found = advise(asked, silent)
     feasible = [row for row in table["rows"] if row["noise_vectors"] <= memory]
-    best = min(row["rmse_at_privacy"] for row in feasible)
-    assert found["rmse_at_privacy"] == pytest.approx(best, rel=5e-4)  # 0.1 % of the squared error may go for memory
+    best = min(row["objective_at_privacy"] for row in feasible)
+    assert found["row"]["objective_at_privacy"] == pytest.approx(best, rel=1e-3)  # 0.1 % may go for memory
+    assert found["spec"]["objective"] == {"kind": "lambda_tau", "tau": 16}
     assert found["noise_vectors"] <= memory
     (note,) = found["notes"]
     assert "learning rate is constant" in note and "tau=16" in note
+    assert request_of(job(objective={"kind": "mean"})).spec.document()["objective"] == {"kind": "mean"}
     assert {row["sampling"] for row in table["rows"]} == ({None, "poisson", "cyclic_poisson"} if sampled else {None})
 
 
