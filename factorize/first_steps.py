@@ -62,6 +62,6 @@ def _covering(participation: AnyParticipation, n: int, steps: int) -> tuple[int,
     passes = -(-steps // apart)
     if passes == 1:
         return steps, Single()
-    if isinstance(participation, FixedEpochs):
+    if participation.periodic:
         return passes * apart, FixedEpochs(kind="fixed_epochs", epochs=passes)
     return steps, MinSep(kind="min_sep", min_sep=apart, max_participations=min(passes, most))

@@ -149,7 +149,11 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
         ParticipationAuditor({"kind": "single"}, 1, users=data.users, groups=1)
     if job.noise.seed is not None:
         secret_seed(job.noise.seed, job.batching.order_seed)
-    drawn = sampling.plan(job, _squares(job, sampling))
+    squares = _squares(job, sampling)
+    if job.noise.calibration is not None and "bins" not in sampling.takes:
+        message = f"calibration= is for sampling in bins; with {name!r} the job's own is computed"
+        raise InvalidParameter(message, field="calibration")
+    drawn = sampling.plan(job, squares)
     return Planned(**vars(drawn), job=job, auditor=sampling.auditor(drawn, data.users))
 
 

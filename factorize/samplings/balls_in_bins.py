@@ -50,6 +50,8 @@ class BallsInBinsSampling(Sampling):
     takes = ("bins",)
     claimed = True
     order: ClassVar[type[BallsInBins]] = BallsInBins
+    bands: ClassVar[int | None] = None
+    """Of the C that a job solves for; None leaves it to the job."""
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: no epochs, or too few or too many bins."""
@@ -97,7 +99,8 @@ class BallsInBinsSampling(Sampling):
             capacity = capacity_for(examples, bins, physical_batch=physical or 1, tau=tau)
             physical = physical or capacity
         amplified = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
-        factors = self.source(job).find(bins * batching.epochs, epochs_of(batching.epochs), amplified)
+        source = job.noise.source if self.bands is None else replace(job.noise.source, bands=self.bands)
+        factors = source.find(bins * batching.epochs, epochs_of(batching.epochs), amplified)
         key = derived_key(job.noise.secret, factors.digest)
         room: dict[str, Any] = {"physical_batch": physical, "capacity": capacity, "overflow": batching.overflow}
         order = self.order(examples, bins, batching.epochs, key, **room)
@@ -110,10 +113,6 @@ class BallsInBinsSampling(Sampling):
         order.check_calibration(calibration, factors.steps)
         _check_calibration(job, calibration, left)
         return Drawn(factors=factors, calibration=calibration, order=order, overflow_delta=extra)
-
-    def source(self, job: TrainingJob) -> Source:
-        """Return where the factorization comes from."""
-        return job.noise.source
 
     def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> BinsAuditor:
         """Return the auditor of the order's own bins."""

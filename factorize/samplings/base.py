@@ -130,13 +130,3 @@ class Sampling(ABC):
     def document(self) -> dict[str, str]:
         """Return the plain JSON form."""
         return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
-
-
-def refuse_calibration(job: TrainingJob) -> None:
-    """Raise InvalidParameter for a calibration that a job has, where its own is computed."""
-    if job.noise.calibration is not None:
-        raise InvalidParameter(
-            f"calibration= is for sampling in balls_in_bins or random_allocation; with {job.batching.sampling!r} the "
-            "job's own is computed",
-            field="calibration",
-        )

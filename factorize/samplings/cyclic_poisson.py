@@ -11,7 +11,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy_question import Question, SamplingOptions, level_of
-from factorize.samplings.base import Drawn, Sampling, refuse_calibration
+from factorize.samplings.base import Drawn, Sampling
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import CyclicPoisson
@@ -62,7 +62,6 @@ class CyclicPoissonSampling(Sampling):
 
     def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
         """Plan batches sampled anew in every step, for a banded C."""
-        refuse_calibration(job)
         source, examples, batching = job.noise.source, job.data.examples, job.batching
         if source.bands is None and source.memory is not None:
             source = replace(source, bands=source.memory + 1)

@@ -8,7 +8,7 @@ from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, calibrate
 from factorize.privacy_question import Question, SamplingOptions
-from factorize.samplings.base import Drawn, Sampling, refuse_calibration
+from factorize.samplings.base import Drawn, Sampling
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
 from factorize.training.orders import fixed_order
@@ -33,7 +33,6 @@ class FixedSampling(Sampling):
 
     def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
         """Plan the same public batches in every epoch."""
-        refuse_calibration(job)
         batching, users, source = job.batching, job.data.users, job.noise.source
         order = fixed_order(
             job.data.examples,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.participation import Participation
 from factorize.privacy_question import SamplingOptions
@@ -11,7 +9,6 @@ from factorize.samplings.balls_in_bins import BallsInBinsSampling
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 from factorize.training.bins import RandomAllocation
-from factorize.training.job import Source, TrainingJob
 
 
 class RandomAllocationSampling(BallsInBinsSampling):
@@ -27,6 +24,7 @@ class RandomAllocationSampling(BallsInBinsSampling):
     secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
     claimed = False
     order = RandomAllocation
+    bands = 1
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: more than one band, or no epochs."""
@@ -40,7 +38,3 @@ class RandomAllocationSampling(BallsInBinsSampling):
     def law_of(self, strategy: AnyStrategy, bins: int) -> AllocationLaw:
         """Return the law on a C with one band; it raises as `AllocationLaw.of` does."""
         return AllocationLaw.of(strategy, bins)
-
-    def source(self, job: TrainingJob) -> Source:
-        """Ask for a C with one band."""
-        return replace(job.noise.source, bands=1)

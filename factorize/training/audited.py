@@ -32,7 +32,7 @@ class AuditedBatches:
         self.order, self.auditor = order, auditor
         self._shape = 0, 0  # parts of the largest batch, and their size
         if order.physical_batch is None:
-            largest = max(1, *(len(batch) for batch in order))
+            largest = max(1, max(map(len, order)))
             size = physical or largest
             self._shape = -(-largest // size), size
 

@@ -244,7 +244,7 @@ class PrivateTrainer(Trainer):
         See `PrivacyStatement.epsilon_so_far` for which stops it holds.
         """
         private = self.private
-        if private is not None and private.statement.sampling == "fixed" and private.statement.moments is None:
+        if private is not None and not private.statement.calibration.amplified and private.statement.moments is None:
             with suppress(MissingExtra):  # training needs no accountant
                 logs = {**logs, "epsilon_so_far": private.optimizer.epsilon_so_far()}
         super().log({name: value for name, value in logs.items() if name not in _SECRET}, *args, **others)
