@@ -12,6 +12,8 @@ from typing import Any
 
 from factorize.api.questions.optimizer import Moments
 from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest
+from factorize.samplings import SAMPLINGS
+from factorize.samplings.base import CodeNumbers
 
 TITLES = {"torch": "torch", "jax": "JAX", "numpy": "numpy", "federated": "the server of federated training"}
 FRAMEWORKS = tuple(TITLES)
@@ -21,8 +23,6 @@ SPEC_FILE = "spec.json"
 _TORCH = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 _SGD, _OPTAX = ("sgd",), ("sgd", "adam", "adamw")
 """Optimizers that the code has as they are."""
-_DRAWN = ("poisson", "cyclic_poisson")
-"""Schemes whose batches are drawn in every step."""
 _SECRET = "secrets.randbits(128)"
 _SPEC_IN_FILE = (
     f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
@@ -101,7 +101,7 @@ def _federated(job: FleetRequest, spec: Mapping[str, Any]) -> str:
 
 
 def _torch(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    named = {"poisson": "cyclic_poisson"}.get(sampling, sampling)
+    named = SAMPLINGS[sampling].trained_as
     scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
     return _program(
         spec,
@@ -157,13 +157,15 @@ def _momentum(spec: Mapping[str, Any]) -> str:
 def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code for optax; batches that are drawn in every step have random sizes, so nothing is jitted there."""
     rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
-    if sampling in _DRAWN:
+    law = SAMPLINGS[sampling]
+    if not law.padded:
         imports = [
             "from factorize.adapters.jax import correlated_noise",
-            "from factorize.training.sampling import CyclicPoisson",
+            law.imports,
             "from jax_privacy import clipped_grad",
         ]
-        noise = _sampled_lines(job, sampling, "len(x)", divided=True)
+        divisor = f", divisor={job.batch_size}"
+        noise = ["factors = factorize.solve(spec)", *law.code(_numbers(job), "len(x)", divisor)]
         noise.append("gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y)")
         noise.append(f"noise = correlated_noise(factors, scale, seed={_SECRET})")
         total = [
@@ -193,52 +195,24 @@ def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
         *total,
         "    updates, state = optimizer.update(total, state)",
         "    params = optax.apply_updates(params, updates)",
-        *([] if sampling in _DRAWN else ["print(statement)"]),
+        *(["print(statement)"] if law.padded else []),
     )
 
 
-def _sampled_lines(job: RecommendRequest, sampling: str, count: str, divided: bool = False) -> list[str]:
-    """Return the calibration and the order of the Poisson schemes."""
-    divisor = f", divisor={job.batch_size}" if divided else ""
-    return [
-        "factors = factorize.solve(spec)",
-        f'scale = factors.calibrate(epsilon={job.epsilon!r}, delta={job.delta!r}, sampling="{sampling}", '
-        f"dataset_size={count}, batch_size={job.batch_size}{divisor})",
-        f"order = CyclicPoisson({count}, scale, steps={job.run.steps}, seed={_SECRET})",
-    ]
+def _numbers(job: RecommendRequest) -> CodeNumbers:
+    return CodeNumbers(job.epsilon, job.delta, job.batch_size, job.epochs, job.run.steps)
 
 
 def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    if sampling in _DRAWN:
-        module, name = "sampling", "CyclicPoisson"
-        lines, batches = _sampled_lines(job, sampling, "len(data)"), "order"
-    elif sampling == "fixed":
-        module, name, batches = "orders", "fixed_order", "order"
-        lines = [
-            "factors = factorize.solve(spec)",
-            f"order = fixed_order(len(data), {job.batch_size}, epochs={job.epochs})",
-            f"scale = factors.calibrate(epsilon={job.epsilon!r}, delta={job.delta!r})",
-            "order.check(scale.sensitivity.participation, factors.steps)",
-        ]
-    else:
-        module, name = "orders", sampling
-        batches = "(order[step] for step in range(len(order)))"
-        bins = job.examples // job.batch_size
-        lines = [
-            "factors = factorize.solve(spec)",
-            f"order = {name}(len(data), {bins}, {job.epochs}, secrets.token_bytes(32))",
-            f"scale = factors.calibrate(epsilon={job.epsilon!r}, "
-            f"delta={job.delta!r} - order.extra_delta({job.epsilon!r}), "
-            f'sampling="{sampling}")',
-            "order.check_calibration(scale, factors.steps)",
-        ]
+    law = SAMPLINGS[sampling]
     return _program(
         spec,
-        ["import factorize", "import numpy as np", f"from factorize.training.{module} import {name}"],
-        *lines,
+        ["import factorize", "import numpy as np", law.imports],
+        "factors = factorize.solve(spec)",
+        *law.code(_numbers(job), "len(data)"),
         f"noise = factors.noise(scale, weights.shape, seed={_SECRET})",
         *(["velocity = np.zeros_like(weights)"] if spec["workload"].get("momentum") else []),
-        f"for step, batch in enumerate({batches}):" if _rates(spec) else f"for batch in {batches}:",
+        "for step, batch in enumerate(order):" if _rates(spec) else "for batch in order:",
         "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
         "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",

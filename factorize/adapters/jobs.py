@@ -114,7 +114,7 @@ class FactorSource(Source):
 
 def samplings_of(*, padded: bool) -> tuple[str, ...]:
     """Return the samplings that jobs may name; those in parts of one shape, where the framework needs them."""
-    return tuple(name for name, law in SAMPLINGS.items() if law.trained and (law.padded or not padded))
+    return tuple(name for name, law in SAMPLINGS.items() if name == law.trained_as and (law.padded or not padded))
 
 
 def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:

@@ -19,7 +19,7 @@ from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, PrivacyTarget, check_zero_out
 from factorize.privacy_question import Question, SamplingOptions, level_of
-from factorize.samplings.base import Drawn, Sampling
+from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
@@ -49,6 +49,7 @@ class BallsInBinsSampling(Sampling):
     secret = "the bins, which examples are in a batch, and the sizes of batches, for ever"
     takes = ("bins",)
     claimed = True
+    imports = f"from factorize.training.orders import {name}"
     order: ClassVar[type[BallsInBins]] = BallsInBins
     bands: ClassVar[int | None] = None
     """Of the C that a job solves for; None leaves it to the job."""
@@ -113,6 +114,16 @@ class BallsInBinsSampling(Sampling):
         order.check_calibration(calibration, factors.steps)
         _check_calibration(job, calibration, left)
         return Drawn(factors=factors, calibration=calibration, order=order, overflow_delta=extra)
+
+    def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
+        """Return the order first: where its capacity costs a part of delta, the calibration has the rest."""
+        level = f"epsilon={numbers.epsilon!r}, delta={numbers.delta!r} - order.extra_delta({numbers.epsilon!r})"
+        bins = numbers.steps // numbers.epochs
+        return [
+            f"order = {self.name}({count}, {bins}, {numbers.epochs}, secrets.token_bytes(32))",
+            f'scale = factors.calibrate({level}, sampling="{self.name}"{divisor})',
+            "order.check_calibration(scale, factors.steps)",
+        ]
 
     def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> BinsAuditor:
         """Return the auditor of the order's own bins."""

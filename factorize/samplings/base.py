@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,16 @@ class Drawn:
     moments: JointMoments | None = None
 
 
+class CodeNumbers(NamedTuple):
+    """Numbers of a training job that stand in its code."""
+
+    epsilon: float
+    delta: float
+    batch_size: int
+    epochs: int
+    steps: int
+
+
 class Sampling(ABC):
     """A law by which examples take part in the steps of a run.
 
@@ -60,7 +70,7 @@ class Sampling(ABC):
         takes: options of a calibration that it has use for, of `dataset_size`, `batch_size` and `bins`.
         claimed: whether samples can verify less noise than bounds prove.
         drawn: whether examples are drawn, in secret.
-        trained: whether `plan` makes training jobs of it.
+        imports: the line that imports the order, in code.
         padded: whether its batches come in parts of one shape.
     """
 
@@ -72,7 +82,7 @@ class Sampling(ABC):
     takes: ClassVar[tuple[str, ...]] = ()
     claimed: ClassVar[bool] = False
     drawn: ClassVar[bool] = True
-    trained: ClassVar[bool] = True
+    imports: ClassVar[str]
     padded: ClassVar[bool] = True
 
     @abstractmethod
@@ -118,6 +128,21 @@ class Sampling(ABC):
     def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> Auditor:
         """Return the auditor of a job's order; raise InvalidParameter for users whom it cannot tell apart."""
         return ParticipationAuditor.of(drawn.calibration, drawn.factors.steps, users=users)
+
+    @property
+    def trained_as(self) -> str:
+        """The name by which training jobs ask for it."""
+        return self.name
+
+    @abstractmethod
+    def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
+        """Return lines of code that calibrate `factors` to `scale`, and make `order` for it.
+
+        Args:
+            numbers: of the job.
+            count: an expression, of the number of examples.
+            divisor: a further argument of the calibration, with its comma.
+        """
 
     def called(self, epochs: int) -> str:
         """Return the title for a run of so many epochs."""

@@ -11,7 +11,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy_question import Question, SamplingOptions, level_of
-from factorize.samplings.base import Drawn, Sampling
+from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import CyclicPoisson
@@ -31,6 +31,7 @@ class CyclicPoissonSampling(Sampling):
     secret = "which examples are in a batch, and the sizes of batches"
     takes = ("dataset_size", "batch_size")
     padded = False
+    imports = "from factorize.training.sampling import CyclicPoisson"
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: sizes are missing, or C has one band or all."""
@@ -77,6 +78,14 @@ class CyclicPoissonSampling(Sampling):
         order = CyclicPoisson(examples, calibration, steps=steps, seed=job.noise.secret ^ _SECOND_SEED)
         order.check(calibration.sensitivity.participation, factors.steps)
         return Drawn(factors=factors, calibration=calibration, order=order)
+
+    def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
+        """Return the calibration first, which says how likely an example is."""
+        return [
+            f'scale = factors.calibrate(epsilon={numbers.epsilon!r}, delta={numbers.delta!r}, sampling="{self.name}", '
+            f"dataset_size={count}, batch_size={numbers.batch_size}{divisor})",
+            f"order = CyclicPoisson({count}, scale, steps={numbers.steps}, seed=secrets.randbits(128))",
+        ]
 
     def options(self, asked: SamplingOptions) -> str:
         """Return the sizes too."""

@@ -8,7 +8,7 @@ from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, calibrate
 from factorize.privacy_question import Question, SamplingOptions
-from factorize.samplings.base import Drawn, Sampling
+from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
 from factorize.training.orders import fixed_order
@@ -22,6 +22,7 @@ class FixedSampling(Sampling):
     loader = "Keep to the spec's participation: any order, for example the same one in every epoch."
     secret = "nothing"
     drawn = False
+    imports = "from factorize.training.orders import fixed_order"
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return None: it always fits."""
@@ -55,6 +56,14 @@ class FixedSampling(Sampling):
             drawn = Drawn(factors=factors, calibration=moments.first, order=order, second=second, moments=moments)
         taking_part.check(drawn.calibration.sensitivity.participation, factors.steps)
         return drawn
+
+    def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
+        """Return the order first, which the sensitivity has to cover."""
+        return [
+            f"order = fixed_order({count}, {numbers.batch_size}, epochs={numbers.epochs})",
+            f"scale = factors.calibrate(epsilon={numbers.epsilon!r}, delta={numbers.delta!r}{divisor})",
+            "order.check(scale.sensitivity.participation, factors.steps)",
+        ]
 
     def options(self, asked: SamplingOptions) -> str:
         """Return nothing: `fixed` is the default."""

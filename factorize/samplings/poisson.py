@@ -15,7 +15,11 @@ class PoissonSampling(CyclicPoissonSampling):
     name = "poisson"
     title = "DP-SGD with Poisson"
     loader = "In every step take each example independently, with probability batch_size / dataset_size."
-    trained = False
+
+    @property
+    def trained_as(self) -> str:
+        """That of one group."""
+        return CyclicPoissonSampling.name
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: sizes are missing, or C has more than one band."""

@@ -23,6 +23,7 @@ class RandomAllocationSampling(BallsInBinsSampling):
     )
     secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
     claimed = False
+    imports = f"from factorize.training.orders import {name}"
     order = RandomAllocation
     bands = 1
 
