@@ -368,7 +368,7 @@ def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
             f"{', '.join(words)} beside a whole spec: put them into it, or give the workload's name and keywords",
             field=next(iter(words)),
         )
-    return spec.canonical() if isinstance(spec, Spec) else parse_spec(spec if isinstance(spec, str) else dict(spec))
+    return parse_spec(spec)
 
 
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:

@@ -156,7 +156,7 @@ class SolverService:
     @staticmethod
     def canonical(source: Source) -> Spec:
         """Return the canonical spec with its mechanism named."""
-        return solvers.choose(source if isinstance(source, Spec) else parse_spec(source))
+        return solvers.choose(source)
 
     def obtain(self, source: Source, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | SolveJob:
         """Return the stored result of a spec, or the job that solves it.
@@ -223,7 +223,7 @@ class SolverService:
 
     def canonicalize(self, source: Source) -> dict[str, Any]:
         """Return canonical spec, digest, whether an answer is stored, estimate and notes. Solves and stores nothing."""
-        posted = source if isinstance(source, Spec) else parse_spec(source)
+        posted = parse_spec(source)
         spec = self.canonical(posted)
         return {
             "spec": spec.document(),

@@ -179,15 +179,23 @@ class Spec(Frozen):
         return json_digest(self.canonical().document())
 
 
-def parse_spec(source: bytes | str | dict[str, Any]) -> Spec:
-    """Read a spec from JSON text or from plain data that came through the strict reader, in canonical form.
+SpecSource = Spec | Mapping[str, Any] | str | bytes
+"""A spec, plain data, or JSON text."""
+
+
+def parse_spec(source: SpecSource) -> Spec:
+    """Return a spec in canonical form; plain data came through the strict reader.
 
     Raises:
         MalformedJson: the text is not JSON by the strict rules.
-        InvalidSpec: it is JSON and not a spec; one violation per problem (the first 20), each with a pointer to its
-            field.
+        InvalidSpec: it is no spec; one violation per problem (the first 20), each with a pointer to its field.
     """
-    data = source if isinstance(source, dict) else read_json(source)
+    if isinstance(source, Spec):
+        return source.canonical()
+    if not isinstance(source, (bytes, str, Mapping)):
+        message = f"a {type(source).__name__} is no spec; give a Spec, its JSON text, or plain data (docs/spec.md)"
+        raise InvalidSpec([Violation("", message)])
+    data = dict(source) if isinstance(source, Mapping) else read_json(source)
     try:
         spec: Spec = read_union(data, Spec)
         return spec.canonical()

@@ -20,7 +20,7 @@ from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.automatic import automatic
 from factorize.solvers.budget import Estimate
 from factorize.solvers.problem import Problem
-from factorize.spec import Spec
+from factorize.spec import Spec, SpecSource, parse_spec
 from factorize.workloads.prefix import easier_ones
 
 _TAKES_ALL: dict[str, Callable[[Spec], Any]] = {"own": lambda _: True, "supports": lambda _: None}
@@ -107,8 +107,10 @@ ANSWERED = "; this is answered: "
 _LONGEST_SPEC = 4000  # characters of a spec inside a refusal
 
 
-def choose(spec: Spec) -> Spec:
+def choose(spec: SpecSource) -> Spec:
     """Return the canonical spec with a named mechanism that has a solver.
+
+    A spec may come as `parse_spec` takes it, here and in what calls this: `solve`, `search` and `estimate`.
 
     A streaming mechanism that cannot take the workload is solved for the nearest one that it can, `optimize_for`, and
     evaluated on the one that was asked for (`factorize.spec.notes_of_choice` says so).
@@ -121,7 +123,7 @@ def choose(spec: Spec) -> Spec:
         UnsupportedProblem: no solver of this release has an answer; the message ends with the command of a spec that
             is answered, for the same workload and participation, if there is one.
     """
-    spec = spec.canonical()
+    spec = parse_spec(spec)
     try:
         return _name(spec)
     except UnsupportedProblem as refusal:

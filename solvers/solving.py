@@ -23,10 +23,10 @@ from factorize.solvers.evidence_search import work as evidence_work
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.register import Entry, choose, entry_for
 from factorize.solvers.single.structured import has_structure
-from factorize.spec import Spec
+from factorize.spec import Spec, SpecSource
 
 
-def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
+def estimate(spec: SpecSource, *, evidence: bool = True) -> Estimate:
     """Return what solving a spec will cost; no array is made.
 
     Args:
@@ -43,7 +43,7 @@ def estimate(spec: Spec, *, evidence: bool = True) -> Estimate:
 
 @extras_named("a solve")
 def solve(
-    spec: Spec,
+    spec: SpecSource,
     *,
     progress: ProgressCallback | None = None,
     matrices: Mapping[str, np.ndarray] | None = None,
@@ -77,7 +77,7 @@ def solve(
         return Factorization.from_solution(draft.spec, draft.solution, solver=draft.solver)
 
 
-def search(spec: Spec, *, progress: ProgressCallback | None = None) -> Draft:
+def search(spec: SpecSource, *, progress: ProgressCallback | None = None) -> Draft:
     """Solve a spec, and certify nothing; see `solve`, which has the same errors.
 
     Args:

@@ -59,7 +59,7 @@ from factorize.solvers.evidence_search import bound_with_dual
 from factorize.solvers.problem import Reporter
 from factorize.solvers.register import ANSWERED
 from factorize.solvers.solving import estimate, solve
-from factorize.spec import Spec, parse_spec
+from factorize.spec import Spec, SpecSource, parse_spec
 
 __all__ = ["CompareCallback", "CompareProgress", "compare"]
 
@@ -77,7 +77,7 @@ CompareCallback = Callable[[CompareProgress], None]
 
 
 def compare(
-    spec: Spec,
+    spec: SpecSource,
     *,
     buffers: int | None = None,
     bytes_per_parameter: float | None = None,
@@ -118,7 +118,7 @@ def compare(
         InvalidParameter: a budget is negative.
         Cancelled: raised by `progress`.
     """
-    spec = spec.canonical()
+    spec = parse_spec(spec)
     if privacy is None and spec.sampling is not None:
         privacy = PrivacyTarget(epsilon=spec.sampling.epsilon, delta=spec.sampling.delta)
     sizes = sampling or SamplingOptions()
