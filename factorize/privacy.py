@@ -115,6 +115,7 @@ class Calibration:
         divisor: the fixed public divisor of means; None where there are sums alone.
         sampling: name of the law of sampling that epsilon counts on; `fixed` for none.
         method: what epsilon rests on: `deterministic`, closed forms and bounds; `accountant`; or `verified`, a claim.
+        total_variation: of what is seen with and without an example, at most, by the sampling; 1 where there is none.
 
     Raises:
         InvalidParameter: a divisor that is no integer from 1.
@@ -134,6 +135,7 @@ class Calibration:
     """Whether epsilon counts on a sampling in secret."""
     sampling: str = "fixed"
     method: str = "deterministic"
+    total_variation: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse what is no divisor."""
@@ -202,14 +204,15 @@ class Calibration:
         """The most by which an attack's true-positive rate exceeds its false-positive rate, from above.
 
         The attack sees the run and decides whether an example took part. By mu alone the most is exact,
-        2 Phi(mu / 2) - 1; where epsilon and delta hold, it is what they allow, if that is less.
+        2 Phi(mu / 2) - 1; where epsilon and delta hold, it is what they allow, if that is less. A sampling knows it as
+        the total variation.
         """
         most = gaussian_delta(0.0, self.mu)
         if self.level is not None:
             epsilon, delta = self.level
             shrunk = math.exp(-epsilon)
             most = min(most, math.tanh(epsilon / 2) + 2 * delta * shrunk / (1 + shrunk))
-        return min(most * (1 + _ROUNDED), 1.0)
+        return min(most * (1 + _ROUNDED), self.total_variation)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Return the largest true-positive rate of such an attack at a false-positive rate in (0, 1), from above.
@@ -230,6 +233,7 @@ class Calibration:
         known = [(min(touching, _LARGEST_LEVEL), gaussian_delta(min(touching, _LARGEST_LEVEL), mu))]
         if self.level is not None and self.level[0] <= _LARGEST_LEVEL:
             known.append(self.level)
+        known.append((0.0, self.total_variation))
         below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
         above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
         return min(min(*below, *above) * (1 + _ROUNDED), 1.0)

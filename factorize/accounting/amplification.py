@@ -146,6 +146,7 @@ def calibrate_amplified(
         rho=rho_of(unamplified),
         mu=mu_of(unamplified),
         divisor=divisor,
+        total_variation=law.total_variation(multiplier_of(noise, clip_norm=clip)),
         sampling_probability=law.probability,
         groups=law.bins,
         compositions=law.epochs,

@@ -129,6 +129,7 @@ def calibrate_bins(
         rho=rho_of(noise_multiplier),
         mu=mu_of(noise_multiplier),
         divisor=asked.divisor,
+        total_variation=law.total_variation(multiplier_of(claim.sigma, clip_norm=clip)),
         sampling=law.name,
         law=law,
         bins=law.bins,

@@ -159,6 +159,10 @@ class Law(Curve):
         pq, qp = self.removal(multiplier, epsilon), self.addition(multiplier, epsilon)
         return min(pq, plain, key=lambda bound: bound.log_delta), min(qp, plain, key=lambda bound: bound.log_delta)
 
+    def total_variation(self, multiplier: float) -> float:
+        """Return at least delta at epsilon 0, which is the same in both directions: the most that an attack gains."""
+        return min(math.exp(min(bound.log_delta for bound in self.bounds(multiplier, 0.0))) * (1 + MARGIN), 1.0)
+
     def log_delta(self, multiplier: float, epsilon: float) -> float:
         """Return the larger bound of both directions, at most 0."""
         return min(max(bound.log_delta for bound in self.bounds(multiplier, epsilon)), 0.0)

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from factorize.accounting import BinGram, BinsLaw
+from factorize.accounting.loss_laws import PoissonLaw
 from factorize.adapters.statement import PrivacyStatement
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
@@ -243,6 +246,18 @@ def test_under_a_sampling_epsilon_and_delta_bound_an_attack() -> None:
     for rate in (0.0, 1.0, -1.0, math.nan):
         with pytest.raises(InvalidParameter):
             weak.true_positive_rate(rate)
+
+
+@pytest.mark.parametrize("noise", [0.4, 1.0, 3.0])
+def test_a_sampling_bounds_an_attack_by_its_total_variation(noise: float) -> None:
+    """One sampled step differs by q times as much as a step; of two bins a mixture of normals on the plane does."""
+    apart = 2 * norm.cdf(0.5 / noise) - 1
+    assert 0.01 * apart <= PoissonLaw(1, 1, 1.0, 0.01).total_variation(noise) <= 0.01 * apart * 1.01
+    points = np.random.default_rng(3).standard_normal((100_000, 2)) / noise - 0.5 / noise**2
+    seen = np.maximum(np.exp(points).mean(axis=1) - 1, 0.0).mean()
+    assert 0.97 * seen <= BinsLaw(BinGram(np.eye(2), 2)).total_variation(noise) <= apart * (1 + 1e-8)
+    weak = replace(calibrate(Certified(), PrivacyTarget(mu=3.0)), total_variation=0.02)
+    assert weak.attack_advantage == 0.02 and weak.true_positive_rate(0.01) == pytest.approx(0.03)
 
 
 def test_a_statement_rounds_its_bounds_up_and_says_nothing_of_what_is_absent() -> None:
