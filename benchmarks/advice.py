@@ -1,8 +1,9 @@
 """How soon advice is good: the row that is recommended after few processor seconds, beside that of a long run.
 
 `python -m benchmarks.advice` prints a line for each job: the error of the row at each budget over that of the last
-budget, the processor seconds that it took, and which mechanism it is. `--load N` keeps N processes busy meanwhile,
-which should change nothing but the clock; `--jobs 0:5` takes a part of the list.
+budget, the processor seconds that it took (compiling and loading kernels left out), and which mechanism it is.
+`--load N` keeps N processes busy meanwhile, which should change nothing but the clock; `--jobs 0:5` takes a part of the
+list.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 from typing import Any
 
 from factorize.api.questions.advice import advise
 from factorize.api.questions.training_job import RecommendRequest, read_job
+from factorize.numbers.processor_time import process_seconds
 
 COSINE = {"kind": "cosine"}
 MOMENTUM = {"kind": "momentum", "momentum": 0.9}
@@ -104,10 +105,10 @@ JOBS: tuple[dict[str, Any], ...] = (
 
 def answer(job: dict[str, Any], seconds: float) -> tuple[float, str, float]:
     """Return the error of the recommended row, its mechanism, and the processor seconds that it took."""
-    began = time.process_time()
+    began = process_seconds()
     read = read_job({"delta": 1e-6, **job, "seconds": seconds}, RecommendRequest)
     found = advise(read, lambda *_: None)
-    return found["rmse_at_privacy"], f"{found['mechanism']} {found['sampling']}", time.process_time() - began
+    return found["rmse_at_privacy"], f"{found['mechanism']} {found['sampling']}", process_seconds() - began
 
 
 def main() -> None:
@@ -119,6 +120,8 @@ def main() -> None:
     asked = options.parse_args()
     budgets = [float(text) for text in asked.seconds.split(",")]
     first, _, stop = asked.jobs.partition(":")
+    for more in ({}, {"samplings": FIXED}):
+        answer({"examples": 800, "batch_size": 100, "epochs": 2, "epsilon": 2.0, **more}, 3.0)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
     try:
         for place in range(len(JOBS))[int(first or 0) : int(stop or len(JOBS))]:

@@ -148,12 +148,16 @@ def question_of(
     return GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
 
 
+WORK = 1 << 28
+"""Samples times bins of one direction of a claim, at most."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
     """What a calibration is asked for beside the privacy; `CalibrationRequest` says what each option means.
 
     Attributes:
-        work: samples times bins of one direction of a claim, at most; None for 2^28.
+        work: samples times bins of one direction of a claim, at most; None for `WORK`.
     """
 
     clip_norm: float = 1.0
@@ -170,6 +174,8 @@ class SamplingOptions:
         for name in ("dataset_size", "batch_size"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name))
+        if self.work is not None:
+            whole_number("work", self.work, low=0)
 
     @property
     def scale(self) -> dict[str, Any]:

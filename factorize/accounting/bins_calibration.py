@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 
 from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import NoiseClaim, prefixed
-from factorize.accounting.claim_search import LEAST_EPSILON, WORK, ClaimSearch
+from factorize.accounting.claim_search import LEAST_EPSILON, ClaimSearch
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.errors import InvalidParameter
@@ -19,7 +19,7 @@ from factorize.format.quantities import at_most
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.privacy import Adjacency, Calibration, Presence
-from factorize.privacy_question import GivenNoise, Method, Question, SamplingOptions
+from factorize.privacy_question import WORK, GivenNoise, Method, Question, SamplingOptions
 
 
 @dataclass(frozen=True, kw_only=True)

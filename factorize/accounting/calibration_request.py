@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
-from factorize.privacy_question import question_of
+from factorize.privacy_question import WORK, question_of
 
 if TYPE_CHECKING:
     from factorize.privacy_question import Question
@@ -36,6 +36,7 @@ class CalibrationRequest(Frozen):
         batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
         bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
         method: of `balls_in_bins`.
+        work: samples times bins that may test a claim of `balls_in_bins`, 2^28 at most: fewer prove a little less.
     """
 
     epsilon: Positive | None = None
@@ -53,6 +54,7 @@ class CalibrationRequest(Frozen):
     batch_size: Count | None = None
     bins: Count | None = None
     method: Literal["verified", "deterministic"] = "verified"
+    work: Annotated[int, Field(ge=0, le=WORK)] | None = None
 
     @property
     def question(self) -> Question:

@@ -19,7 +19,7 @@ from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import ClaimEvidence, Direction, NoiseClaim, prefixed
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
-from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work
+from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.format.factors import CertifiedFactors
@@ -27,7 +27,7 @@ from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import GivenNoise, Question
+from factorize.privacy_question import WORK, GivenNoise, Question
 
 MOST_ATTEMPTS = 16
 MOST_SAMPLES = 1 << 30
@@ -35,15 +35,14 @@ MARGIN_OF_CLAIMS, _STEP, _GROWTH = 0.005, 0.0025, 1.15
 """Relative, of sigma: what a claim adds to the estimate, and what each further attempt adds at least. With less the
 estimate's own error decides, and a verifier with a seed of its own may refuse a claim that passed by luck."""
 
-_MOST_MARGIN = 0.1
-WORK = 1 << 28
-"""Samples times bins of one direction of a claim, at most."""
+_MOST_MARGIN = 0.3
 LEAST_EPSILON = 2.0**-30
 """Of a claim: where delta holds at epsilon 0 already, this is claimed."""
 _MORE = 2.0  # samples of a claim over the number expected: a verifier with a seed of its own needs them too
 _ROUGH = 0.05  # relative error of an estimated delta, above which sigma is estimated by more samples
 _POOR = 0.1  # relative error, above which another strategy may be easier to claim
 _NUMBERS = 1 << 24  # of normals then, at most
+_LOOKS, _FEWEST = 16, 1024  # times that they are looked at, and samples of an estimate, at least
 _COARSE = 2e-3  # relative, of sigma: the first look, which decides how many samples the second one takes
 _CAP = 0.9  # of the largest lambda
 _LEAST_CEILING = 1.01  # of delta, for the stake alone: a ceiling at or below delta would allow any stake
@@ -119,7 +118,13 @@ class ClaimSearch:
     @cached_property
     def estimate(self) -> StarEstimate:
         """Made where something is to be sampled."""
-        return self._estimate(self._seed)
+        samples = max(_FEWEST, self._looked // self._law.bins)
+        return self._estimate(self._seed, min(usual_samples(self._law.bins), samples))
+
+    @property
+    def _looked(self) -> int:
+        """Normals of an estimate, at most: it costs no more than the claim may."""
+        return min(_NUMBERS, self._work // _LOOKS)
 
     def _estimate(self, seed: int, samples: int | None = None) -> StarEstimate:
         assert isinstance(self._law, BinsLaw)
@@ -131,7 +136,9 @@ class ClaimSearch:
         assert self._asked.epsilon is not None and self._asked.delta is not None
         level = {"epsilon": self._asked.epsilon, "delta": self._asked.delta}
         near = self.estimate.sigma(**level, tolerance=_COARSE)
-        samples = min(4 * self.estimate.samples, _NUMBERS // self._law.bins)
+        if self.estimate.samples < usual_samples(self._law.bins):
+            return near
+        samples = min(4 * self.estimate.samples, self._looked // self._law.bins)
         if self.estimate.forward(near, level["epsilon"]).relative_error > _ROUGH and samples > self.estimate.samples:
             self.estimate = self._estimate(self._seed + 1, samples)
         return self.estimate.sigma(**level, near=near)
@@ -196,6 +203,8 @@ class ClaimSearch:
             margin = max(margin + _STEP, margin * _GROWTH)
 
     def _planned(self, level: Level) -> tuple[ClaimEvidence, ClaimEvidence] | None:
+        if least_reverse_work(self.estimate, level) > self._work and _bound(self.estimate, "qp", level) is None:
+            return None
         pq = plan(self.estimate, "pq", level, self._order)
         self._order = int(pq.evidence.tilt or 0) if pq is not None else self._order
         if pq is None or pq.work > self._work:
@@ -265,13 +274,27 @@ def plan(estimate: StarEstimate, direction: Direction, level: Level, order: int 
         level: what is to be claimed.
         order: m of an earlier plan; else the one whose bet takes least work.
     """
-    bound = estimate.law.bounds(level.multiplier, level.epsilon)[direction == "qp"]
-    if bound.log_delta <= math.log(level.delta) - _RAISES[-1]:
+    bound = _bound(estimate, direction, level)
+    if bound is not None:
         return PlannedBet(_bounded_by(bound), 0.0)
     if direction == "qp":
         return plan_bet(estimate.reverse(level.multiplier, level.epsilon), level.delta, estimate.gram.bins)
     m = order or estimate.cheapest_order(*level)
     return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.gram.bins)
+
+
+def least_reverse_work(estimate: StarEstimate, level: Level) -> float:
+    """Return what a bet on (Q, P) costs at least: what the ceiling of its weights says without a sample of them."""
+    ceiling = estimate.reverse_ceiling(level.multiplier, level.epsilon)
+    most = math.log1p(_CAP * level.delta / max(ceiling - level.delta, level.delta * (_LEAST_CEILING - 1)))
+    return NEEDED / most * estimate.gram.bins
+
+
+def _bound(estimate: StarEstimate, direction: Direction, level: Level) -> Bound | None:
+    """Return the bound that shows a direction without samples, where there is one."""
+    law = estimate.law if direction == "qp" else BinsLaw(estimate.gram)  # whose estimate is of (P, Q) alone
+    bound = law.bounds(level.multiplier, level.epsilon)[direction == "qp"]
+    return bound if bound.log_delta <= math.log(level.delta) - _RAISES[-1] else None
 
 
 def _bounded_by(bound: Bound) -> ClaimEvidence:

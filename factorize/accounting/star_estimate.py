@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.bins_law import BinsLaw, best_order_from
+from factorize.accounting.bins_law import MOST_ROWS, BinsLaw, best_order_from
 from factorize.accounting.gram_matrix import BinGram, shared_part
 from factorize.accounting.law import Curve
 from factorize.accounting.payoff import LARGEST_LEVEL, best_tilt, log_call_ceiling, log_put, log_reverse_ceiling, raised
@@ -30,7 +30,7 @@ _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
 _LIGHT = 1e4  # of m^2 times the largest K: up to there single precision is good for an estimate
 _TUPLE_WORK = 2.0  # of each pick of a tuple, in bins of a sample
 _SEEN = 0.1  # of the largest second moment that a ceiling allows: it may be there, and not be seen
-_LESS = 0.9  # of the star bound's sigma, from which the search starts
+_LESS, _NEAR = 0.9, 1e-3  # of the star bound's sigma, from which the search starts; relative, of that of many bins
 
 
 class Sampled(NamedTuple):
@@ -101,7 +101,7 @@ class StarEstimate(Curve):
         super().__init__(gram.sensitivity)
         self.gram = gram
         self.samples = samples or usual_samples(gram.bins)
-        self.law = BinsLaw(gram)
+        self.law = BinsLaw(gram, estimated=True)
         self._shared_variance = shared_part(gram.gram)
         self._drawn = cache(self._draw)
         self._order = 8  # where the search for the best one starts
@@ -162,8 +162,7 @@ class StarEstimate(Curve):
         """Return weights for delta of (Q, P), with the tilt whose ceiling is lowest."""
         rest = self._rest(multiplier, epsilon)
         spread, kernel = math.sqrt(rest.shared) / multiplier, rest.law.gram / multiplier**2
-        kbar, kappa = float(kernel.diagonal().mean()), float(kernel.mean())
-        eta = best_tilt(kbar, kappa, epsilon, spread)
+        kappa, eta, ceiling = self._reverse_terms(multiplier, epsilon)
         log_l, means = np.empty(self.samples), np.empty(self.samples)
         for start in range(0, self.samples, CHUNK):
             part = slice(start, start + CHUNK)
@@ -172,8 +171,19 @@ class StarEstimate(Curve):
             log_l[part] = _log_mixture(shifted, kernel)
         y = -raised(-epsilon - log_l, 0.0, spread) - epsilon
         weights = np.exp(log_put(y, epsilon, spread) + eta * (y - log_l + means) + eta**2 * kappa / 2)
-        ceiling = log_reverse_ceiling(kbar, kappa, epsilon, eta, spread)
-        return Sampled(weights, math.exp(min(ceiling, 700.0)), eta, spread**2)
+        return Sampled(weights, ceiling, eta, spread**2)
+
+    def reverse_ceiling(self, multiplier: float, epsilon: float) -> float:
+        """Return W of the reverse direction."""
+        return self._reverse_terms(multiplier, epsilon)[2]
+
+    def _reverse_terms(self, multiplier: float, epsilon: float) -> tuple[float, float, float]:
+        """Return the mean of the kernel, the tilt whose ceiling is lowest, and W."""
+        rest = self._rest(multiplier, epsilon)
+        spread, gram = math.sqrt(rest.shared) / multiplier, rest.law.gram
+        kbar, kappa = (float(part.mean()) / multiplier**2 for part in (gram.diagonal(), gram))
+        eta = best_tilt(kbar, kappa, epsilon, spread)
+        return kappa, eta, math.exp(min(log_reverse_ceiling(kbar, kappa, epsilon, eta, spread), 700.0))
 
     def _rest(self, multiplier: float, epsilon: float) -> Rest:
         """Return what is drawn: the rest of the noise where the protocol has a shared part so small."""
@@ -185,7 +195,7 @@ class StarEstimate(Curve):
         rest = self.gram.gram - shared
         tau = 2.0**-40 * self.gram.bins * float(self.gram.gram.max())
         base = self._normals @ np.linalg.cholesky(rest + tau * np.eye(len(rest))).T.astype(np.float32)
-        return Rest(BinsLaw(BinGram(rest, self.gram.steps)), base, shared)
+        return Rest(BinsLaw(BinGram(rest, self.gram.steps), estimated=True), base, shared)
 
     def _tuples(self, kernel: np.ndarray, order: int, samples: int | None = None) -> tuple[np.ndarray, float]:
         """Return tuples at s = 1 of a covariance, shape (samples, m), and log E*(m)."""
@@ -239,7 +249,7 @@ class StarEstimate(Curve):
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a little less than the star bound needs."""
-        return _LESS * self.law.sigma(epsilon, delta)
+        return _LESS * self.law.sigma(epsilon, delta, tolerance=None if self.gram.bins <= MOST_ROWS else _NEAR)
 
 
 def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:

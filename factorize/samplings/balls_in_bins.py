@@ -47,7 +47,7 @@ class BallsInBinsSampling(Sampling):
         "of every epoch; divide by a public constant, never by the batch's size."
     )
     secret = "the bins, which examples are in a batch, and the sizes of batches, for ever"
-    takes = ("bins",)
+    takes: ClassVar[tuple[str, ...]] = ("bins", "work")
     claimed = True
     imports = f"from factorize.training.orders import {name}"
     order: ClassVar[type[BallsInBins]] = BallsInBins
@@ -81,6 +81,10 @@ class BallsInBinsSampling(Sampling):
         check_zero_out(asked.adjacency)
         level_of(target, self.name)
         return calibrate_bins(factorization, lambda held: self.law(held, asked), target, asked)
+
+    def options(self, asked: SamplingOptions) -> str:
+        """Return the work too, where it is not the usual."""
+        return super().options(asked) + ("" if asked.work is None else f" --work {asked.work}")
 
     def of_first_steps(
         self, run: factorize.Factorization, steps: int, asked: SamplingOptions

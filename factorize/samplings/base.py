@@ -67,7 +67,8 @@ class Sampling(ABC):
         title_of_one_epoch: for people, where a run of one epoch has another title.
         loader: one sentence on what a training job's loader has to do.
         secret: what epsilon counts on nobody knowing.
-        takes: options of a calibration that it has use for, of `dataset_size`, `batch_size` and `bins`.
+        takes: options of a calibration that it has use for, of `dataset_size`, `batch_size`, `bins` and
+            `work`.
         claimed: whether samples can verify less noise than bounds prove.
         drawn: whether examples are drawn, in secret.
         imports: the line that imports the order, in code.
@@ -106,6 +107,7 @@ class Sampling(ABC):
     def check_used(self, asked: SamplingOptions) -> None:
         """Raise InvalidParameter for options that the sampling has no use for; a batch's size is no divisor."""
         reasons = {
+            "work": f"is for the tests of balls_in_bins, no use to {self.name}; leave it out",
             "bins": f"is for balls_in_bins, not for {self.name}; leave it out",
             "batch_size": f"is of the Poisson schemes, divides nothing, and is of no use to {self.name}; leave it out, "
             "and give the fixed public divisor of means as divisor",

@@ -22,6 +22,7 @@ class RandomAllocationSampling(BallsInBinsSampling):
         "divide by a public constant, never by the batch's size."
     )
     secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
+    takes = ("bins",)
     claimed = False
     imports = f"from factorize.training.orders import {name}"
     order = RandomAllocation

@@ -21,7 +21,7 @@ from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toe
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.amplified.column_factors import LARGEST_FITTED, ColumnFit
+from factorize.solvers.amplified.column_factors import FIT_ROUNDS, LARGEST_FITTED, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplify
 from factorize.solvers.amplified.starting_taps import starting_taps
@@ -43,8 +43,8 @@ _ROUNDS = 12
 _STEPS = 50  # of L-BFGS in a round
 QUICK_TOLERANCE = 1e-2
 """From here on one start, from a table where it has one, is improved in a few steps of few samples."""
-_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS, _QUICK_FITS = 2048, 4, 20, 6
-_QUICK_BINS = 256  # above, as much less is fitted
+_QUICK_SAMPLES, _LEAST_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS = 1024, 512, 4, 20
+_QUICK_BINS = 128  # above, as many fewer samples and rounds
 _QUICK_CLOSE = 2e-3  # relative, of sigma
 _GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate sees
 _BACKTRACKS = 6
@@ -99,7 +99,7 @@ def supports(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: 150 evaluations of 8192 samples, ten tables of their pairs, and those of the loss.
 
-    A quick search has 120 evaluations of fewer samples, eight tables and four rounds.
+    A quick search has fewer of each.
     The search holds each of the last forms D as it was found, in their stack, and summed along its diagonals.
     """
     assert spec.sampling is not None
@@ -107,8 +107,9 @@ def estimate(spec: Spec) -> Estimate:
     squares = n * n if spec.mechanism.fitted else 0.0
     bins = spec.sampling.bins(spec.participation, int(n))
     quick = is_quick(spec)
-    evaluations, tables, samples = (120, 8, _QUICK_SAMPLES) if quick else (150, 10, SAMPLES)
-    steps = _QUICK_ROUNDS * _QUICK_STEPS if quick else _ROUNDS * 60
+    rounds, samples = _quick(bins) if quick else (_ROUNDS, SAMPLES)
+    evaluations, tables = (20 * rounds, 2 * rounds + 1) if quick else (150, 10)
+    steps = rounds * (_QUICK_STEPS if quick else 60)
     sampled = evaluations * 14.0 * samples * bins * 40 + tables * 4.0 * samples * bins**2
     return estimate_of(
         entries=float(SAMPLES) * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
@@ -128,9 +129,8 @@ def _solved(problem: Problem, report: Reporter) -> Solution:
     strategy: Matrix = best.family.matrix(best.variables)
     if problem.spec.mechanism.fitted:
         fit = ColumnFit(problem, problem.spec.sampling, best.family.column(best.variables))
-        rounds = max(1, _QUICK_FITS * _QUICK_BINS // max(fit.bins, _QUICK_BINS))
-        most = {"rounds": rounds, "samples": _QUICK_SAMPLES} if is_quick(problem.spec) else {}
-        strategy = ColumnScaled(strategy, fit.best(_FIT_SEED, **most)[1])
+        most = _quick(fit.bins) if is_quick(problem.spec) else (FIT_ROUNDS, SAMPLES)
+        strategy = ColumnScaled(strategy, fit.best(_FIT_SEED, *most)[1])
     return Solution(
         strategy=strategy,
         outcome=Outcome.LOCAL_OPTIMUM,
@@ -141,6 +141,12 @@ def _solved(problem: Problem, report: Reporter) -> Solution:
 def is_quick(spec: Spec) -> bool:
     """Return whether a spec's tolerance asks for a start and little more."""
     return spec.tolerance >= QUICK_TOLERANCE
+
+
+def _quick(bins: int) -> tuple[int, int]:
+    """Return the rounds and samples of a quick search."""
+    more = max(bins, _QUICK_BINS)
+    return max(1, _QUICK_ROUNDS * _QUICK_BINS // more), max(_LEAST_SAMPLES, _QUICK_SAMPLES * _QUICK_BINS // more)
 
 
 def search_for(problem: Problem, report: Reporter) -> Found:
@@ -176,13 +182,14 @@ class _Search:
         self.bins = sampling.bins(problem.participation, problem.n)
         self.family = family_of(problem, self.bins)
         self.quick = is_quick(problem.spec)
-        whole, brief = (SAMPLES, _ROUNDS, _STEPS), (_QUICK_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS)
-        self.samples, self.rounds, self.most_steps = brief if self.quick else whole
+        self.rounds, self.samples = _quick(self.bins) if self.quick else (_ROUNDS, SAMPLES)
+        self.most_steps = _QUICK_STEPS if self.quick else _STEPS
 
     def run(self) -> Found:
         """Alternate until nothing is gained."""
         starts = list(self._starts())
-        seen = [self._value(start, seed, samples=_FIRST_SAMPLES) for seed, start in enumerate(starts)]
+        first_samples = min(_FIRST_SAMPLES, self.samples)
+        seen = [self._value(start, seed, samples=first_samples) for seed, start in enumerate(starts)]
         forms = [form for _, form in seen if form is not None][1 - _FORMS :]
         if not forms:
             raise SolveFailed("no start has an error that could be estimated; use a larger delta, or fewer bins")

@@ -27,7 +27,7 @@ from factorize.spec import BinsSampling
 LARGEST_FITTED = 4096
 """Steps, for quadratic forms as arrays."""
 
-_ROUNDS = 6
+FIT_ROUNDS = 6
 _STEPS = 30  # of L-BFGS in a round
 _FORMS = 4  # that are kept
 _GAIN = 5e-4  # of the logarithm of the error: less is no gain
@@ -91,7 +91,7 @@ class ColumnFit:
         self.error *= problem.target.T @ problem.target
         self.error *= problem.objective.scale(problem.workload.m)
 
-    def best(self, first_seed: int, rounds: int = _ROUNDS, samples: int = SAMPLES) -> tuple[float, Array]:
+    def best(self, first_seed: int, rounds: int = FIT_ROUNDS, samples: int = SAMPLES) -> tuple[float, Array]:
         """Return the logarithm of the error at the privacy, as an estimate, and the factors, shape (n,), of mean 1."""
         self._samples, factors = samples, np.ones(self.n)
         value, form = self._value(factors, first_seed)

@@ -30,8 +30,8 @@ at most 0.2 % above what the spec's tolerance finds."""
 
 LEAD_TOLERANCE = 2e-2
 """Tolerance of leads, from which on solvers take good starts and improve them little: errors are about 1 % larger."""
-MOST_STEPS_FITTED_QUICKLY = 2048
-"""Steps up to which the columns of a lead are fitted: an array of their squares takes seconds beyond."""
+MOST_STEPS_FITTED_QUICKLY, MOST_BINS_FITTED_QUICKLY = 2048, 256
+"""Steps and bins up to which the columns of a lead are fitted: arrays of their squares take seconds beyond."""
 
 Lead = tuple[dict[str, Any], dict[str, Any] | None]
 """A mechanism, and the sampling that it is optimised for or None, both as plain data."""
@@ -139,7 +139,8 @@ def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Ite
         yield {"kind": "blt", "buffers": count, "normalization": "columns"}, None
     for mechanism, sampling in optimised(spec, buffers, privacy):
         if mechanism["kind"] == "blt":
-            if spec.workload.n > MOST_STEPS_FITTED_QUICKLY:
+            many = spec.workload.n // (spec.participation.passes or 1) > MOST_BINS_FITTED_QUICKLY
+            if many or spec.workload.n > MOST_STEPS_FITTED_QUICKLY:
                 mechanism = {"kind": "blt", "buffers": mechanism["buffers"]}
             yield mechanism, sampling
 

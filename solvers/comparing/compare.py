@@ -48,6 +48,7 @@ from factorize.solvers.comparing.sampled_rows import (
     Solved,
     calibrate_rows,
     chosen_samplings,
+    claim_seconds,
     described,
     sampled_bounds,
     with_claims,
@@ -68,6 +69,7 @@ _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
 _LEAD, _LEAST_LEAD = 3.0, 3.0  # times the time for all, that a lead may take by its estimate, and at least so long
+_SECOND_LEAD = 0.5  # the same of a public order's, beside one of bins
 _MORE_FOR_LEADS = 60.0  # seconds more that a lead may take: a busy machine's caches are shared, and nothing stands in
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
@@ -190,6 +192,8 @@ class _Run:
         self.progress = progress
         self.most_seconds, self.most_optimised = limits
         self.began, self.deadline = time.monotonic(), Deadline(seconds)
+        bins = spec.participation.epoch(spec.workload.n) if "balls_in_bins" in rows.samplings else None
+        self.claims = 0.0 if bins is None else claim_seconds(bins)  # that the last of the time is kept for
         self.done = self.total = 0
         self.dual: Mapping[str, np.ndarray] = {}
 
@@ -321,6 +325,8 @@ class _Run:
 
     def _limit(self, plan: Attempt) -> float:
         most = self.most_seconds if plan.sampling is None else self.most_optimised
+        if plan.lead and plan.sampling is None and self.claims:
+            return _SECOND_LEAD * most
         if plan.lead:
             return max(_LEAD * most, _LEAST_LEAD)
         return math.inf if plan.always else most
@@ -353,7 +359,11 @@ class _Run:
         nu: float | None = None
         for plan in group:
             tell(_News(plan.mechanism["kind"], 0))
-            if plan.spec is not None and not plan.always and self.deadline.over(SOLVES, plan.needed.seconds):
+            if (
+                plan.spec is not None
+                and not plan.always
+                and self.deadline.over(SOLVES, plan.needed.seconds + self.claims)
+            ):
                 plan.refuse(self.deadline.told("was not tried"), out_of_time=True)
             if plan.spec is not None and self._takes_over(plan.mechanism):
                 if nu is None:
@@ -381,7 +391,7 @@ class _Run:
             passed = thread_seconds() - began
             if passed > last:
                 raise _OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
-            if not plan.always and self.deadline.over(SOLVES):
+            if not plan.always and self.deadline.over(SOLVES, self.claims):
                 raise _OutOfTime(self.deadline.told(f"was stopped after {passed:.3g} s of processor time"))
 
         try:

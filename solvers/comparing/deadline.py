@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from factorize.numbers.processor_time import process_seconds
+from factorize.privacy_question import WORK
 
 SOLVES, CALIBRATIONS, CLAIMS = 0.8, 0.9, 1.0
 """Shares of the time by which the stages end: searches are stopped then, and nothing of a later stage begins that is
 not expected to end by its share."""
+
+LATE_CLAIMS = 1.5
+"""The same of the claim of a row that is recommended, where one was tested before."""
+_WORK_A_SECOND, _LEAST_WORK = 3e6, 1 << 22  # of the whole time: about a third of it tests a claim
+_REFERENCES = 0.3  # of the time
 
 
 class Deadline:
@@ -27,6 +33,16 @@ class Deadline:
         if self.seconds is None:
             return False
         return process_seconds() - self._began + needed > share * self.seconds
+
+    def bears(self, needed: float) -> bool:
+        """Return whether what others are set against may take so many seconds."""
+        return self.seconds is None or needed <= _REFERENCES * self.seconds
+
+    @property
+    def work(self) -> int | None:
+        """Samples times bins that may test one direction of a claim, a part of the time; None for the usual."""
+        most = WORK if self.seconds is None else max(_LEAST_WORK, int(_WORK_A_SECOND * self.seconds))
+        return most if most < WORK else None
 
     def told(self, what: str) -> str:
         """Return what happened to something that the time did not last for, and the way out."""

@@ -20,7 +20,7 @@ from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS, sampling_of
 from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison import Refused, Row, ranked, recommend
-from factorize.solvers.comparing.deadline import CALIBRATIONS, CLAIMS, Deadline
+from factorize.solvers.comparing.deadline import CALIBRATIONS, CLAIMS, LATE_CLAIMS, Deadline
 from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import Spec
@@ -31,12 +31,15 @@ _MOST_GAIN = 2.0
 """Times that a claim's noise is below a bound's, at most: 1.9 for C = I at epsilon 0.5, 1.2 and less for other C."""
 _LEADS_GAIN = 1.2
 """The same for what is no C = I."""
-_CLAIM, _CLAIM_A_BIN = 0.5, 8e-3
-"""Seconds that a claim takes, and for each bin: measured from 30 to 1000 bins, epsilon 0.5 to 8."""
+_CLAIM, _CLAIM_A_BIN = 0.2, 4e-3
+"""Seconds that a claim takes, and for each bin: measured from 16 to 1000 bins, epsilon 1 to 8."""
 MANY_BINS, MOST_BINS_WORK = 256, 1 << 26
 """Bins from which on bounds take a part of a second and more, and rows times bins^2 that get them then."""
 _CALIBRATION = 5e-7
 """Seconds of a bound for each bin squared: measured from 1000 to 4096 bins."""
+_LOSSES_A_BIN, _MOST_LOSSES, _ALLOCATION = 8e-3, 4.0, 0.5
+"""Seconds of a loss distribution for each step of an epoch, at most, and more where one is drawn in every epoch anew:
+measured from 16 to 1000 steps."""
 
 
 class Solved(NamedTuple):
@@ -119,11 +122,22 @@ def with_many_bins(
 
 
 def _in_time(rows: TableRows, one: Solved, scheme: Sampling, deadline: Deadline) -> Row | Refused:
-    needed = _CALIBRATION * _bins(one) ** 2 if scheme.claimed else 0.0
-    cheap = one.row.mechanism == "identity" and not _many(one, scheme)  # what all others are compared with
-    if not (one.lead or cheap) and deadline.over(CALIBRATIONS, needed):
+    needed = _seconds_of(scheme, _bins(one))
+    if one.row.mechanism == "identity" and not _many(one, scheme):  # what all others are compared with
+        late = not (scheme.claimed or deadline.bears(needed))
+    else:
+        late = not one.lead and deadline.over(CALIBRATIONS, needed)
+    if late:
         return _late(one.row, scheme.name, deadline.told("was not calibrated"))
     return rows.sampled(one.factorization, one.row, scheme)
+
+
+def _seconds_of(scheme: Sampling, bins: int) -> float:
+    """Return what a calibration takes by bounds, or by the law of losses."""
+    if scheme.claimed:
+        return _CALIBRATION * bins**2
+    drawn_anew = _ALLOCATION if "bins" in scheme.takes else 0.0
+    return drawn_anew + min(_LOSSES_A_BIN * bins, _MOST_LOSSES)
 
 
 def _many(one: Solved, scheme: Sampling) -> bool:
@@ -166,13 +180,19 @@ def with_claims(
         if place is None:
             return table, []
         row = table[place]
-        if tested and not chosen and deadline.over(CLAIMS, _CLAIM + _CLAIM_A_BIN * _bins(by_digest[row.spec_digest])):
+        needed = claim_seconds(_bins(by_digest[row.spec_digest]))
+        if tested and deadline.over(LATE_CLAIMS if chosen else CLAIMS, needed):
             reason = deadline.told("states a bound, and its claim was not tested")
             return table, [_late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
         tested.add(_key(row))
         factorization = by_digest[row.spec_digest].factorization
-        table = ranked([*table[:place], rows.verified(factorization, row), *table[place + 1 :]])
+        table = ranked([*table[:place], rows.verified(factorization, row, deadline.work), *table[place + 1 :]])
+
+
+def claim_seconds(bins: int) -> float:
+    """Return what a claim about so many bins takes."""
+    return _CLAIM + _CLAIM_A_BIN * bins
 
 
 def _next_claim(

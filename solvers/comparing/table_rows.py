@@ -89,10 +89,10 @@ class TableRows:
         except (ConditionNotMet, UnsupportedProblem) as error:
             return Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {scheme.title}: {error}")
 
-    def verified(self, factorization: Factorization, row: Row) -> Row:
-        """Return a row with a claim that was tested in place of bounds."""
+    def verified(self, factorization: Factorization, row: Row, work: int | None) -> Row:
+        """Return a row with a claim that was tested by so much work, in place of bounds."""
         scheme = SAMPLINGS[row.sampling or "fixed"]
-        return self._calibrated(factorization, row, scheme, replace(self.sampling, method="verified"))
+        return self._calibrated(factorization, row, scheme, replace(self.sampling, method="verified", work=work))
 
     def _calibrated(self, factorization: Factorization, row: Row, scheme: Sampling, options: SamplingOptions) -> Row:
         assert self.privacy is not None

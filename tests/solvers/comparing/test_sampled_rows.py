@@ -16,7 +16,7 @@ from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison import Comparison, Row
-from factorize.solvers.comparing.deadline import CLAIMS, Deadline
+from factorize.solvers.comparing.deadline import CLAIMS, LATE_CLAIMS, Deadline
 
 N, EPOCHS, EXAMPLES, BATCH = 20, 4, 500, 100
 EPSILON, DELTA = 4.0, 1e-4
@@ -110,15 +110,17 @@ def test_the_recommended_number_is_verified_and_the_smallest_within_the_memory(t
 
 def test_with_no_time_left_each_way_to_take_part_has_an_answer_that_was_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leads come to their end, and the claim of the recommended row does; its sigma is that of its own command."""
-    monkeypatch.setattr(Deadline, "over", lambda *_, **__: True)
+    monkeypatch.setattr(Deadline, "over", lambda _self, share, _needed=0.0: share < LATE_CLAIMS)
     sizes = SamplingOptions(dataset_size=EXAMPLES, batch_size=BATCH)
-    found = compare(parse_spec(SPEC), privacy=TARGET, sampling=sizes, buffers=3, seconds=1e-3, most_seconds=60)
+    found = compare(SPEC, privacy=TARGET, sampling=sizes, buffers=3, seconds=1e-3, most_seconds=60)
     correlated = {(row.mechanism, row.sampling) for row in found.rows if row.mechanism != "identity"}
     assert {("buffered_linear", None), ("blt", "balls_in_bins")} <= correlated
     assert found.recommendation is not None and found.solved is not None
     chosen = found.rows[found.recommendation.row]
     assert chosen.sampling == "balls_in_bins" and chosen.method == "verified"
-    again = calibrate_sampling(found.solved, TARGET, sampling="balls_in_bins")
+    work = Deadline(1e-3).work
+    again = calibrate_sampling(found.solved, TARGET, sampling="balls_in_bins", work=work)
+    assert f"--work {work}" in chosen.next_command
     assert again.sigma_of_sums == chosen.sigma_of_sums
     leads = [row for row in found.rows if row.sampling == "balls_in_bins" and row.mechanism != "identity"]
     assert all(row.method == "verified" or row.rmse_at_privacy > 1.2 * chosen.rmse_at_privacy for row in leads)
