@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, get_args
@@ -10,7 +11,9 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
-from factorize.numbers.scalars import double_above
+from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
+from factorize.numbers.scalars import double_above, root_above, whole_number
+from factorize.numbers.selection import BestOf
 from factorize.privacy import Calibration
 from factorize.samplings.calibrating import epsilon_of_first_steps
 
@@ -48,6 +51,9 @@ class PrivacyStatement:
         replaced: a sentence for each setting of the caller's that the job took another for, or that is far from best.
         loss: how the job made sure that the loss does not mix examples.
         factors: of the run, from which the epsilon of its first steps follows; None where nobody asks for it.
+        others: mu of other runs on the same data, by name.
+        trials: runs like this one on the same data, all of which are released, with this one among them; or, where it
+            is the best of a random number of them and the only one that is seen, that number's law.
     """
 
     calibration: Calibration
@@ -64,16 +70,27 @@ class PrivacyStatement:
     replaced: tuple[str, ...] = ()
     loss: LossCheck = "not_looked_at"
     factors: CertifiedFactors | None = field(default=None, repr=False, compare=False)
+    others: Mapping[str, float] = field(default_factory=dict)
+    trials: int | BestOf = 1
 
     def __post_init__(self) -> None:
-        """Refuse an unknown way to look at the loss.
+        """Refuse an unknown way to look at the loss, and other releases of which no guarantee follows.
 
         Raises:
-            InvalidParameter: it is none of these.
+            InvalidParameter: it is none of these; or there are other releases, and no mu or no delta.
         """
         if self.loss not in get_args(LossCheck):
             known = ", ".join(get_args(LossCheck))
             raise InvalidParameter(f"loss={str(self.loss)[:20]!r} is not one of {known}", field="loss")
+        if not isinstance(self.trials, BestOf):
+            whole_number("trials", self.trials, remedy="give the number of runs, or BestOf(mean)")
+        others, search = self.composed, isinstance(self.trials, BestOf)
+        if (others or search) and (self.sampling != "fixed" or self.delta is None):
+            raise InvalidParameter(
+                f"runs compose by mu, and under {self.sampling} epsilon does not follow from mu; leave others and "
+                "trials out, and give the receipt of each run (BestOf.level says what the best of them has)",
+                field="others" if others else "trials",
+            )
 
     @property
     def notes(self) -> list[str]:
@@ -99,6 +116,32 @@ class PrivacyStatement:
             return None
         return double_above(Fraction(self.calibration.delta) + Fraction(self.overflow_delta), "delta")
 
+    @property
+    def composed(self) -> dict[str, float]:
+        """The mu of all other releases from the same data, by name, with those of the other trials."""
+        if isinstance(self.trials, BestOf) or self.trials == 1:
+            return dict(self.others)
+        more = self.trials - 1
+        return {**self.others, f"{more} more trials": root_above(more * Fraction(self._mu) ** 2, "mu")}
+
+    @property
+    def together(self) -> dict[str, float] | None:
+        """What the run and all other releases guarantee at its delta, or None where there are none.
+
+        Of the best of a random number of runs, `mu` is that of one of them with the others.
+        """
+        others, delta = self.composed, self.delta
+        search = self.trials if isinstance(self.trials, BestOf) else None
+        if delta is None or (not others and search is None):
+            return None
+        mu = compose_mu([self._mu, *others.values()])
+        epsilon = gaussian_epsilon(delta, mu) if search is None else search.epsilon(delta, self._mu, mu)
+        return {"mu": mu, "epsilon": epsilon, "delta": delta}
+
+    @property
+    def _mu(self) -> float:
+        return float((self.moments or self.calibration).document()["mu"])
+
     def epsilon_so_far(self, steps: int, delta: float | None = None) -> float:
         """Return epsilon of the first steps, for a run that stops after them.
 
@@ -122,10 +165,11 @@ class PrivacyStatement:
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        left_out = "calibration", "moments", "replaced", "factors"
+        left_out = "calibration", "moments", "replaced", "factors", "others", "trials"
         own = {key: value for key, value in vars(self).items() if key not in left_out}
         noise = self.calibration if self.moments is None else self.moments
-        return {**noise.document(), **own, "delta": self.delta, "notes": self.notes}
+        more = {} if self.together is None else {"others": self.composed, "together": self.together}
+        return {**noise.document(), **own, "delta": self.delta, "notes": self.notes, **more}
 
     def __str__(self) -> str:
         """One paragraph for a log or a model card."""
@@ -148,12 +192,18 @@ class PrivacyStatement:
         if c.epsilon is not None and self.delta is not None:
             level = f"({at_most(c.epsilon)}, {at_most(self.delta)})-"
         sums = "no divisor" if c.divisor is None else f"divisor {c.divisor}"
+        chosen = "The choice of hyperparameters is not covered."
+        if self.together is not None:
+            best = f" as the best of {self.trials.mean:g} runs in the mean" if isinstance(self.trials, BestOf) else ""
+            names = f" with {', '.join(self.composed)}" if self.composed else ""
+            pair = f"({at_most(self.together['epsilon'])}, {at_most(self.together['delta'])})"
+            chosen = f"The data have {pair}-differential privacy{best}{names}; other choices are not covered."
         return (
             f"{unseen}{level}differential privacy per {self.unit}, "
             f"adjacency {c.adjacency.value}, over {self.steps} steps{together} on {self.used} of {self.examples} "
             f"examples ({self.sampling} order, participation {dict(c.sensitivity.participation)}); clip norm "
             f"{at_most(c.clip_norm)}, {sums}, noise multiplier {at_least(c.noise_multiplier)} on sensitivity "
             f"{at_most(c.sensitivity.value)} ({c.sensitivity.kind}: {c.sensitivity.rule}); factorization "
-            f"{self.digest}. The choice of hyperparameters is not covered."
+            f"{self.digest}. {chosen}"
             f"{_SAID.get(self.loss, '')}{second}{c.without_secrecy}{said}"
         )

@@ -181,34 +181,34 @@ def _check_privacy(report: Report, receipt: _Document, files: _Files) -> None:
     if secret is not None:
         secret.prove(report, receipt, files[0], double_above(without))
     else:
-        level = say_level(stated)
         report.require(
             without <= ball(delta),
-            f"{level}-DP of the Gaussian mechanism with this noise, exactly computed",
-            f"{level} is not reached: at this noise delta is above",
+            f"{say_level(stated)}-DP of the Gaussian mechanism with this noise, exactly computed",
+            f"{say_level(stated)} is not reached: at this noise delta is above",
             of=PRIVACY,
         )
 
 
 def _check_together(report: Report, receipt: _Document, files: _Files) -> None:
-    """Prove what the run and the others on the same data guarantee, if it is stated."""
-    others, together = receipt["others"], receipt["together"]
-    require((together is None) == (others == []), "what all runs guarantee is not stated")
+    """Prove what the run guarantees with others on the same data, or as the best of many (docs/notes/selection.md)."""
+    others, together, search = receipt["others"], receipt["together"], receipt.get("trials", {"mean": 1, "surplus": 0})
     if together is None:
         return
-    require(receipt["calibration"]["sampling"] == "fixed", "runs compose by mu in a fixed order only")
     report.stated = (*report.stated, TOGETHER)
-    names = {other["name"] for other in others}
-    require(len(names) == len(others), f"{len(others)} other runs have {len(names)} names")
-    squares = _mu(receipt) ** 2 + sum(number(other, "mu") ** 2 for other in others)
+    mu, mean, surplus = _mu(receipt), number(search, "mean"), number(search, "surplus")
     all_of_it, epsilon, delta = (number(together, name) for name in ("mu", "epsilon", "delta"))
+    left = max(epsilon - 2 * surplus, Fraction(0))
+    runs = f"{len(others)} other runs and this one, the best of {at_most(mean)} in the mean"
     report.require(
-        all_of_it**2 >= squares and _gaussian_delta(epsilon, all_of_it) <= ball(delta),
-        f"with {len(others)} other runs the data have {say_level(together)}-DP",
-        f"{len(others)} other runs and this one are not ({together['epsilon']!r}, {together['delta']!r})-DP together",
+        all_of_it**2 >= mu**2 + sum(number(other, "mu") ** 2 for other in others)
+        and ball(mean - 1) * _gaussian_delta(surplus, mu) <= ball(surplus).expm1()
+        and epsilon >= 2 * surplus
+        and ball(mean) * _gaussian_delta(left, all_of_it) <= ball(delta),
+        f"{runs}, have {say_level(together)}-DP together",
+        f"{runs}, are not ({together['epsilon']!r}, {together['delta']!r})-DP together",
         of=TOGETHER,
     )
-    report.leave("what the other runs released, and that there were no more of them: the job's word")
+    report.leave("what the other runs released, that there were no more of them, and how many a search made: its word")
 
 
 _PARTS = (

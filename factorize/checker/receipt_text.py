@@ -81,6 +81,7 @@ def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, s
     """Return what the phrases say of a receipt, every bound rounded outwards."""
     calibration, data, steps = receipt["calibration"], receipt["data"], receipt["steps"]
     unit, examples, together = receipt["unit"], _several(data["examples"], "example"), receipt["together"]
+    runs = f"{len(receipt['others'])}{', and those of a search' * ('trials' in receipt)}"
     return {
         "level": say_level(receipt),
         "Unit": unit.title(),
@@ -96,7 +97,7 @@ def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, s
         "mu": at_most(calibration["mu"]),
         "taken": str(steps_of(receipt)),
         "state": "ended" if steps["ended"] else "open",
-        "others": f"{len(receipt['others'])}; together {say_level(together)}" if together else "none stated",
+        "others": f"{runs}; together {say_level(together)}" if together else "none stated",
         "generator": receipt["noise"]["generator"],
         "dtype": receipt["noise"]["dtype"],
         "factors": ", ".join(entry["digest"] for entry in receipt["factors"]),

@@ -37,6 +37,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "lambda": (1e-300, 1e300),
     "eta": (1e-300, 4096.0),
     "shared": (0.0, 1e3),
+    "mean": (1.0, 1e6),
+    "surplus": (0.0, 1e17),
 }
 """Least and largest value by name; noise in single precision is neither zero nor infinite within those of scales."""
 

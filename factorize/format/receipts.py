@@ -178,7 +178,10 @@ _SHAPE: Shape = {
     },
     "digest": _digest,
 }
-_OPTIONAL: dict[str, Shape] = {"steps": {"refused": _check_refused}}
+_OPTIONAL: dict[str, Shape] = {
+    "the receipt": {"trials": {"mean": number, "surplus": number}},
+    "steps": {"refused": _check_refused},
+}
 
 
 def read_receipt(text: bytes) -> dict[str, Any]:
@@ -209,6 +212,7 @@ def read_receipt(text: bytes) -> dict[str, Any]:
     known = {"sampling": among(*SAMPLED)}
     _read_shape("calibration", calibration, {**CALIBRATION, **known, **shape, **(MOMENTS if both else {})})
     _check_units(receipt)
+    _check_releases(receipt, sampled)
     if sampled == "fixed":
         require(not receipt["overflow_delta"], "a fixed order has no batches that overflow")
         _check_counts(receipt)
@@ -224,6 +228,16 @@ def _check_units(receipt: Mapping[str, Any]) -> None:
     require(most <= data["examples"], f"{most} are used, or users, of {data['examples']} examples")
     require((unit == "user") == (data["users"] is not None), f"the unit is one {unit}, of {data['users']} users")
     require(counted == unit, f"the unit is one {unit}, and the auditor counted {counted}s")
+
+
+def _check_releases(receipt: Mapping[str, Any], sampled: str) -> None:
+    """Compare what else was released of the data with what is stated of all of it."""
+    others, together = receipt["others"], receipt["together"]
+    alone = others == [] and "trials" not in receipt
+    require((together is None) == alone, "what all runs guarantee is not stated")
+    require(alone or sampled == "fixed", "runs compose by mu in a fixed order only")
+    names = {other["name"] for other in others}
+    require(len(names) == len(others), f"{len(others)} other runs have {len(names)} names")
 
 
 def _counts(receipt: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ process leaves the receipt of all that was released. `factorize-check` proves it
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,8 @@ from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.quantities import ClaimRefused
 from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, read_receipt, steps_of
 from factorize.format.weights import model_digest
-from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import finite_real
+from factorize.numbers.selection import BestOf
 from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Receipt:
     Args:
         path: of the file. Where it holds an open receipt of the same run, that one is continued.
         others: mu of other runs on the same data, by name: what all guarantee together is then stated, too.
+        trials: how many runs like this one were made and released, or `BestOf(mean)` where only the best one is seen
+            of a random number of them: what the search for hyperparameters costs is then stated, too.
         unpublished: of a run that continues from a checkpoint: nobody has seen what earlier processes released after
             it. Without this, steps that were taken twice refute the receipt.
 
@@ -51,11 +53,17 @@ class Receipt:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, others: Mapping[str, float] | None = None, unpublished: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        others: Mapping[str, float] | None = None,
+        trials: int | BestOf = 1,
+        unpublished: bool = False,
     ) -> None:
         self.path, self.unpublished = Path(path), unpublished
         remedy = "give the mu that the calibration of that run states"
         self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
+        self.trials = trials
         self.refused: Mapping[str, int] | None = None
         self._document: dict[str, Any] | None = None
         self._statement: PrivacyStatement | None = None
@@ -104,7 +112,7 @@ class Receipt:
             raise InvalidParameter(message, field="users")
         self._statement = statement
         noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments)}
-        about = _described(statement, factors, noise, self.others)
+        about = _described(replace(statement, others=self.others, trials=self.trials), factors, noise)
         kept = self._kept()
         different = next((name for name in about if kept is not None and kept.get(name) != about[name]), None)
         if different:
@@ -216,7 +224,6 @@ def _described(
     statement: PrivacyStatement,
     factors: Sequence[CertifiedFactors],
     noise: Mapping[str, Any],
-    others: Mapping[str, float],
 ) -> dict[str, Any]:
     """Return what a receipt says of a run before its first step, as it is read back."""
     calibration = statement.calibration
@@ -232,23 +239,10 @@ def _described(
         "factors": [{"digest": each.digest, "spec": each.manifest.spec} for each in factors],
         "data": {"examples": statement.examples, "used": statement.used, "users": statement.users},
         "noise": {**noise, "ranks": statement.ranks},
-        "others": [{"name": name, "mu": mu} for name, mu in others.items()],
-        "together": _together(document, statement.delta, others),
+        "others": [{"name": name, "mu": mu} for name, mu in statement.composed.items()],
+        "together": statement.together,
     }
+    if isinstance(statement.trials, BestOf):
+        mean, mu = statement.trials.mean, document["mu"]
+        described["trials"] = {"mean": mean, "surplus": statement.trials.surplus(mu)}
     return dict(read_json(canonical_json(described)))
-
-
-def _together(
-    calibration: Mapping[str, Any], delta: float | None, others: Mapping[str, float]
-) -> dict[str, float] | None:
-    """Return what a run and the others guarantee at its delta, None where there are no others."""
-    if not others:
-        return None
-    if calibration["sampling"] != "fixed" or delta is None:
-        raise InvalidParameter(
-            f"runs compose by mu, and under {calibration['sampling']} epsilon does not follow from mu; leave others "
-            "out, and give the receipt of each run",
-            field="others",
-        )
-    mu = math.sqrt(math.fsum(mu**2 for mu in (calibration["mu"], *others.values()))) * (1 + 2.0**-50)
-    return {"mu": mu, "epsilon": gaussian_epsilon(delta, mu), "delta": delta}

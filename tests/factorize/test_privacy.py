@@ -23,7 +23,7 @@ from factorize.adapters.statement import PrivacyStatement
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
-from factorize.privacy import Adjacency, PrivacyTarget, calibrate
+from factorize.privacy import Adjacency, BestOf, PrivacyTarget, calibrate
 
 
 @dataclass(frozen=True)
@@ -258,6 +258,28 @@ def test_a_sampling_bounds_an_attack_by_its_total_variation(noise: float) -> Non
     assert 0.97 * seen <= BinsLaw(BinGram(np.eye(2), 2)).total_variation(noise) <= apart * (1 + 1e-8)
     weak = replace(calibrate(Certified(), PrivacyTarget(mu=3.0)), total_variation=0.02)
     assert weak.attack_advantage == 0.02 and weak.true_positive_rate(0.01) == pytest.approx(0.03)
+
+
+def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
+    one = Sensitivity(1.0, "exact", "by hand", {"kind": "single"})
+    calibration = calibrate(one, PrivacyTarget(epsilon=2.0, delta=1e-5))
+    made = PrivacyStatement(calibration, "0" * 64, 8, 8, 8, "fixed", "example")
+    assert made.together is None and "together" not in made.document() and "is not covered" in str(made)
+    four = replace(made, trials=4)
+    assert four.together is not None and four.document()["together"]["mu"] == pytest.approx(2 * calibration.mu)
+    search = replace(made, others={"pilot": 0.3}, trials=BestOf(10.0))
+    expected = BestOf(10.0).epsilon(1e-5, calibration.mu, math.hypot(calibration.mu, 0.3))
+    assert search.together is not None and search.together["epsilon"] == pytest.approx(expected)
+    assert "as the best of 10 runs in the mean with pilot" in str(search)
+    for changes, named in (
+        ({"trials": 0}, "trials"),
+        ({"trials": 2.5}, "trials"),
+        ({"trials": BestOf(2.0), "sampling": "balls_in_bins"}, "trials"),
+        ({"others": {"pilot": 0.3}, "sampling": "cyclic_poisson"}, "others"),
+    ):
+        with pytest.raises(InvalidParameter) as refusal:
+            replace(made, **changes)
+        assert refusal.value.field == named
 
 
 def test_a_statement_rounds_its_bounds_up_and_says_nothing_of_what_is_absent() -> None:

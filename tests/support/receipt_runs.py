@@ -15,7 +15,7 @@ from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.encoding import canonical_json, json_digest
-from factorize.privacy import PrivacyTarget
+from factorize.privacy import BestOf, PrivacyTarget
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from factorize.training.receipt import Receipt
@@ -48,6 +48,7 @@ def taken(
     *,
     moments: Any = None,
     others: dict[str, float] | None = None,
+    trials: int | BestOf = 1,
     users: int | None = None,
 ) -> Run:
     """Take the steps of a run, and return what is then on the disk."""
@@ -62,7 +63,7 @@ def taken(
         moments=moments,
         users=users,
     )
-    receipt = Receipt(folder / "receipt.json", others=others)
+    receipt = Receipt(folder / "receipt.json", others=others, trials=trials)
     receipt.begin(statement, factors, auditor, generator="sfc64", dtype="float32")
     for batch in batches:
         auditor.record(batch)
@@ -85,6 +86,10 @@ def in_fixed_order(folder: Path, adjacency: str = "zero_out", **others: Any) -> 
 
 def with_others(folder: Path) -> Run:
     return in_fixed_order(folder, "replace_one", others={"probe": 0.3, "pilot": 0.1})
+
+
+def best_of_many(folder: Path) -> Run:
+    return in_fixed_order(folder, others={"probe": 0.3}, trials=BestOf(5.0))
 
 
 def apart(folder: Path) -> Run:
@@ -147,7 +152,7 @@ def without_end(folder: Path) -> Run:
 
 KINDS = [
     *(in_fixed_order, with_others, apart, in_bins, drawn_anew, sampled_by_poisson, of_both_moments),
-    *(in_one_epoch, by_users, without_end),
+    *(in_one_epoch, by_users, without_end, best_of_many),
 ]
 
 

@@ -28,6 +28,7 @@ from factorize.checker.receipt_text import UNKNOWN
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter
 from factorize.numbers.gaussian import gaussian_delta
+from factorize.privacy import BestOf
 from factorize.training.orders import fixed_order
 from factorize.training.receipt import Receipt
 
@@ -259,6 +260,27 @@ REGISTRY = fields(
         administrative=fields("registry_authors", "sources notes", registry_authors=NAMES),
     ),
 )
+
+
+def folder_in(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def test_what_a_search_for_hyperparameters_costs_is_stated_and_proved(tmp_path: Path) -> None:
+    seen = in_fixed_order(folder_in(tmp_path, "seen"), trials=4)
+    best = in_fixed_order(folder_in(tmp_path, "best"), trials=BestOf(4.0))
+    mu = seen.document["calibration"]["mu"]
+    assert seen.document["together"]["mu"] == pytest.approx(2 * mu)
+    assert seen.document["others"][0]["name"] == "3 more trials"
+    together = best.document["together"]
+    assert together["epsilon"] == pytest.approx(BestOf(4.0).epsilon(1e-5, mu)) and together["mu"] == pytest.approx(mu)
+    assert 2.0 < together["epsilon"] < seen.document["together"]["epsilon"]
+    for made in (seen, best):
+        assert check_receipt(made.text, made.files).supported
+    for change in ({"surplus": 0.9 * best.document["trials"]["surplus"]}, {"mean": 4.1}):
+        forged = signed({**best.document, "trials": best.document["trials"] | change})
+        assert "the best of" in check_receipt(forged, best.files).failed[0]
 
 
 def test_the_command_prints_pages_and_needs_no_heavy_package(
