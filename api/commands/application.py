@@ -6,20 +6,13 @@ An expected error is a sentence on stderr (or a JSON document on stdout with `--
 from __future__ import annotations
 
 import itertools
+from importlib import import_module
 from typing import Annotated, Any
 
-import typer
+import typer.core
+import typer.main
 
 from factorize import __version__
-from factorize.api.commands.administration import jobs, keys
-from factorize.api.commands.batch import batch
-from factorize.api.commands.calibrate import calibrate, predict, profile
-from factorize.api.commands.receipt_command import receipt
-from factorize.api.commands.recommend import compare, recommend
-from factorize.api.commands.serve import audit, fsck, gc, revoke, serve, worker
-from factorize.api.commands.solve import add, estimate, solve, spec
-from factorize.api.commands.stored_results import get, ls, plot, show, sign
-from factorize.api.commands.verify import verify
 from factorize.api.terminal.output import (
     Commands,
     ExitCode,
@@ -35,13 +28,99 @@ from factorize.api.terminal.spec_command import ModelCommand, SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
-COMMANDS: tuple[Any, ...] = (solve, estimate, batch, compare, recommend, add, ls, show, get, sign, receipt, verify)
-COMMANDS += (plot, calibrate, profile, predict, serve, worker, fsck, gc, revoke)
-BY_WORDS = (solve, estimate, compare, recommend, get)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "solve": (
+        "solve",
+        "Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store.",
+    ),
+    "estimate": (
+        "solve",
+        "Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing.",
+    ),
+    "batch": ("batch", "Solve a grid or a list of specs."),
+    "compare": (
+        "recommend",
+        "Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.",
+    ),
+    "recommend": (
+        "recommend",
+        "Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.",
+    ),
+    "add": ("solve", "Certify a strategy of your own for a spec, check it exactly from the bytes, and store it."),
+    "ls": (
+        "stored_results",
+        "List the results of the store, newest first; every command takes a digest by its first characters.",
+    ),
+    "show": ("stored_results", "Show a result: its spec, its digests, its certificate and what is stored of it."),
+    "get": (
+        "stored_results",
+        "Write a factor file: downloaded from a service, resumed where it was cut, and checked before it "
+        "gets its name.",
+    ),
+    "sign": (
+        "stored_results",
+        "Sign a factor file or a receipt with a key of yours: a bundle of OpenSSF Model Signing, made offline.",
+    ),
+    "receipt": (
+        "receipt_command",
+        "Write the in-toto statement that the run of a receipt released a model; factorize-check proves the receipt.",
+    ),
+    "verify": ("verify", "Prove every claim of a result from its bytes, and list those that were not looked at."),
+    "plot": ("stored_results", "Draw results (.png, .pdf or .svg): one overview, or several beside each other."),
+    "calibrate": ("calibrate", "Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu."),
+    "profile": (
+        "calibrate",
+        "Compute delta at many epsilons for a given noise, under a sampling and without; all hold at once.",
+    ),
+    "predict": ("calibrate", "Answer a question about a training run: exact losses on quadratics and on regression."),
+    "serve": ("serve", "Run the service until it is interrupted; its address is the first line on stdout."),
+    "worker": (
+        "serve",
+        "Solve what the scheduler gives out until interrupted; the worker's address is the first line on stdout.",
+    ),
+    "fsck": ("serve", "Read every object of the store and compare it with its digest."),
+    "gc": (
+        "serve",
+        "Remove what nothing names: old temporary files and blobs; and the results that --delete and --retention name.",
+    ),
+    "revoke": (
+        "serve",
+        "Take a result back: from now on everyone who asks for it is told why, and its spec is solved anew.",
+    ),
+    "spec": ("solve", "Show, explain or name a spec; list what may be in one."),
+    "jobs": ("administration", "Look after the jobs of a service."),
+    "keys": ("administration", "Look after the keys of a service, in its ledger."),
+    "audit": ("serve", "Check the audit log; or attack a claim of privacy."),
+}
+"""Commands and groups by name: the module that has them, and what the list of all says."""
+BY_WORDS = ("solve", "estimate", "compare", "recommend", "get")
 """Commands whose first argument is a spec, which may be said in words."""
-GROUPS = (spec, jobs, keys, audit)
 
-app = Commands(
+
+def command_of(name: str) -> Any:
+    """Return a command, or a group of them; its module is imported here."""
+    made = getattr(import_module(f"factorize.api.commands.{COMMANDS[name][0]}"), name)
+    alone = Commands(pretty_exceptions_enable=False)
+    if isinstance(made, typer.Typer):
+        alone.add_typer(made)
+    else:
+        kinds = (ModelCommand,) * hasattr(made, "options") + (SpecCommand,) * (name in BY_WORDS)
+        words = {"words": "factorize.api.questions.optimizer:JobInWords"} if name == "recommend" else {}
+        alone.command(cls=type("Command", kinds, words) if kinds else None)(made)
+    return typer.main.get_group(alone).commands[name]
+
+
+class ByName(typer.core.TyperGroup):
+    """The group of all commands, whose modules are imported when a command line names them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that is named, in place of its line in the list."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, command_of(name) if name in COMMANDS else listed, rest
+
+
+app = typer.Typer(
+    cls=ByName,
     name=NAME,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -68,12 +147,8 @@ def root(
     """
 
 
-for _command in COMMANDS:
-    _kinds = (ModelCommand,) * hasattr(_command, "options") + (SpecCommand,) * (_command in BY_WORDS)
-    _words = {"words": "factorize.api.questions.optimizer:JobInWords"} if _command is recommend else {}
-    app.command(cls=type("Command", _kinds, _words) if _kinds else None)(_command)
-for _group in GROUPS:
-    app.add_typer(_group)
+for _name, (_, _line) in COMMANDS.items():
+    app.command(_name, help=_line)(lambda: None)
 
 
 def run(arguments: list[str]) -> int:

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from factorize.api.commands.batch_lists import each_spec
 from factorize.api.commands.batch_report import GOOD, STATES, Item, check_path, write_report
+from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes, solve_all
+from factorize.api.local import choose, estimate
+from factorize.api.settings import load_settings
 from factorize.api.terminal.output import (
     ExitCode,
     OutputForm,
@@ -23,18 +27,16 @@ from factorize.api.terminal.output import (
     option,
     remark,
 )
-from factorize.api.terminal.progress import describe_cost, display, prompt_interrupt
+from factorize.api.terminal.progress import Display, describe_cost, display, prompt_interrupt
 from factorize.api.terminal.sources import existing_results, open_results
+from factorize.api.workers.pool import machine_processors
+from factorize.client.service import Service
 from factorize.errors import FactorizeError, ServiceUnreachable
+from factorize.format.manifest import Manifest
+from factorize.spec import Spec
+from factorize.storage.store import Store
 
 if TYPE_CHECKING:
-    from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
-    from factorize.api.terminal.progress import Display
-    from factorize.client.service import Service
-    from factorize.format.manifest import Manifest
-    from factorize.spec import Spec
-    from factorize.storage.store import Store
-
     Open = Callable[[Display], LocalLanes | RemoteLanes]
 
 
@@ -59,11 +61,6 @@ def batch(
     Specs that the store, or the service, knows are skipped, so an interrupted batch goes on where it was. Bad lines and
     failed solves are reported, the rest is done, and the command exits with 3.
     """
-    from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes
-    from factorize.api.settings import load_settings
-    from factorize.api.workers.pool import machine_processors
-    from factorize.client.service import Service
-
     reports = [check_path(path) for path in report or ()]
     stored: Callable[[str], Manifest] | None = None
     lanes: Open | None = None
@@ -106,8 +103,6 @@ def batch(
 
 def _expand(path: Path, results: Store | None) -> list[Item]:
     """Name each spec's mechanism and look for its answer; a spec that was listed before is not done twice."""
-    from factorize.api.commands.batch_lists import each_spec
-
     items, seen = [], set()
     for item in each_spec(path):
         items.append(item)
@@ -122,8 +117,6 @@ def _expand(path: Path, results: Store | None) -> list[Item]:
 
 def _look_up(item: Item, listed: Spec, results: Store | None) -> None:
     """Note the mechanism and the stored answer of a spec, else what it takes."""
-    from factorize.api.local import choose, estimate
-
     item.spec = None
     try:
         spec = choose(listed)
@@ -160,8 +153,6 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
 
 def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachable | None:
     """Solve what is to be solved; return what has ended that early."""
-    from factorize.api.commands.batch_solving import solve_all
-
     waiting = [(item, item.spec) for item in items if item.spec is not None]
     try:
         with prompt_interrupt(), display(total=len(waiting)) as shown:

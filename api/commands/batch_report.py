@@ -7,15 +7,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize.api.terminal.output import error_document, error_lines
 from factorize.api.terminal.sources import check_target, write_whole
 from factorize.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    from factorize.format.manifest import Manifest
-    from factorize.spec import Spec
+from factorize.format.manifest import Manifest
+from factorize.spec import Spec
 
 GOOD = ("solved", "cached", "to solve", "duplicate")
 STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not reached")

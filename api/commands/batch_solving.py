@@ -15,22 +15,18 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING
 
+from factorize.api.commands.batch_report import Item
 from factorize.api.local import keep_matrices
+from factorize.api.terminal.progress import Display
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Pool, SolvePlace
 from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.client.service import Service, check_answers
 from factorize.errors import Cancelled, FactorizeError, ServiceUnreachable
 from factorize.format.manifest import Manifest
-
-if TYPE_CHECKING:
-    from factorize.api.commands.batch_report import Item
-    from factorize.api.terminal.progress import Display
-    from factorize.spec import Spec
-    from factorize.storage.store import Store
-
+from factorize.spec import Spec
+from factorize.storage.store import Store
 
 AHEAD = 64
 """Specs that are handed out before they are needed, so that no lane waits."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from factorize.accounting.calibration_request import CalibrationRequest, answer, read_calibration_request
+from factorize.api.pictures.views import draw_profile
 from factorize.api.terminal.output import Shown, Target, VerificationFailed, argument, option
 from factorize.api.terminal.sources import check_picture, open_target, read_spec_text, save_picture
 from factorize.api.terminal.spec_command import options_of
+from factorize.certificate.sensitivity import sensitivity_of
+from factorize.client.service import Service
 from factorize.encoding import is_digest, read_json
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
+from factorize.factorization import Factorization
 from factorize.format.quantities import at_most
-
-if TYPE_CHECKING:
-    from factorize.factorization import Factorization
-
+from factorize.plain_data import read_union
+from factorize.predict import ask
+from factorize.privacy_question import SamplingOptions
+from factorize.samplings.calibrating import privacy_profile
 
 IF_STOPPED = "and holds if the stop depended neither on the data nor on what was released"
 _REQUEST = "factorize.accounting.calibration_request:CalibrationRequest"
@@ -45,9 +50,6 @@ def calibrate(
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
-    from factorize.accounting.calibration_request import answer, read_calibration_request
-    from factorize.client.service import Service
-
     question = fields | ({"method": "deterministic"} if deterministic else {})
     if service is None:
         request = read_calibration_request(question)
@@ -69,8 +71,6 @@ def check_sensitivity(factorization: Factorization) -> None:
     Raises:
         VerificationFailed: it is above the stated one.
     """
-    from factorize.certificate.sensitivity import sensitivity_of
-
     stated = factorization.certificate.sensitivity
     fresh = sensitivity_of(factorization.strategy, factorization.spec.participation)
     if stated.value < fresh.value * (1 - 1e-12) or stated.participation != fresh.participation:
@@ -135,11 +135,6 @@ def profile(
 
     The sensitivity is recomputed from C first; a file that claims less exits with 4.
     """
-    from factorize.accounting.calibration_request import CalibrationRequest
-    from factorize.plain_data import read_union
-    from factorize.privacy_question import SamplingOptions
-    from factorize.samplings.calibrating import privacy_profile
-
     check_picture(plot)
     levels = _numbers(epsilons)
     factorization = open_target(target, store)
@@ -150,8 +145,6 @@ def profile(
     named = {name: getattr(request, name) for name in ("sampling", "clip_norm", "adjacency")}
     document = {**named, "sigma_of_sums": sigma, "profile": curve}
     if plot is not None:
-        from factorize.api.pictures.views import draw_profile
-
         save_picture(draw_profile(document), plot)
         document["file"] = str(plot)
     lines = [f"{'epsilon':>10}  {f'delta, {request.sampling}':>22}  {'without secrecy':>18}"]
@@ -189,8 +182,6 @@ def predict(
 
     Kinds of questions and their fields are in docs/choose.md.
     """
-    from factorize.predict import ask
-
     document = read_json(read_spec_text(question))
     if not isinstance(document, dict):
         raise InvalidSpec([Violation("", "the text is JSON and no object; write {...}")])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from factorize.api.commands.calibrate import IF_STOPPED, check_sensitivity
 from factorize.api.terminal.output import Shown, argument, option
 from factorize.api.terminal.sources import open_target
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
+from factorize.factorization import Factorization
 from factorize.format.quantities import ClaimRefused, at_most
+from factorize.format.receipts import read_receipt, statement_of, steps_of
+from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
+from factorize.samplings.calibrating import epsilon_of_first_steps
 from factorize.signatures import sign_statement
-
-if TYPE_CHECKING:
-    from factorize.factorization import Factorization
 
 
 def receipt(
@@ -32,9 +33,6 @@ def receipt(
 
     With --factors it prints the epsilon of the steps that the run has taken so far.
     """
-    from factorize.format.receipts import read_receipt, statement_of
-    from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
-
     if not statement and factors is None:
         message = "say what to make of the receipt: --statement, or --factors for its epsilon so far"
         raise InvalidParameter(f"{message}; factorize-check proves it")
@@ -71,9 +69,6 @@ def receipt(
 
 def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) -> Shown:
     """Return the epsilon of the steps that a receipt has counted."""
-    from factorize.format.receipts import steps_of
-    from factorize.samplings.calibrating import epsilon_of_first_steps
-
     named, steps = held["factors"][0]["digest"], steps_of(held)
     if run.digest != named:
         raise InvalidParameter(f"the receipt names {named}, and the factors are {run.digest}", field="factors")

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from factorize.api import local
+from factorize.api.calls import remember
+from factorize.api.pictures.views import draw_comparison
+from factorize.api.questions.advice import advice_text, advise, headline
+from factorize.api.questions.comparison import comparison, request_for, text
+from factorize.api.questions.dialogue import answers, read
+from factorize.api.questions.job_code import FRAMEWORKS
+from factorize.api.questions.training_job import Job, about, kind_of, read_job
 from factorize.api.terminal.output import Shown, SpecText, argument, option, remark
 from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import (
@@ -21,10 +29,7 @@ from factorize.api.terminal.sources import (
 from factorize.api.terminal.spec_command import options_of
 from factorize.encoding import canonical_json, read_json
 from factorize.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    from factorize.api.questions.training_job import Job
-    from factorize.factorization import Factorization
+from factorize.factorization import Factorization
 
 
 @options_of(
@@ -54,9 +59,6 @@ def compare(
     With a privacy target and sampling each row states its error and noise at that privacy, for each sampling scheme;
     what loaders have to do follows. The spec's own mechanism is one row among the others. Nothing is stored.
     """
-    from factorize.api.questions.comparison import comparison, request_for, text
-    from factorize.api.questions.dialogue import read
-
     check_picture(plot)
     budgets = None if buffers is None else read("memory", buffers)
     request = request_for(read_spec(spec), budgets=budgets, **fields)
@@ -64,8 +66,6 @@ def compare(
         # The store has a user's own matrices; a comparison does without one.
         table = comparison(request, None if service else existing_results(store), shown.count, service)
     if plot is not None:
-        from factorize.api.pictures.views import draw_comparison
-
         save_picture(draw_comparison(table), plot)
     return table, text(table) + (f"\n{plot}: picture of the table" if plot else "")
 
@@ -101,8 +101,6 @@ def recommend(
     Asks for what no option says: examples, batch, epochs, (epsilon, delta), memory; of a federated job, with --clients,
     for clients and rounds. Its factorization is kept in the store, so that solving the spec takes no time.
     """
-    from factorize.api.questions.advice import advice_text, advise, headline
-
     shown_code = _frameworks(code)
     check_target(to)
     job = _question(fields, workload)
@@ -111,9 +109,6 @@ def recommend(
     with prompt_interrupt(), display("comparing") as shown:
 
         def keep(recommended: Factorization) -> None:
-            from factorize.api import local
-            from factorize.api.calls import remember
-
             assert results is not None
             shown.note("proving and storing the one that is recommended")
             local.keep(recommended, results)
@@ -129,9 +124,6 @@ def recommend(
 
 def _question(typed: dict[str, Any], workload: str | None) -> Job:
     """Return the question whose answers are options, or typed when they are asked for."""
-    from factorize.api.questions.dialogue import answers, read
-    from factorize.api.questions.training_job import kind_of, read_job
-
     kind = kind_of(typed)
     known = {name: read(name, text, kind) if isinstance(text, str) else text for name, text in typed.items()}
     parts = _about(workload)
@@ -155,8 +147,6 @@ def _ask(shown: str) -> str:
 
 def _about(workload: str | None) -> dict[str, Any]:
     """Return workload and objective as plain data; see `training_job.about`."""
-    from factorize.api.questions.training_job import about
-
     if workload is None:
         return {}
     document = read_json(read_spec_text(workload if "{" in workload else f'{{"workload": {{"kind": "{workload}"}}}}'))
@@ -171,8 +161,6 @@ def _frameworks(code: list[str] | None) -> tuple[str, ...]:
     Raises:
         InvalidParameter: there is none of such a name.
     """
-    from factorize.api.questions.job_code import FRAMEWORKS
-
     for name in code or ():
         if name not in (*FRAMEWORKS, "none"):
             message = f"code={name[:20]!r} is not one of {', '.join(FRAMEWORKS)}, none"

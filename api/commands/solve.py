@@ -6,8 +6,11 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from factorize.api.local import bound, certify_own, choose, in_form, keep, obtain
+from factorize.api.local import estimate as estimate_of
+from factorize.api.proof import prover
 from factorize.api.terminal.output import (
     Commands,
     Dtype,
@@ -33,12 +36,14 @@ from factorize.api.terminal.sources import (
     read_spec_text,
 )
 from factorize.api.terminal.spec_command import SpecCommand
+from factorize.client.download import download
+from factorize.client.service import Service
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
-
-if TYPE_CHECKING:
-    from factorize.format.manifest import Manifest
-    from factorize.spec import Spec
+from factorize.format.manifest import Manifest
+from factorize.format.reading import read_array
+from factorize.plain_data.fields import about, fields_of, kinds_in, taken_by
+from factorize.spec import Spec, notes_of_choice, parse_spec
 
 
 def solve(
@@ -57,13 +62,9 @@ def solve(
     names = parse_matrices(matrices)
     check_target(to)
     if service is not None:
-        from factorize.spec import parse_spec
-
         manifest = _by_service(service, spec, to, None if dtype == "float64" else dtype, names)
         _warn(read_spec(spec), parse_spec(manifest.spec))
         return manifest, _text(manifest, f"service       {service}", to, explain)
-    from factorize.api.local import choose, in_form, keep, obtain
-    from factorize.api.proof import prover
 
     results = open_results(store, create=True)
     wanted = read_spec(spec)
@@ -89,17 +90,12 @@ def _text(manifest: Manifest, kept: str, to: Path | None, explain: bool) -> str:
 
 def _warn(wanted: Spec, solved: Spec) -> None:
     """Say what dense noise costs where `auto` has named it."""
-    from factorize.spec import notes_of_choice
-
     for note in notes_of_choice(wanted, solved, "`factorize recommend --memory 4`"):
         remark(f"warning: {note}")
 
 
 def _by_service(url: str, source: str, to: Path | None, dtype: str | None, names: Sequence[str]) -> Manifest:
     """Have a service solve the spec, and download its file where one is wanted."""
-    from factorize.client.download import download
-    from factorize.client.service import Service
-
     if list(names) != ["C"]:
         message = f"the service {url} sends C alone; leave --matrices or --service out"
         raise InvalidParameter(message, field="matrices")
@@ -113,9 +109,6 @@ def _by_service(url: str, source: str, to: Path | None, dtype: str | None, names
 
 def estimate(spec: SpecText, store: str | None = None) -> Shown:
     """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing."""
-    from factorize.api.local import choose
-    from factorize.api.local import estimate as estimate_of
-
     results = existing_results(store)
     chosen = choose(read_spec(spec))
     needed = estimate_of(chosen)
@@ -144,9 +137,6 @@ def add(
 
     Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
     """
-    from factorize.api.local import bound, certify_own, keep
-    from factorize.format.reading import read_array
-
     array, wanted = read_array(strategy), read_spec(spec)
     results = open_results(store, create=True)
     manifest = keep(certify_own(array, bound(wanted, results)), results, strict=True)
@@ -174,8 +164,6 @@ def digest(spec: SpecText, store: str | None = None) -> Shown:
 @spec.command(cls=SpecCommand)
 def explain(spec: SpecText, store: str | None = None) -> Shown:
     """Say what a spec asks for, part by part, in words."""
-    from factorize.plain_data.fields import about
-
     wanted, chosen = read_spec(spec), _chosen(spec)
     named = {name: getattr(chosen, name) for name in PARTS if getattr(chosen, name) is not None}
     parts = [
@@ -207,9 +195,6 @@ def fields(
 
 def _kinds() -> list[dict[str, Any]]:
     """Describe the kinds of all parts of a spec, and of the parts of these, such as a schedule of learning rates."""
-    from factorize.plain_data.fields import about, fields_of, kinds_in, taken_by
-    from factorize.spec import Spec
-
     kinds: dict[tuple[str, str], dict[str, Any]] = {}
     owners: list[type] = [Spec]
     for owner in owners:
@@ -225,6 +210,4 @@ def _kinds() -> list[dict[str, Any]]:
 
 def _chosen(text: str) -> Any:
     """Return the canonical spec with a mechanism of a name."""
-    from factorize.api.local import choose
-
     return choose(read_spec(text))

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from factorize.api.local import choose, in_form, keep
+from factorize.api.pictures.views import picture
 from factorize.api.terminal.output import (
     Explain,
     PublicKey,
@@ -37,16 +39,18 @@ from factorize.api.terminal.sources import (
     read_spec_text,
     save_picture,
 )
+from factorize.client import fetch
+from factorize.client import load as load_from
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
+from factorize.factor_file import load
 from factorize.format.labels import describe_part
+from factorize.format.manifest import Manifest
 from factorize.signatures import check_signature
 from factorize.signatures import sign as signed
-
-if TYPE_CHECKING:
-    from factorize.format.manifest import Manifest
-    from factorize.storage.store import Store
-
+from factorize.storage.records import MANIFESTS, name_in
+from factorize.storage.revocation import REVOKED
+from factorize.storage.store import Store
 
 SHORT = 12
 
@@ -70,9 +74,6 @@ def ls(
 
 def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> tuple[int, list[Manifest]]:
     """Return how many results there are, and the manifests of the newest; all are read where only some are wanted."""
-    from factorize.storage.records import MANIFESTS, name_in
-    from factorize.storage.revocation import REVOKED
-
     if workload is not None or n is not None:
         matching = sorted(results.items(workload=workload, n=n), key=lambda one: str(one["created"]), reverse=True)
         return len(matching), matching[:limit]
@@ -145,9 +146,6 @@ def get(
 
     A service solves a spec that it does not know. Without --service the file comes from the store and has to be there.
     """
-    from factorize.client import fetch
-    from factorize.factor_file import load
-
     accept = partial(check_signature, signature=signature, public_key=public_key)
     if service is None:
         manifest = _from_store(source, to, store, dtype, accept)
@@ -167,8 +165,6 @@ def get(
 def _from_store(
     source: str, to: Path, store: str | None, dtype: str | None, accept: Callable[[Path], object]
 ) -> Manifest:
-    from factorize.api.local import choose, in_form, keep
-
     results = open_results(store, create=False)
     if is_name(source):
         digest = full_digest(source, results)
@@ -215,9 +211,6 @@ def plot(
     The overview has C, C^-1 and the error of each query against the bound; `matrices` heatmaps, `coefficients` the
     noise over time and frequency, `memory` the loss against vectors of state.
     """
-    from factorize.api.pictures.views import picture
-    from factorize.client import load
-
     check_picture(to)
     shown = parse_matrices(matrices)
     strangers = [] if service is None else [target for target in targets if not is_digest(target)]
@@ -226,7 +219,7 @@ def plot(
     if service is None:
         factorizations = [open_target(target, store) for target in targets]
     else:
-        factorizations = [load(target, url=service).opened() for target in targets]
+        factorizations = [load_from(target, url=service).opened() for target in targets]
     save_picture(picture(view, factorizations, shown), to)
     digests = [factorization.digest for factorization in factorizations]
     document = {"file": str(to), "digest": digests[0], "digests": digests, "view": view}

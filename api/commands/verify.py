@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,15 +21,16 @@ from factorize.api.terminal.output import (
     option,
 )
 from factorize.api.terminal.sources import file_of, open_target, read_spec_text
+from factorize.checker.check import check_matrix_sensitivity
+from factorize.checker.report import Report
+from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
 from factorize.encoding import read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.format.labels import in_one_line
 from factorize.format.quantities import at_most
+from factorize.format.reading import read_array
 from factorize.signatures import check_signature
-
-if TYPE_CHECKING:
-    from factorize.checker.report import Report
-    from factorize.checker.sampling.calibrations import CalibrationReport
+from factorize.spec import parse_spec
 
 
 def verify(
@@ -106,9 +107,6 @@ def verify_strategy(path: Path, participation: str | None, claim: float) -> Show
         VerificationFailed: it is no strategy matrix, or the file is damaged.
         InvalidParameter: the participation is missing, is none, or does not fit the matrix.
     """
-    from factorize.checker.check import check_matrix_sensitivity
-    from factorize.format.reading import read_array
-
     if participation is None:
         raise InvalidParameter(
             '--strategy needs --participation: JSON such as \'{"kind": "single"}\', or the spec that the matrix is for',
@@ -125,8 +123,6 @@ def verify_strategy(path: Path, participation: str | None, claim: float) -> Show
 
 def _participation(text: str, n: int) -> dict[str, Any]:
     """Return the canonical participation of JSON text, of a file, or of a spec in either."""
-    from factorize.spec import parse_spec
-
     document = {"kind": "single"} if text == "single" else read_json(read_spec_text(text))
     if isinstance(document, dict) and "workload" in document:
         spec = parse_spec(document)
@@ -192,8 +188,6 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
         VerificationFailed: the factor file is damaged.
         InvalidParameter: the claim's file is no JSON object.
     """
-    from factorize.checker.sampling.calibrations import check_calibration
-
     stated = read_json(path.read_bytes()[: MOST_BYTES + 1], limit=MOST_BYTES)
     if not isinstance(stated, dict):
         raise InvalidParameter(f"{path} holds no JSON object; give the claim that calibrate wrote", field="calibration")

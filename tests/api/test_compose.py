@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from factorize.api.commands.application import app
+from factorize.api.commands.application import command_of
 from factorize.api.http.access import trusts
 from factorize.api.settings import Settings, load_settings
 
@@ -85,7 +84,7 @@ def test_commands_and_settings_of_the_profile_are_this_releases(
 ) -> None:
     service = compose["services"][name]
     command, *options = service["command"]
-    known = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]  # it is a group
+    known = command_of(command)
     assert {option for option in options if option.startswith("--")} <= {
         text for parameter in known.params for text in parameter.opts
     }

@@ -48,7 +48,6 @@ GROUPS = {
 }
 COMMANDS = sorted(set(re.findall(r"^## ([a-z]+)$", PAGE, re.MULTILINE)) - GROUPS.keys())
 HEAVY = {"cvxpy", "scs", "fastapi", "uvicorn", "distributed", "dask", "scipy", "numba", "matplotlib", "sqlalchemy"}
-HEAVY |= {"numpy"}
 
 
 SQUARE_ROOT = {"mechanism": {"kind": "square_root"}}
@@ -82,21 +81,20 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(done.stdout.rsplit("LOADED", 1)[1].split())
-    absent = HEAVY if len(arguments) == 2 else HEAVY | {"pydantic"}  # that of a command draws its types
+    absent = HEAVY if len(arguments) == 2 else HEAVY | {"numpy", "pydantic"}  # those of a command and of its options
     assert "typer" in loaded and not loaded & absent, loaded & absent
 
 
 def test_help_lists_every_command_that_there_is_and_no_other(factorize: CommandLine) -> None:
-    import typer
-
-    from factorize.api.commands.application import app
+    from factorize.api.commands import application
 
     assert factorize("--version") == Run(0, f"factorize {__version__}\n", "")
     listed = factorize("--help").out
     assert all(f" {name} " in listed for name in (*COMMANDS, *GROUPS))
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group's own
-    assert set(commands) == {*COMMANDS, *GROUPS}
-    assert {name: tuple(commands[name].commands) for name in GROUPS} == GROUPS
+    assert set(application.COMMANDS) == {*COMMANDS, *GROUPS}
+    assert {name: tuple(application.command_of(name).commands) for name in GROUPS} == GROUPS
+    for name, (_, line) in application.COMMANDS.items():
+        assert line == " ".join(application.command_of(name).help.split("\n\n")[0].split())
 
 
 @pytest.mark.parametrize("arguments", [["solve"], ["solve", "{}", "--nonsense"], ["nonsense"], ["plot", "x"]])
@@ -713,14 +711,11 @@ def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    import typer
+    from factorize.api.commands.application import command_of
 
-    from factorize.api.commands.application import app
-
-    root = typer.main.get_command(app)
     for name in (*COMMANDS, *GROUPS):
         section = PAGE.split(f"\n## {name}\n")[1].split("\n## ")[0] + PAGE.split("\n## ")[0]
-        command = root.commands[name]  # type: ignore[attr-defined]  # a group's own
+        command = command_of(name)
         for each in getattr(command, "commands", {"": command}).values():
             flags = {flag for parameter in each.params for flag in parameter.opts if flag.startswith("--")} - {"--help"}
             assert all(flag in section for flag in flags), f"{name} {flags}"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from factorize.accounting.calibration_request import CalibrationRequest
-from factorize.api.commands.application import app
+from factorize.api.commands.application import command_of
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest
 
 
 def options(command: str) -> dict[str, Any]:
-    root: Any = typer.main.get_command(app)
-    return {parameter.name: parameter for parameter in root.commands[command].params}
+    return {parameter.name: parameter for parameter in command_of(command).params}
 
 
 def test_every_field_is_an_option_with_its_meaning() -> None:

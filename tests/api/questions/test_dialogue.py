@@ -29,8 +29,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         kept.append(question)
         return {"spec": {"workload": {"kind": "prefix", "n": question.run.steps}}}
 
-    monkeypatch.setattr("factorize.api.questions.advice.advise", advise)
-    monkeypatch.setattr("factorize.api.questions.advice.advice_text", lambda *_: "take it")
+    monkeypatch.setattr("factorize.api.commands.recommend.advise", advise)
+    monkeypatch.setattr("factorize.api.commands.recommend.advice_text", lambda *_: "take it")
     return kept
 
 
