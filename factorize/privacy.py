@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import Sensitivity, certified_value, differing
+from factorize.numbers import selection as selection
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, whole_number, within_scale
 from factorize.numbers.selection import BestOf as BestOf

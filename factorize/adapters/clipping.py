@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from factorize.adapters.roundings import MAX_ADDED_EXAMPLES, SHRUNK
+from factorize.adapters.clipped_sums import MAX_ADDED_EXAMPLES, SHRUNK
 from factorize.errors import InvalidParameter
 
 _DIGITS = 24  # of float32

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from factorize.adapters.roundings import SHRUNK, GroupedSum, check_roundings
+from factorize.adapters.clipped_sums import SHRUNK, GroupedSum, check_roundings
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.client.cache import replace_file

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from factorize.adapters.clipped_sums import check_roundings, shrink_for_float32
 from factorize.adapters.jax import refuse_unfit
-from factorize.adapters.roundings import check_roundings, shrink_for_float32
 from factorize.errors import InvalidParameter
 
 MAX_LOOKED_AT = 4

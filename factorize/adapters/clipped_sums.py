@@ -1,4 +1,4 @@
-"""What roundings of a clipped sum cost: the clip norm is smaller by as much (docs/notes/clipping.md)."""
+"""Sums of clipped vectors: a smaller clip norm pays for what their roundings cost (docs/notes/clipping.md)."""
 
 from __future__ import annotations
 
