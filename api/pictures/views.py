@@ -158,6 +158,7 @@ COLOURS = {
     "poisson": "#6b4c9a",
     "balls_in_bins": "#2a7f4f",
     "random_allocation": "#8c564b",
+    "b_min_sep": "#b5467a",
 }
 """Of the samplings, each its own."""
 _TAKEN = "#c1440e"

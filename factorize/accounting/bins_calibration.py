@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, get_args
 
 from factorize.accounting.bins_law import BinsLaw
@@ -12,12 +12,15 @@ from factorize.accounting.claim import NoiseClaim, prefixed
 from factorize.accounting.claim_search import LEAST_EPSILON, ClaimSearch
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
+from factorize.accounting.min_sep_law import MinSepLaw
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.quantities import at_most
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
+from factorize.participation import MinSep
 from factorize.privacy import Adjacency, Calibration, Presence
 from factorize.privacy_question import WORK, GivenNoise, Method, Question, SamplingOptions
 
@@ -41,7 +44,7 @@ class BinsCalibration(Calibration):
     """
 
     amplified: ClassVar[bool] = True
-    law: BinsLaw | AllocationLaw = field(repr=False, compare=False)
+    law: BinsLaw | AllocationLaw | MinSepLaw = field(repr=False, compare=False)
     bins: int
     epochs: int
     claim: NoiseClaim
@@ -77,6 +80,7 @@ class BinsCalibration(Calibration):
         if dict(mine.participation) == dict(self.sensitivity.participation):
             return mine
         c = strategy()
+        assert not isinstance(self.law, MinSepLaw)  # whose calibration has this method of its own
         return self.law.of(c, self.bins).stated(c)
 
     def document(self) -> dict[str, Any]:
@@ -88,11 +92,11 @@ class BinsCalibration(Calibration):
 
 def calibrate_bins(
     factorization: CertifiedFactors,
-    make_law: Callable[[Any], BinsLaw | AllocationLaw],
+    make_law: Callable[[Any], BinsLaw | AllocationLaw | MinSepLaw],
     question: Question,
     asked: SamplingOptions,
 ) -> BinsCalibration:
-    """Return the noise where each example takes one secret step of every epoch, or what a given noise is worth.
+    """Return the noise where each example's steps are drawn in secret, or what a given noise is worth.
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
@@ -142,4 +146,62 @@ def calibrate_bins(
         epsilon_without_secrecy=claim.unamplified_epsilon,
         signed=law.signed,
         absolute_cost=max(law.sensitivity / sensitivity.value, 1.0) if of_c else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinSepCalibration(BinsCalibration):
+    """A calibration whose epsilon counts on secret steps of each example, `bins` or more apart.
+
+    Attributes:
+        sampling_probability: p, of a step for an example that took part in none of the last `bins` - 1.
+        dataset_size: N, public.
+        batch_size: expected number of examples of a step; it divides nothing.
+    """
+
+    sampling_probability: float
+    dataset_size: int
+    batch_size: int
+
+    @property
+    def groups(self) -> int:
+        """The least distance of two steps of an example."""
+        return self.bins
+
+    @property
+    def presence(self) -> Presence:
+        """Every step, with the chance that it has at any time; two that are near never come together."""
+        return Presence(1, self.batch_size / self.dataset_size, independent=True)
+
+    def _wanted(self, mine: Sensitivity, strategy: Callable[[], Any]) -> Sensitivity:
+        """Return the sensitivity of steps so far apart; InvalidParameter for a C with more bands."""
+        c = strategy().finite()
+        if c.bandwidth() > self.bins:
+            raise InvalidParameter(
+                f"the calibration is for steps {self.bins} apart, this C has {c.bandwidth()} bands; calibrate this one",
+                field="calibration",
+            )
+        return sensitivity_of(c, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        own = ("sampling_probability", "dataset_size", "batch_size")
+        return {**super().document(), **{name: getattr(self, name) for name in own}}
+
+
+def calibrate_min_sep(
+    factorization: CertifiedFactors, make_law: Callable[[Any], MinSepLaw], question: Question, asked: SamplingOptions
+) -> MinSepCalibration:
+    """Return the noise of a banded C under b-min-sep sampling, b the number of its bands; see `calibrate_bins`.
+
+    Reference:
+        Dong and Ganesh 2026 (arXiv 2602.09338); docs/notes/amplification-proofs.md, theorems 11 and 12.
+    """
+    plain = calibrate_bins(factorization, make_law, question, asked)
+    assert isinstance(plain.law, MinSepLaw) and asked.dataset_size is not None and asked.batch_size is not None
+    return MinSepCalibration(
+        **{each.name: getattr(plain, each.name) for each in fields(plain)},
+        dataset_size=asked.dataset_size,
+        batch_size=asked.batch_size,
+        sampling_probability=plain.law.probability,
     )

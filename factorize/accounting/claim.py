@@ -30,14 +30,16 @@ class ClaimEvidence:
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
         samples: of a bet, a multiple of 8192.
-        shared: of a bet, the variance of the part that is integrated in closed form, or 0.
+        shared: of a bet, the variance of the part that is integrated in closed form, or 0; None of b-min-sep.
+        rate: q of b-min-sep's qp.
     """
 
     rule: str
     tilt: float | None = None
     stake: float | None = None
     samples: int | None = None
-    shared: float = 0.0
+    shared: float | None = 0.0
+    rate: float | None = None
 
     def document(self, direction: Direction) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -45,7 +47,9 @@ class ClaimEvidence:
         if self.tilt is not None:
             plain |= {"m": int(self.tilt)} if direction == "pq" else {"eta": self.tilt.hex()}
         if self.stake is not None:
-            plain |= {"lambda": self.stake.hex(), "samples": self.samples, "shared": self.shared.hex()}
+            plain |= {"lambda": self.stake.hex(), "samples": self.samples}
+        plain |= {"shared": self.shared.hex()} if self.stake is not None and self.shared is not None else {}
+        plain |= {"rate": self.rate.hex()} if self.rate is not None else {}
         return plain
 
 
@@ -66,6 +70,7 @@ class NoiseClaim:
         qp: evidence for the other direction.
         attempt: how many claims were tested for this question, this one included.
         unamplified_epsilon: that of the Gaussian mechanism at delta: what holds if the draws are not secret.
+        probability: of a step, under b-min-sep.
     """
 
     sampling: str
@@ -80,6 +85,7 @@ class NoiseClaim:
     qp: ClaimEvidence
     attempt: int
     unamplified_epsilon: float
+    probability: float | None = None
 
     @property
     def sampled(self) -> bool:
@@ -88,7 +94,8 @@ class NoiseClaim:
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form, floats as hexadecimal text."""
-        epochs = -(-self.steps // self.bins)
+        mechanism = {"bins": self.bins, "epochs": -(-self.steps // self.bins), "factors": self.factors, "n": self.steps}
+        chance = {} if self.probability is None else {"sampling_probability": self.probability.hex()}
         return {
             "adjacency": "zero_out",
             "attempt": self.attempt,
@@ -96,7 +103,7 @@ class NoiseClaim:
             "clip_norm": self.clip_norm.hex(),
             "delta": self.delta.hex(),
             "epsilon": self.epsilon.hex(),
-            "mechanism": {"bins": self.bins, "epochs": epochs, "factors": self.factors, "n": self.steps},
+            "mechanism": mechanism | chance,
             "pq": self.pq.document("pq"),
             "protocol": PROTOCOL,
             "qp": self.qp.document("qp"),

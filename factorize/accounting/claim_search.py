@@ -19,6 +19,7 @@ from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import ClaimEvidence, Direction, NoiseClaim, prefixed
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
+from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
@@ -31,9 +32,7 @@ from factorize.privacy_question import WORK, GivenNoise, Question
 
 MOST_ATTEMPTS = 16
 MOST_SAMPLES = 1 << 30
-MARGIN_OF_CLAIMS, _STEP, _GROWTH = 0.005, 0.0025, 1.15
-"""Relative, of sigma: what a claim adds to the estimate, and what each further attempt adds at least. With less the
-estimate's own error decides, and a verifier with a seed of its own may refuse a claim that passed by luck."""
+_STEP, _GROWTH = 0.0025, 1.15  # relative, of sigma: what each further attempt adds at least
 
 _MOST_MARGIN = 0.3
 LEAST_EPSILON = 2.0**-30
@@ -77,7 +76,7 @@ class ClaimSearch:
     """Claims of growing margins, tested until one passes; the first is the smallest margin that the work allows.
 
     Args:
-        law: of participation; bets are for balls in bins.
+        law: of participation; bets are for balls in bins and for b-min-sep.
         asked: two of epsilon, delta and sigma.
         clip_norm: bound on one contribution.
         work: samples times bins of one direction, at most; 0 leaves only bounds without sampling.
@@ -107,7 +106,8 @@ class ClaimSearch:
 
     def _candidates(self) -> Iterator[tuple[int, Level, tuple[ClaimEvidence, ClaimEvidence]]]:
         """Yield attempts with bets, then what bounds say, which no sample tests: their attempt is the first."""
-        if isinstance(self._law, BinsLaw) and self._work > 0 and self._law.bins > 1:
+        some = self._law.bins > 1 if isinstance(self._law, BinsLaw) else isinstance(self._law, MinSepLaw)
+        if some and self._work > 0:
             for attempt, (_, level, evidence) in zip(range(1, MOST_ATTEMPTS + 1), self.affordable_ones(), strict=False):
                 yield attempt, level, evidence
         for more in _RAISES:
@@ -116,17 +116,24 @@ class ClaimSearch:
             yield 1, level, (_bounded_by(pq), _bounded_by(qp))
 
     @cached_property
-    def estimate(self) -> StarEstimate:
+    def estimate(self) -> StarEstimate | MinSepEstimate:
         """Made where something is to be sampled."""
-        samples = max(_FEWEST, self._looked // self._law.bins)
-        return self._estimate(self._seed, min(usual_samples(self._law.bins), samples))
+        samples = max(_FEWEST, self._looked // self._width)
+        return self._estimate(self._seed, min(usual_samples(self._width), samples))
+
+    @property
+    def _width(self) -> int:
+        """Normals of a sample, about."""
+        return max(self._law.steps // 2, 1) if isinstance(self._law, MinSepLaw) else self._law.bins
 
     @property
     def _looked(self) -> int:
         """Normals of an estimate, at most: it costs no more than the claim may."""
         return min(_NUMBERS, self._work // _LOOKS)
 
-    def _estimate(self, seed: int, samples: int | None = None) -> StarEstimate:
+    def _estimate(self, seed: int, samples: int | None = None) -> StarEstimate | MinSepEstimate:
+        if isinstance(self._law, MinSepLaw):
+            return MinSepEstimate(self._law, seed=seed, samples=samples)
         assert isinstance(self._law, BinsLaw)
         return StarEstimate(BinGram(self._law.gram, self._law.steps, self._law.signed), seed=seed, samples=samples)
 
@@ -136,9 +143,9 @@ class ClaimSearch:
         assert self._asked.epsilon is not None and self._asked.delta is not None
         level = {"epsilon": self._asked.epsilon, "delta": self._asked.delta}
         near = self.estimate.sigma(**level, tolerance=_COARSE)
-        if self.estimate.samples < usual_samples(self._law.bins):
+        if self.estimate.samples < usual_samples(self._width):
             return near
-        samples = min(4 * self.estimate.samples, self._looked // self._law.bins)
+        samples = min(4 * self.estimate.samples, self._looked // self._width)
         if self.estimate.forward(near, level["epsilon"]).relative_error > _ROUGH and samples > self.estimate.samples:
             self.estimate = self._estimate(self._seed + 1, samples)
         return self.estimate.sigma(**level, near=near)
@@ -190,7 +197,7 @@ class ClaimSearch:
 
     def affordable_ones(self) -> Iterator[tuple[float, Level, tuple[ClaimEvidence, ClaimEvidence]]]:
         """Yield the margins whose plan the work allows, until bounds say as much, with level and plan."""
-        self._order, margin = 0, MARGIN_OF_CLAIMS
+        self._order, margin = 0, self._law.margin
         while margin <= _MOST_MARGIN:
             level = self._proposed(margin)
             if level is None:
@@ -237,6 +244,7 @@ class ClaimSearch:
             qp=evidence[1],
             attempt=attempt,
             unamplified_epsilon=gaussian_epsilon(level.delta, mu),
+            probability=self._law.probability if isinstance(self._law, MinSepLaw) else None,
         )
 
 
@@ -265,7 +273,9 @@ class PlannedBet(NamedTuple):
     work: float
 
 
-def plan(estimate: StarEstimate, direction: Direction, level: Level, order: int = 0) -> PlannedBet | None:
+def plan(
+    estimate: StarEstimate | MinSepEstimate, direction: Direction, level: Level, order: int = 0
+) -> PlannedBet | None:
     """Return how a direction is to be shown at a level, or None where no bet would grow.
 
     Args:
@@ -278,27 +288,29 @@ def plan(estimate: StarEstimate, direction: Direction, level: Level, order: int 
     if bound is not None:
         return PlannedBet(_bounded_by(bound), 0.0)
     if direction == "qp":
-        return plan_bet(estimate.reverse(level.multiplier, level.epsilon), level.delta, estimate.gram.bins)
+        return plan_bet(estimate.reverse(level.multiplier, level.epsilon), level.delta, estimate.width)
     m = order or estimate.cheapest_order(*level)
-    return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.gram.bins)
+    return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.width)
 
 
-def least_reverse_work(estimate: StarEstimate, level: Level) -> float:
+def least_reverse_work(estimate: StarEstimate | MinSepEstimate, level: Level) -> float:
     """Return what a bet on (Q, P) costs at least: what the ceiling of its weights says without a sample of them."""
     ceiling = estimate.reverse_ceiling(level.multiplier, level.epsilon)
     most = math.log1p(_CAP * level.delta / max(ceiling - level.delta, level.delta * (_LEAST_CEILING - 1)))
-    return NEEDED / most * estimate.gram.bins
+    return NEEDED / most * estimate.width
 
 
-def _bound(estimate: StarEstimate, direction: Direction, level: Level) -> Bound | None:
+def _bound(estimate: StarEstimate | MinSepEstimate, direction: Direction, level: Level) -> Bound | None:
     """Return the bound that shows a direction without samples, where there is one."""
-    law = estimate.law if direction == "qp" else BinsLaw(estimate.gram)  # whose estimate is of (P, Q) alone
+    law: Law = estimate.law
+    if direction == "pq" and isinstance(estimate, StarEstimate):  # whose law is that of what is drawn of (P, Q)
+        law = BinsLaw(estimate.gram)
     bound = law.bounds(level.multiplier, level.epsilon)[direction == "qp"]
     return bound if bound.log_delta <= math.log(level.delta) - _RAISES[-1] else None
 
 
 def _bounded_by(bound: Bound) -> ClaimEvidence:
-    return ClaimEvidence(rule=bound.rule, tilt=bound.tilt)
+    return ClaimEvidence(rule=bound.rule, tilt=bound.tilt, rate=bound.rate)
 
 
 def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
@@ -330,7 +342,12 @@ def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
     if samples > MOST_SAMPLES:
         return None
     evidence = ClaimEvidence(
-        rule="bet", tilt=float(sampled.tilt), stake=high, samples=int(samples), shared=float(sampled.shared)
+        rule="bet",
+        tilt=float(sampled.tilt),
+        stake=high,
+        samples=int(samples),
+        shared=None if sampled.shared is None else float(sampled.shared),
+        rate=sampled.rate,
     )
     order = 0 if sampled.chances is None else int(sampled.tilt)
     return PlannedBet(evidence, samples / _MORE * candidate_work(order, bins, float(chances.mean())))

@@ -28,11 +28,13 @@ class Bound(NamedTuple):
         rule: of the claim that says it: `star_bound`, `closed_form`, `loss_distribution` or `gaussian`.
         log_delta: its logarithm.
         tilt: m, where the rule has one.
+        rate: q, where the rule has one.
     """
 
     rule: str
     log_delta: float
     tilt: float | None = None
+    rate: float | None = None
 
 
 class Curve(ABC):
@@ -44,6 +46,8 @@ class Curve(ABC):
 
     tolerance: ClassVar[float] = 1e-7
     """Of the logarithm of a multiplier that is searched for."""
+    epsilon_tolerance: ClassVar[float] = 1e-7
+    """Of an epsilon that is searched for."""
 
     def __init__(self, sensitivity: float) -> None:
         self.sensitivity = sensitivity
@@ -86,7 +90,7 @@ class Curve(ABC):
                     "more noise",
                     field="sigma",
                 )
-        return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=min(self.tolerance, 1e-7))
+        return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=self.epsilon_tolerance)
 
     def sigma(
         self, epsilon: float, delta: float, *, near: float | None = None, tolerance: float | None = None
@@ -129,6 +133,9 @@ class Law(Curve):
     """
 
     name: ClassVar[str]
+    margin: ClassVar[float] = 0.005
+    """Relative, of sigma: what a claim adds to the estimate. With less the estimate's own error decides, and a verifier
+    with a seed of its own may refuse a claim that passed by luck."""
 
     def __init__(self, steps: int, bins: int, sensitivity: float, *, signed: bool) -> None:
         super().__init__(sensitivity)

@@ -40,15 +40,17 @@ class Sampled(NamedTuple):
         weights: shape (samples,), with mean delta.
         ceiling: W, that none exceeds.
         tilt: m of the forward direction, eta of the reverse one.
-        shared: variance of the part that is integrated in closed form; 0 where all is drawn.
-        chances: of each weight's tuple to be kept by a bet, shape (samples,); None where all are.
+        shared: variance of the part that is integrated in closed form; 0 where all is drawn, None of b-min-sep.
+        chances: of each weight's tuple to be kept by a bet, shape (samples,); None where that is drawn too.
+        rate: q of b-min-sep's reverse direction.
     """
 
     weights: np.ndarray
     ceiling: float
     tilt: float
-    shared: float = 0.0
+    shared: float | None = 0.0
     chances: np.ndarray | None = None
+    rate: float | None = None
 
     @property
     def delta(self) -> float:
@@ -99,7 +101,7 @@ class StarEstimate(Curve):
 
     def __init__(self, gram: BinGram, *, seed: int = 0, samples: int | None = None) -> None:
         super().__init__(gram.sensitivity)
-        self.gram = gram
+        self.gram, self.width = gram, gram.bins
         self.samples = samples or usual_samples(gram.bins)
         self.law = BinsLaw(gram, estimated=True)
         self._shared_variance = shared_part(gram.gram)

@@ -53,7 +53,7 @@ def make_private(
     clip_norm: float = 1.0,
     batch_size: int | None = None,
     physical_batch_size: int | None = None,
-    sampling: Literal["fixed", "cyclic_poisson", "balls_in_bins", "random_allocation"] = "fixed",
+    sampling: Literal["fixed", "cyclic_poisson", "b_min_sep", "balls_in_bins", "random_allocation"] = "fixed",
     bands: int | None = None,
     memory: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
@@ -98,10 +98,10 @@ def make_private(
         batch_size: examples per step and divisor of the means; the loader's by default.
         physical_batch_size: examples per forward pass, where a batch is too large for the memory; the loader then
             yields the batch in parts, and `step()` acts after the last.
-        sampling: `fixed`: the same batches in every epoch; `cyclic_poisson`, which amplifies a banded C;
+        sampling: `fixed`: the same batches in every epoch; `cyclic_poisson` or `b_min_sep`, which amplify a banded C;
             `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret;
             or `random_allocation`, for C = I: it draws in every epoch anew.
-        bands: of the C that `auto` asks for with `cyclic_poisson`; 1 is DP-SGD.
+        bands: of the C that `auto` asks for with `cyclic_poisson` or `b_min_sep`; 1 is DP-SGD.
         memory: vectors of noise state, each as large as the model, that `auto` may ask for; None for any number, which
             warns where the noise takes all earlier rows (`DenseNoise`).
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.

@@ -42,7 +42,7 @@ class PrivacyStatement:
         steps: n; stopping earlier keeps the guarantee.
         examples: in the data.
         used: examples that the order uses.
-        sampling: `fixed`, `cyclic_poisson`, `balls_in_bins`, or `random_allocation`.
+        sampling: `fixed`, `cyclic_poisson`, `b_min_sep`, `balls_in_bins`, or `random_allocation`.
         unit: whose data are protected: `example`, or `user`.
         overflow_delta: what a limited capacity adds to the calibration's delta, (1 + e^epsilon) tau.
         ranks: processes that train together, each with its share of every batch and of the noise.

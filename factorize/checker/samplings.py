@@ -76,6 +76,7 @@ def _prove_claim(report: Report, receipt: _Document, file: FactorFile, without: 
 SECRET_ORDERS = {
     "cyclic_poisson": SecretOrder("groups", "compositions", lambda b, turns: Allowed(b, turns, False), _prove_losses),
     "balls_in_bins": SecretOrder("bins", "epochs", lambda b, turns: Allowed(b, turns, True), _prove_claim),
+    "b_min_sep": SecretOrder("bins", "epochs", lambda b, turns: Allowed(b, turns, False), _prove_claim),
     "random_allocation": SecretOrder("bins", "epochs", lambda _, turns: Allowed(1, turns, False), _prove_claim),
 }
 """The register, by name; any other sampling is a fixed order."""

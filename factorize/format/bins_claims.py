@@ -11,6 +11,8 @@ from factorize.encoding import canonical_json, json_digest
 from factorize.format.quantities import ClaimRefused, check_keys, integer, number, real, require
 
 PROTOCOL = "bins-1"
+MAX_MIN_SEP_STEPS = 2048
+"""Of a claim about b-min-sep sampling: tables of n^2 numbers are held, 100 MiB in all."""
 _BET = {"rule", "lambda", "samples", "shared"}
 _PLAIN = {"loss_distribution": {"rule"}, "gaussian": {"rule"}}
 SAMPLINGS = {
@@ -19,6 +21,14 @@ SAMPLINGS = {
         "qp": {"bet": {*_BET, "eta"}, "closed_form": {"rule"}, "gaussian": {"rule"}},
     },
     "random_allocation": {"pq": _PLAIN, "qp": _PLAIN},
+    "b_min_sep": {
+        "pq": {"bet": {"rule", "lambda", "samples", "m"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
+        "qp": {
+            "bet": {"rule", "lambda", "samples", "eta", "rate"},
+            "closed_form": {"rule", "rate"},
+            "gaussian": {"rule"},
+        },
+    },
 }
 """Laws of sampling: by direction the rules of evidence that each has, and their keys."""
 _KEYS = {
@@ -60,7 +70,8 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     protocol = fields.get("protocol")
     require(protocol == PROTOCOL, f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the one that is known here")
     check_keys("the claim", fields, _KEYS)
-    mechanism = check_keys("mechanism", fields["mechanism"], _MECHANISM)
+    drawn = {"sampling_probability"} if fields["sampling"] == "b_min_sep" else set()
+    mechanism = check_keys("mechanism", fields["mechanism"], _MECHANISM | drawn)
     check_keys("unamplified", fields["unamplified"], {"epsilon_at_delta"})
     sampling = fields["sampling"]
     known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
@@ -108,6 +119,8 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
         "adjacency": claim.document["adjacency"],
         "epsilon_without_secrecy": claim.unamplified,
     }
+    probability = claim.document["mechanism"].get("sampling_probability")
+    own |= {} if probability is None else {"sampling_probability": float.fromhex(probability)}
     for name, value in own.items():
         if name in calibration and not _same(calibration[name], value):
             raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")

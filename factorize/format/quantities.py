@@ -32,7 +32,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("epsilon", "epsilon_without_secrecy", "epsilon_at_delta"), _EPSILONS),
     "delta": _DELTAS,
     "overflow_delta": (0.0, 1.0),
-    "sampling_probability": (1 / MAX_COUNT, 1.0),
+    **dict.fromkeys(("sampling_probability", "rate"), (1 / MAX_COUNT, 1.0)),
     "weight": (1e-12, 1e12),
     "lambda": (1e-300, 1e300),
     "eta": (1e-300, 4096.0),

@@ -139,6 +139,7 @@ SAMPLED: dict[str, Shape] = {
     "cyclic_poisson": _GROUPS,
     "balls_in_bins": _BINS,
     "random_allocation": _BINS,
+    "b_min_sep": {**_BINS, "sampling_probability": number, "dataset_size": integer, "batch_size": integer},
 }
 """What is stated beside it, by sampling."""
 MOMENTS: Shape = {
@@ -273,9 +274,10 @@ def _check_secret(receipt: Mapping[str, Any]) -> None:
     require(receipt["noise"]["ranks"] == 1, "several ranks tell each other their batches, which have to be secret")
     require(stated["adjacency"] == "zero_out", "an order that is secret is for zero_out alone")
     if "batch_size" in stated:
-        batch, group = stated["batch_size"], stated["dataset_size"] // stated["groups"]
-        known = f"{stated['dataset_size']} examples in {stated['groups']} groups and batches of {batch}"
-        require(stated["dataset_size"] <= examples, f"{known} are not of {examples} examples")
+        batch, size, parts = stated["batch_size"], stated["dataset_size"], stated.get("groups", stated.get("bins"))
+        known = f"{size} examples in {parts} groups and batches of {batch}"
+        require(size <= examples, f"{known} are not of {examples} examples")
+        group = size // parts if "groups" in stated else size - (parts - 1) * batch  # those who may be drawn
         same = batch <= group and stated["sampling_probability"] == batch / group
         require(same, f"{known} do not make the sampling probability {stated['sampling_probability']!r}")
 

@@ -6,6 +6,7 @@ What a law is, does and says is asked of its class. A sampling is one class and 
 from __future__ import annotations
 
 from factorize.errors import InvalidParameter
+from factorize.samplings.b_min_sep import BMinSepSampling
 from factorize.samplings.balls_in_bins import BallsInBinsSampling
 from factorize.samplings.base import Sampling
 from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
@@ -21,6 +22,7 @@ SAMPLINGS: dict[str, Sampling] = {
         BallsInBinsSampling(),
         PoissonSampling(),
         RandomAllocationSampling(),
+        BMinSepSampling(),
     )
 }
 """The register, by name."""
@@ -28,7 +30,6 @@ _UNCOVERED = {
     "shuffle": "equal-size shuffling gives away the last bin, and is not amplified here; use balls_in_bins, or fixed",
     "poisson_per_epoch": "examples that may take part twice in an epoch, or not at all, have no accountant for a C "
     "that is not I; use balls_in_bins, or cyclic_poisson for a banded C",
-    "b_min_sep": "its pair is known and its evaluator is not here; use balls_in_bins, or cyclic_poisson for a banded C",
 }
 
 

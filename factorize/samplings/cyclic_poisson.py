@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from factorize.accounting.amplification import AmplifiedCalibration, calibrate_amplified
 from factorize.accounting.law import Law
@@ -29,9 +30,10 @@ class CyclicPoissonSampling(Sampling):
         "independently, with probability batch_size / (size of the smallest group)."
     )
     secret = "which examples are in a batch, and the sizes of batches"
-    takes = ("dataset_size", "batch_size")
+    takes: ClassVar[tuple[str, ...]] = ("dataset_size", "batch_size")
     padded = False
     imports = "from factorize.training.sampling import CyclicPoisson"
+    order: ClassVar[type[CyclicPoisson]] = CyclicPoisson
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: sizes are missing, or C has one band or all."""
@@ -75,7 +77,7 @@ class CyclicPoissonSampling(Sampling):
         factors = source.find(steps, participation)
         asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
         calibration = self.calibrate(factors, job.target, asked)
-        order = CyclicPoisson(examples, calibration, steps=steps, seed=job.noise.secret ^ _SECOND_SEED)
+        order = self.order(examples, calibration, steps=steps, seed=job.noise.secret ^ _SECOND_SEED)
         order.check(calibration.sensitivity.participation, factors.steps)
         return Drawn(factors=factors, calibration=calibration, order=order)
 
@@ -84,7 +86,7 @@ class CyclicPoissonSampling(Sampling):
         return [
             f'scale = factors.calibrate(epsilon={numbers.epsilon!r}, delta={numbers.delta!r}, sampling="{self.name}", '
             f"dataset_size={count}, batch_size={numbers.batch_size}{divisor})",
-            f"order = CyclicPoisson({count}, scale, steps={numbers.steps}, seed=secrets.randbits(128))",
+            f"order = {self.order.__name__}({count}, scale, steps={numbers.steps}, seed=secrets.randbits(128))",
         ]
 
     def options(self, asked: SamplingOptions) -> str:

@@ -1,4 +1,4 @@
-"""Cyclic Poisson sampling: the order whose randomness `factorize.accounting.amplification` counts on."""
+"""Cyclic Poisson and b-min-sep sampling: the orders whose randomness their calibrations count on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CyclicPoisson(Batches, Secret):
 
     Args:
         examples: N, at least the `dataset_size` that the calibration was made for.
-        calibration: from `factorize.accounting.amplification.calibrate_amplified`.
+        calibration: for this sampling.
         steps: n of the factorization.
         seed: a secret integer, `secrets.randbits(128)`, drawn for this run alone and apart from the noise's.
 
@@ -39,10 +39,11 @@ class CyclicPoisson(Batches, Secret):
 
     sampling: ClassVar[str] = "cyclic_poisson"
 
-    def __init__(self, examples: int, calibration: AmplifiedCalibration, *, steps: int, seed: int) -> None:
-        if not isinstance(calibration, AmplifiedCalibration):
+    def __init__(self, examples: int, calibration: Any, *, steps: int, seed: int) -> None:
+        if not self._fits(calibration):
             raise InvalidParameter(
-                f"a {type(calibration).__name__} does not count on sampling; use calibrate_amplified, or a fixed order",
+                f"a {type(calibration).__name__} does not count on sampling by {self.sampling}; calibrate for it, or "
+                "use a fixed order",
                 field="calibration",
             )
         if examples < calibration.groups or steps < 1:
@@ -51,6 +52,10 @@ class CyclicPoisson(Batches, Secret):
         self.groups, self.probability = calibration.groups, calibration.sampling_probability
         self._participation = dict(calibration.sensitivity.participation)
         self._examples, self._steps, self._seed = examples, steps, secret_seed(seed)
+
+    def _fits(self, calibration: Any) -> bool:
+        """Whether a calibration counts on these draws."""
+        return isinstance(calibration, AmplifiedCalibration)
 
     def __len__(self) -> int:
         """Return the number of steps, n."""
@@ -74,3 +79,49 @@ class CyclicPoisson(Batches, Secret):
         if apart is None or apart > self.groups or (most is not None and most < -(-self._steps // self.groups)):
             return f"sampling is cyclic, from {self.groups} groups; use the calibration of calibrate_amplified"
         return None
+
+
+class BMinSep(CyclicPoisson):
+    """Batches of examples that rest b - 1 steps after each of theirs, and else come with one probability.
+
+    The run begins as if it had gone on before: an example is free at first with probability 1 / (1 + (b - 1) p), so
+    that all batches have one expected size. A step follows from those before it; steps in order take N numbers each.
+
+    Attributes:
+        groups: b, the bands of C.
+        probability: p, of a step for an example that does not rest.
+
+    Reference:
+        Dong and Ganesh 2026 (arXiv 2602.09338), with a warm start.
+    """
+
+    sampling: ClassVar[str] = "b_min_sep"
+
+    def __init__(self, examples: int, calibration: Any, *, steps: int, seed: int) -> None:
+        super().__init__(examples, calibration, steps=steps, seed=seed)
+        self._begin()
+
+    def _fits(self, calibration: Any) -> bool:
+        """Whether a calibration counts on these draws."""
+        return bool(calibration.sampling == self.sampling)
+
+    def _begin(self) -> None:
+        """Draw how long each example rests at first, from what no step draws from."""
+        u = self._uniform(self._steps) * (1 + (self.groups - 1) * self.probability)
+        resting = 1 + ((u - 1) / self.probability).astype(np.int64)
+        self._rest = np.where(u < 1, 0, np.minimum(resting, self.groups - 1))
+        self._next, self._drawn = 0, np.empty(0, dtype=np.intp)
+
+    def _uniform(self, step: int) -> np.ndarray:
+        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(step,)))
+        return rng.random(self._examples)
+
+    def batch(self, step: int) -> np.ndarray:
+        """Return the indices of the examples sampled in one step, a function of seed and step."""
+        if step < self._next - 1:
+            self._begin()
+        while self._next <= step:
+            taken = (self._rest == 0) & (self._uniform(self._next) < self.probability)
+            self._rest = np.where(taken, self.groups - 1, np.maximum(self._rest - 1, 0))
+            self._next, self._drawn = self._next + 1, np.flatnonzero(taken)
+        return self._drawn

@@ -247,7 +247,7 @@ class _Run:
         """Yield what is optimised for no sampling."""
         for budget in self.budgets:
             yield from map(Attempt, mechanisms(self.spec, budget))
-        if "cyclic_poisson" in self.rows.samplings:
+        if {"cyclic_poisson", "b_min_sep"} & set(self.rows.samplings):
             yield from map(Attempt, fewer_bands(self.spec, self.budgets[-1]))
 
     def _optimised(self) -> Iterator[Attempt]:

@@ -22,6 +22,7 @@ from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
+from factorize.checker.receipt import check_receipt
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
@@ -29,6 +30,7 @@ from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins import RandomAllocation
 from factorize.training.bins_audit import BinsAuditor
+from factorize.training.receipt import Receipt
 
 PASSES = {"kind": "fixed_epochs", "epochs": EPOCHS}
 IDENTITY = {"kind": "identity"}
@@ -310,9 +312,23 @@ class TestCyclicPoisson:
             for p, q in zip(made.model.parameters(), before, strict=True)
         )
 
-    def test_refuses_what_is_not_banded(self):
+    def test_b_min_sep_trains_and_its_receipt_is_proved(self, tmp_path):
+        n, receipt = EPOCHS * (EXAMPLES // 3), Receipt(tmp_path / "receipt.json")
+        spec = {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "banded", "bands": 2}}
+        source = solve(parse_spec(spec | {"participation": {"kind": "min_sep", "min_sep": 2}}))
+        made = private(source, sampling="b_min_sep", batch_size=3, receipt=receipt)
+        assert len(train(made)) == n
+        receipt.close()
+        noise = made.statement.calibration
+        assert (noise.bins, noise.sampling_probability) == (2, 3 / (EXAMPLES - 3))
+        source.save(tmp_path / "c.safetensors")
+        report = check_receipt((tmp_path / "receipt.json").read_bytes(), [(tmp_path / "c.safetensors").read_bytes()])
+        assert report.supported, report.failed
+
+    @pytest.mark.parametrize("sampling", ["cyclic_poisson", "b_min_sep"])
+    def test_refuses_what_is_not_banded(self, sampling):
         with pytest.raises(ConditionNotMet, match="banded"):
-            private(sampling="cyclic_poisson")
+            private(sampling=sampling)
 
 
 class TestAuto:

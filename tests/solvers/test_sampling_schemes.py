@@ -69,7 +69,7 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
         ({"sampling": "random_allocation"}, ConditionNotMet, "for C = I.*use balls_in_bins"),
         ({"sampling": "shuffle"}, InvalidParameter, "gives away the last bin"),
         ({"sampling": "poisson_per_epoch"}, InvalidParameter, "no accountant.*use balls_in_bins"),
-        ({"sampling": "b_min_sep"}, InvalidParameter, "its evaluator is not here; use"),
+        ({"sampling": "b_min_sep"}, InvalidParameter, "b_min_sep needs dataset_size and batch_size"),
         ({"sampling": "guess"}, InvalidParameter, "known are fixed"),
         ({"sampling": "fixed", "bins": 4}, InvalidParameter, "for balls_in_bins"),
         ({"sampling": "fixed", "batch_size": 10}, InvalidParameter, "batch_size=10.*divides nothing.*divisor"),

@@ -47,10 +47,6 @@ class Stream(NamedTuple):
     key: tuple[int, int]
     chunk: int
 
-    def words(self, count: int) -> np.ndarray:
-        """Return the first words of the first lane, shape (count,)."""
-        return self.lane(0).random_raw(count)
-
     def lane(self, number: int) -> np.random.Philox:
         """Return what gives the words of a lane one after the other."""
         counter = np.array([0, 0, self.chunk, number], dtype=np.uint64)
@@ -97,10 +93,14 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
 
 
 def slack(covariance: Covariance, order: float) -> float:
-    """Return S, which covers what doubles lose of a weight; InvalidParameter above 2^-10."""
+    """Return S, which covers what doubles lose of a weight; see `slack_of`."""
     bins, most = len(covariance.kernel), covariance.largest
     drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
-    lost = 16 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most)
+    return slack_of(16 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most))
+
+
+def slack_of(lost: float) -> float:
+    """Return the power of two by which what is lost of a logarithm is covered; InvalidParameter above 2^-10."""
     if not lost <= _LARGEST_SLACK:
         raise InvalidParameter(f"doubles lose {lost:.3g} of a weight's logarithm, more than {_LARGEST_SLACK:.3g}")
     return max(2.0 ** math.ceil(math.log2(lost)), _LEAST_SLACK)
@@ -140,7 +140,7 @@ def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: 
     tables, constant, added = tables_of(rest.kernel, order), float(moment) + 2 * lost, float(extra)
 
     def draw(stream: Stream) -> np.ndarray:
-        uniforms = (stream.words(CHUNK * (order + 1)) >> np.uint64(11)) * 2.0**-53
+        uniforms = uniform(stream.lane(0).random_raw(CHUNK * (order + 1)))
         picks = picked(uniforms[: CHUNK * order].reshape(CHUNK, order), *tables)
         kept = np.flatnonzero(uniforms[CHUNK * order :] < np.exp(log_chances(rest.kernel, picks)))
         weights = np.full(CHUNK, added)
@@ -195,6 +195,11 @@ def _normals(words: np.random.Philox, places: np.ndarray, bins: int) -> Iterator
     for start in range(0, len(places), rows):
         some = places[start : start + rows]
         yield some, normals(words.random_raw(len(some) * bins)).reshape(len(some), bins)
+
+
+def uniform(words: np.ndarray) -> np.ndarray:
+    """Return a multiple of 2^-53 in [0, 1) for each word."""
+    return np.asarray((words >> np.uint64(11)) * 2.0**-53)
 
 
 def normals(words: np.ndarray) -> np.ndarray:

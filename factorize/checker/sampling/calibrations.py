@@ -21,8 +21,9 @@ from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed, double_below
 from factorize.checker.file import read_factor_file
 from factorize.checker.report import Report
-from factorize.checker.sampling import bets, losses, star
+from factorize.checker.sampling import bets, losses, min_sep, star
 from factorize.checker.sampling.bins import gram
+from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import Claim, read_claim
@@ -144,7 +145,7 @@ def _gaussian(claim: Claim, bounds: Bounds, epsilon: arb) -> arb:
 def _check_direction(report: CalibrationReport, claim: Claim, bounds: Bounds, direction: str, fresh: bool) -> bool:
     """Check one direction; whether it was sampled."""
     part = claim.document[direction]
-    if isinstance(bounds, BinBounds) and "samples" in part:  # the other law has no bets
+    if not isinstance(bounds, AllocationBounds) and "samples" in part:  # that law has no bets
         return _check_bet(report, claim, bounds, direction, fresh)
     if part["rule"] == "gaussian":
         above, rule = _gaussian(claim, bounds, arb(claim.epsilon)), "the Gaussian mechanism without amplification"
@@ -164,7 +165,9 @@ def _shown(value: arb) -> str:
     return at_most(double_above(value)) if value < 1e300 else f"10^{math.ceil(float(value.log() / arb(10).log()))}"
 
 
-def _check_bet(report: CalibrationReport, claim: Claim, bounds: BinBounds, direction: str, fresh: bool) -> bool:
+def _check_bet(
+    report: CalibrationReport, claim: Claim, bounds: BinBounds | MinSepBounds, direction: str, fresh: bool
+) -> bool:
     part = claim.document[direction]
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
     require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
@@ -178,10 +181,10 @@ def _check_bet(report: CalibrationReport, claim: Claim, bounds: BinBounds, direc
         rate < least,
         f"{direction}.lambda {rate!r} is not below {float(least):.6g}, so the bet could lose more than there is",
     )
-    if samples * max(claim.bins, _pairs(part)) > MOST_NORMALS:
+    if samples * max(bounds.normals, _pairs(part)) > MOST_NORMALS:
         raise TooLarge(
-            f"{samples} samples over {claim.bins} bins, of order {part.get('m')}, are above {MOST_NORMALS} normals or "
-            "pairs of picks, the limit here"
+            f"{samples} samples over {bounds.normals} bins or steps, of order {part.get('m')}, are above "
+            f"{MOST_NORMALS} normals or pairs of picks, the limit here"
         )
     key = (secrets.randbits(64), secrets.randbits(64)) if fresh else claim.key(direction)
     chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
@@ -235,7 +238,7 @@ class BinBounds:
     drawn = "draws one of {bins} bins and keeps it"
 
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
-        self.claim = claim
+        self.claim, self.normals = claim, claim.bins
         self._gram = gram(strategy, claim.bins)
         self.proved = f"column sums of |C| over {claim.bins} bins, their Gram matrix, rounded up from the bytes of C"
 
@@ -286,6 +289,42 @@ class AllocationBounds:
         return bound(self.claim.epsilon), "the loss distribution on a grid"
 
 
-Bounds = BinBounds | AllocationBounds
-BOUNDS: dict[str, type[Bounds]] = {"balls_in_bins": BinBounds, "random_allocation": AllocationBounds}
+class MinSepBounds:
+    """Steps with a probability, `bins` or more apart, on a C of at most as many bands; see `BinBounds`."""
+
+    drawn = "takes part in a step with the claim's probability where it did in none of the {bins} - 1 steps before"
+
+    def __init__(self, claim: Claim, strategy: Strategy) -> None:
+        self.claim, self.normals = claim, claim.n
+        probability = real(claim.document["mechanism"], "sampling_probability")
+        columns = min_sep.columns_of(strategy, claim.bins)
+        self._law = min_sep.MinSepSteps(columns, scale_of(claim), probability)
+        self._norm = squared_sensitivity(strategy, {"kind": "min_sep", "min_sep": claim.bins}).upper
+        self.proved = f"C has {strategy.bandwidth} bands, at most {claim.bins}; its columns, rounded up from its bytes"
+
+    def norm(self) -> Fraction:
+        """Return at least the largest squared norm of columns that are so far apart."""
+        return self._norm
+
+    def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
+        """Return at least delta in a direction by theorem 11 or 12, without samples, and by what."""
+        if part["rule"] == "closed_form":
+            field = min_sep.Field(self._law, real(part, "rate"))
+            return star.lognormal_put(field.less, field.square, self.claim.epsilon), "the closed form of theorem 12"
+        order = integer(part, "m", 2, star.MOST_ORDER)
+        return min_sep.log_ceiling(self._law, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
+
+    def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
+        """Return what a bet of a direction draws (theorem 11 or 12)."""
+        if direction == "pq":
+            return min_sep.removal(self._law, self.claim.epsilon, integer(part, "m", 2, star.MOST_ORDER))
+        return min_sep.addition(self._law, self.claim.epsilon, real(part, "eta"), real(part, "rate"))
+
+
+Bounds = BinBounds | AllocationBounds | MinSepBounds
+BOUNDS: dict[str, type[Bounds]] = {
+    "balls_in_bins": BinBounds,
+    "random_allocation": AllocationBounds,
+    "b_min_sep": MinSepBounds,
+}
 """By the law of sampling."""

@@ -69,10 +69,15 @@ def addition(gram: Gram, sigma: float, epsilon: float) -> arb:
     """Return the closed form of theorem 7 for M^T M / sigma^2, M the sums rounded up; 1 where too little is known."""
     ends = zip(*map(_means, (gram.near, gram.high)), strict=True)
     diagonal, whole = ((low.union(high) * arb(1, _SUMS)) / arb(sigma) ** 2 for low, high in ends)
-    if not whole > 0:
+    return lognormal_put(diagonal / 2, whole, epsilon)
+
+
+def lognormal_put(less: arb, variance: arb, epsilon: float) -> arb:
+    """Return E (1 - e^(epsilon + N))_+ for a normal N of mean -less; 1 where its variance may be 0."""
+    if not variance > 0:
         return arb(1)
-    d = (diagonal / 2 - epsilon) / whole.sqrt()
-    return normal(d) - (epsilon - diagonal / 2 + whole / 2).exp() * normal(d - whole.sqrt())
+    d = (less - epsilon) / variance.sqrt()
+    return normal(d) - (epsilon - less + variance / 2).exp() * normal(d - variance.sqrt())
 
 
 def _means(matrix: np.ndarray) -> tuple[arb, arb]:

@@ -1,0 +1,229 @@
+"""b-min-sep sampling of a banded C: closed bounds of delta, and estimates by which a claim is planned.
+
+An example that took part in none of the last b - 1 steps takes part in a step with probability p, in secret (Dong and
+Ganesh, arXiv 2602.09338). With b = 1 and C = I this is the Poisson sampling of DP-SGD, and with p = 1 balls in bins.
+What is estimated here is drawn as the checker draws it, from other seeds: nothing rests on it
+(docs/notes/amplification-proofs.md, theorems 11 and 12).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+
+from factorize.accounting.bins_law import best_order_from
+from factorize.accounting.law import MARGIN, Bound, Curve, Law, multiplier_about
+from factorize.accounting.payoff import log_call_ceiling
+from factorize.accounting.star_estimate import Sampled
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
+from factorize.checker.sampling import min_sep
+from factorize.checker.sampling.bets import CHUNK, Stream, Weights
+from factorize.checker.sampling.star import lognormal_put
+from factorize.checker.strategy import Strategy
+from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.numbers.scalars import whole_number
+from factorize.participation import MinSep
+from factorize.structures.base import Matrix
+from factorize.structures.endless import AnyStrategy
+
+_CLOSE = 2e-3  # relative, of sigma: less than the error of an estimate
+_RATES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # q over p, tried for the other direction
+_TILTS = tuple(2.0**power for power in range(-3, 6))
+_LESS = 0.95  # of the star bound's sigma, from which the search starts
+_COSTLY = 4  # candidates for each that is kept and whose noise is drawn, about
+
+
+class MinSepLaw(Law):
+    """Steps with a probability, at least as many steps apart as C has bands.
+
+    Args:
+        columns: at least |C[t + d, t]|, shape (n, b).
+        sensitivity: of steps so far apart, from above.
+        probability: p, in (0, 1].
+    """
+
+    name = "b_min_sep"
+    tolerance = 1e-3
+    margin = 0.0075  # a third of the samples of 0.005, which at n = 1000 take 20 processor seconds
+
+    def __init__(self, columns: np.ndarray, sensitivity: float, probability: float) -> None:
+        steps, separation = columns.shape
+        super().__init__(steps, separation, sensitivity * (1 + MARGIN), signed=False)
+        self.columns, self.probability = columns, probability
+        self.at = lru_cache(maxsize=8)(self._at)
+        self._log_moment = lru_cache(maxsize=256)(self._log_moment_at)
+        self._order = 8
+
+    @classmethod
+    def of(cls, strategy: Matrix, dataset_size: int, batch_size: int) -> Self:
+        """Return the law on a banded C, b the number of its bands.
+
+        Raises:
+            ConditionNotMet: C has as many bands as columns, or batches are larger than N / b.
+            InvalidParameter: sizes below 1.
+            TooLarge: more than 2048 steps.
+        """
+        bands = strategy.bandwidth()
+        if bands >= strategy.n and strategy.n > 1:
+            raise ConditionNotMet(
+                f"this C has {bands} bands, as many as steps, and b-min-sep sampling is for banded C alone; use a "
+                "banded mechanism, or balls_in_bins",
+                field="strategy",
+            )
+        held = Strategy(strategy.structure, strategy.tensors(), strategy.n)
+        probability = min_sep_probability(bands, dataset_size, batch_size)
+        norm = sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=bands)).value
+        return cls(min_sep.columns_of(held, bands), norm, probability)
+
+    def _at(self, multiplier: float) -> min_sep.MinSepSteps | None:
+        """Return the steps' law over a multiplier; None where there is too little noise."""
+        try:
+            return min_sep.MinSepSteps(self.columns, multiplier, self.probability)
+        except InvalidParameter:
+            return None
+
+    def _log_moment_at(self, multiplier: float, order: int) -> float:
+        """Return at least log E; infinite where doubles do not hold it."""
+        law = self.at(multiplier)
+        try:
+            return math.inf if law is None else min_sep.Centres(law, order).log_moment + law.slack(order)
+        except InvalidParameter:
+            return math.inf
+
+    def log_ceiling(self, multiplier: float, epsilon: float, order: int) -> float:
+        """Return log W(m)."""
+        return self._log_moment(multiplier, order) + log_call_ceiling(epsilon, 0.0, order)
+
+    def removal(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the star bound at its best order."""
+        order = self.best_order(multiplier, epsilon)
+        value = self.log_ceiling(multiplier, epsilon, order)
+        return Bound("star_bound", min(value + MARGIN * (1 + abs(value)), 0.0), float(order))
+
+    def best_order(self, multiplier: float, epsilon: float) -> int:
+        """Return the m of the smallest W(m)."""
+        self._order = best_order_from(self._order, lambda m: self.log_ceiling(multiplier, epsilon, m))[0]
+        while self._order > 2 and self.log_ceiling(multiplier, epsilon, self._order) == math.inf:
+            self._order -= 1
+        return self._order
+
+    def addition(self, multiplier: float, epsilon: float) -> Bound:
+        """Return the closed form at the best of some q."""
+        law, found = self.at(multiplier), Bound("closed_form", 0.0, rate=self.probability)
+        if law is None:
+            return found
+        for rate in self.rates:
+            field = min_sep.Field(law, rate)
+            delta = float(lognormal_put(field.less, field.square, epsilon).upper())
+            value = math.log(delta) if 0 < delta < 1 else (0.0 if delta else -700.0)
+            if value + MARGIN * (1 + abs(value)) < found.log_delta:
+                found = found._replace(log_delta=value + MARGIN * (1 + abs(value)), rate=rate)
+        return found
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The q that are tried."""
+        return tuple(share * self.probability for share in _RATES)
+
+    def guess(self, epsilon: float, delta: float) -> float | None:
+        """Return that of as many groups as C has bands, sampled in turn, were their losses Gaussian."""
+        largest, chance = float((self.columns**2).sum(axis=1).max()), self.bins * self.probability
+        share = chance / (1 + chance - self.probability)
+        return math.sqrt(largest) * multiplier_about(epsilon, delta, self.epochs, share**2)
+
+    def stated(self, strategy: AnyStrategy) -> Sensitivity:
+        """Return that of steps so far apart."""
+        return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
+
+
+class MinSepEstimate(Curve):
+    """Weights as the checker draws them, on streams of one seed.
+
+    Args:
+        law: on C.
+        seed: of the streams.
+        samples: candidates of each direction, whole chunks.
+    """
+
+    tolerance = _CLOSE
+    epsilon_tolerance = _CLOSE
+
+    def __init__(self, law: MinSepLaw, *, seed: int = 0, samples: int | None = None) -> None:
+        super().__init__(law.sensitivity)
+        self.law, self.width = law, max(law.steps // _COSTLY, 1)  # normals of a sample, about
+        self._order: int | None = None
+        self._seed, self.samples = seed, -(-(samples or CHUNK) // CHUNK) * CHUNK
+        self.forward = lru_cache(maxsize=8)(self._forward)
+
+    def _forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
+        """Return weights for delta of (P, Q); by default with the order whose ceiling was lowest at first."""
+        m = order or self._order or self.law.best_order(multiplier, epsilon)
+        self._order, law = m, self.law.at(multiplier)
+        assert law is not None
+        weights = min_sep.removal(law, epsilon, m)
+        return Sampled(self._drawn(weights), float(weights.bound), m, None)
+
+    def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
+        """Return the order whose ceiling is lowest."""
+        return self.law.best_order(multiplier, epsilon)
+
+    def reverse(self, multiplier: float, epsilon: float) -> Sampled:
+        """Return weights for delta of (Q, P), with the shift and q whose ceiling is lowest."""
+        law = self.law.at(multiplier)
+        assert law is not None
+        for _, eta, rate in self._reverse_terms(law, epsilon):
+            try:
+                weights = min_sep.addition(law, epsilon, eta, rate)
+            except InvalidParameter:
+                continue
+            return Sampled(self._drawn(weights), float(weights.bound), eta, None, rate=rate)
+        raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+
+    def reverse_ceiling(self, multiplier: float, epsilon: float) -> float:
+        """Return W of the reverse direction."""
+        law = self.law.at(multiplier)
+        return math.inf if law is None else math.exp(min(self._reverse_terms(law, epsilon)[0][0], 700.0))
+
+    def _reverse_terms(self, law: min_sep.MinSepSteps, epsilon: float) -> list[tuple[float, float, float]]:
+        """Return log W with eta and q, the lowest first."""
+        found = []
+        for rate in self.law.rates:
+            field = min_sep.Field(law, rate)
+            less, square = float(field.less.upper()), float(field.square.upper())
+            for eta in _TILTS:
+                most = eta * math.log(eta) - (1 + eta) * math.log1p(eta)
+                found.append((most + eta * (less - epsilon) + eta * eta * square / 2, eta, rate))
+        return sorted(found)
+
+    def log_delta(self, multiplier: float, epsilon: float) -> float:
+        """Return the estimate of (P, Q); 0 where there is too little noise."""
+        if self.law.at(multiplier) is None:
+            return 0.0
+        return min(math.log(max(self.forward(multiplier, epsilon).delta, 1e-320)), 0.0)
+
+    def guess(self, epsilon: float, delta: float) -> float:
+        """Return a little less than the star bound needs."""
+        return _LESS * self.law.sigma(epsilon, delta)
+
+    def _drawn(self, weights: Weights) -> np.ndarray:
+        return np.concatenate([weights.draw(Stream((self._seed, 0), i)) for i in range(self.samples // CHUNK)])
+
+
+def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float:
+    """Return p for batches of an expected size: batch_size / (N - (b - 1) batch_size), for examples that do not rest.
+
+    Raises:
+        ConditionNotMet: batches are larger than N / b, which is every example in every b-th step.
+    """
+    for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
+        whole_number(name, value)
+    if bands * batch_size > dataset_size:
+        raise ConditionNotMet(
+            f"batch_size={batch_size} of {dataset_size} examples is above {dataset_size} / {bands}, and an example "
+            f"takes part in every {bands}-th step at most; use a smaller batch or fewer bands",
+            field="batch_size",
+        )
+    return batch_size / (dataset_size - (bands - 1) * batch_size)

@@ -1,0 +1,251 @@
+"""b-min-sep sampling: weights of a bet, and bounds without samples, for a C of at most b bands.
+
+An example that took part in none of the last b - 1 steps takes part in a step with probability p. Columns of C that are
+b steps apart do not overlap, so that the likelihood ratio is a product along the steps of an example, and its mean over
+all of them a recursion of b numbers. docs/notes/amplification-proofs.md has theorems 11 and 12.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from flint import arb, ctx
+
+from factorize.checker.arithmetic.balls import PLACES, ball
+from factorize.checker.arithmetic.exponentials import EXP_SLACK, exponentials
+from factorize.checker.arithmetic.near import UNIT
+from factorize.checker.sampling.bets import CHUNK, Stream, Weights, log_call, log_most, normals, slack_of, uniform
+from factorize.checker.sampling.min_sep_kernels import draw_paths, tabulate
+from factorize.checker.strategy import Strategy
+from factorize.errors import InvalidParameter, TooLarge
+from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
+
+_MAX_EXPONENT = 300.0  # of one step's likelihood ratio: beyond, there is so little noise that nothing is private
+_AT_ONCE = 1 << 19  # numbers of candidates that are drawn together: they stay in the cache
+
+
+def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
+    """Return at least |C[t + d, t]|, shape (n, b).
+
+    Raises:
+        InvalidParameter: C has more than b bands.
+        TooLarge: n is above 2048.
+    """
+    n = strategy.n
+    if strategy.bandwidth > separation:
+        raise InvalidParameter(
+            f"C has {strategy.bandwidth} bands, and two steps of an example may be {separation} apart, so that their "
+            f"noise would be shared; take a min_sep of at least {strategy.bandwidth}, or a C with fewer bands",
+            field="min_sep",
+        )
+    if n > MAX_MIN_SEP_STEPS:
+        raise TooLarge(f"claims about b-min-sep sampling are limited to n={MAX_MIN_SEP_STEPS} steps; got {n}")
+    values, far = strategy.near_columns(np.arange(n))
+    columns = np.zeros((n, separation))
+    for d in range(strategy.bandwidth):
+        columns[: n - d, d] = (np.abs(np.diagonal(values, -d)) + far[: n - d]) * (1 + 2 * UNIT)
+    return columns
+
+
+class MinSepSteps:
+    """The law of an example's steps on columns that are divided by sigma.
+
+    Args:
+        columns: at least |C|, shape (n, b).
+        scale: s, rounded down.
+        probability: p, in (0, 1].
+
+    Raises:
+        InvalidParameter: there is too little noise.
+    """
+
+    def __init__(self, columns: np.ndarray, scale: float, probability: float) -> None:
+        self.columns = np.nextafter(columns / scale * (1 + 4 * UNIT), np.inf) * (columns > 0)
+        self.steps, self.separation = columns.shape
+        self.probability, self.most = probability, -(-self.steps // self.separation)
+        n, b = columns.shape
+        self.products = np.zeros((n, b))
+        with np.errstate(over="ignore"):
+            for d in range(min(b, n)):
+                self.products[: n - d, d] = (self.columns[: n - d, d:] * self.columns[d:, : b - d]).sum(axis=1)
+        self.products *= 1 + (b + 8) * UNIT
+        self.largest = float(self.products.max())
+        if not self.largest < 100:
+            raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The chances that an example is free first at step d, shape (b,): those at any time."""
+        chances = np.full(self.separation, self.probability)
+        chances[0] = 1.0
+        return chances / (1 + (self.separation - 1) * self.probability)
+
+    def slack(self, order: float) -> float:
+        """Return S, which covers what doubles lose of a weight's logarithm; InvalidParameter above 2^-10."""
+        n, b, root = self.steps, self.separation, math.sqrt(self.largest)
+        if not root * (12 + order * root) <= _MAX_EXPONENT:
+            raise InvalidParameter(f"order {order:g} is too large for so little noise; take more", field="order")
+        drawn = (b + 8) * (1 + math.sqrt(b) * root) * (12 + order * root)
+        return slack_of(16 * UNIT * (order + 1) * (self.most + 2) * (n + order**2 * self.largest + drawn))
+
+    def log_ratio(self, x: np.ndarray) -> np.ndarray:
+        """Return log L of observations, shape (samples, n), by the recursion over steps."""
+        (samples, n), b, p = x.shape, self.separation, self.probability
+        padded = np.concatenate([x.T, np.zeros((b, samples))])
+        free, scale = [np.full(samples, chance) for chance in self.starts], np.zeros(samples)
+        for t in range(n):
+            exponent = self.columns[t] @ padded[t : t + b] - self.products[t, 0] / 2
+            now = free[t % b]
+            taken, left = p * np.exp(exponent) * now, (1 - p) * now
+            free[t % b] = taken
+            free[(t + 1) % b] = free[(t + 1) % b] + left
+            if t % b == b - 1:
+                total = np.sum(free, axis=0)
+                scale += np.log(total)
+                free = [each / total for each in free]
+        return np.asarray(scale + np.log(np.sum(free, axis=0)))
+
+
+class Centres:
+    """How m examples are drawn whose steps attract each other: one of them first, the others given it.
+
+    Args:
+        law: of the steps of each.
+        order: m, at least 2.
+
+    Raises:
+        InvalidParameter: m is too large for doubles.
+    """
+
+    def __init__(self, law: MinSepSteps, order: int) -> None:
+        self.law, self.order = law, order
+        n, b, p, keep = law.steps, law.separation, law.probability, 1 - law.probability
+        if not order / 2 * law.largest < 600:
+            raise InvalidParameter(f"order {order} is too large for so little noise", field="order")
+        self.favours = exponentials(0.5 * order * law.products) * (1 + 2 * EXP_SLACK)
+        gains, begins = np.ones((n, n)), np.empty(n)
+        tabulate(p, keep, self.favours, gains, begins, np.empty((n, b)), np.empty(n + 2 * b), np.empty(2 * b))
+        self.log_gains, self.log_begins = np.log(gains), np.log(begins)
+        falls = keep ** np.arange(n + 1.0)
+        self.nexts, tails = np.zeros((n, n + 1)), np.ones(n + 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for t in range(n - 1, -1, -1):
+                row, first = self.nexts[t], min(t + b, n)
+                row[first:n] = p * falls[: n - first] * np.exp((order - 1) * self.log_gains[t, first:]) * tails[first:n]
+                row[n] = falls[n - first]
+                tails[t] = row.sum()
+                row[:] = np.cumsum(row / tails[t])
+            taken = np.convolve(law.starts, falls)[: n + 1]
+            taken[:n] *= p * np.exp((order - 1) * self.log_begins) * tails[:n]
+            total = float(taken.sum())
+        if not math.isfinite(total):
+            raise InvalidParameter(f"order {order} is too large for so little noise", field="order")
+        self.log_moment, self.firsts = math.log(total), np.cumsum(taken / total)
+
+    def draw(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return counts of the steps, shape (candidates, n), and the logarithms of the chances to be kept."""
+        n, size = self.law.steps, len(uniforms)
+        counts, logs = np.empty((size, n)), np.empty(size)
+        work = np.empty((5, max(n + 2 * self.law.separation, self.order * (self.law.most + 2))))
+        chances = self.law.probability, 1 - self.law.probability
+        tables = self.favours, self.law.products, self.log_gains, self.log_begins, self.firsts, self.nexts
+        draw_paths(uniforms, *chances, self.order, *tables, counts, logs, work)
+        return counts, logs
+
+
+@ctx.workprec(PLACES)
+def log_ceiling(law: MinSepSteps, order: int, epsilon: float) -> arb:
+    """Return at least log W(m) = log(c_m E*(m)), by theorem 11."""
+    return log_most(arb(epsilon), 0.0, arb(order)) + arb(Centres(law, order).log_moment) + law.slack(order)
+
+
+@ctx.workprec(PLACES)
+def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
+    """Weights whose mean is delta where the example's contributions are taken out (theorem 11).
+
+    Args:
+        law: of the steps.
+        epsilon: of the claim.
+        order: m, at least 2.
+
+    Raises:
+        InvalidParameter: m is beyond the limits.
+    """
+    lost, centres, n = law.slack(order), Centres(law, order), law.steps
+    near, plain = epsilon - lost, log_most(arb(epsilon) - lost, 0.0, arb(order)) + centres.log_moment
+    extra = plain.exp() * order * (law.most + 2) * n * (16 * n + 2048) * UNIT
+    bound, constant, added = (plain + 2 * arb(lost)).exp() + extra, centres.log_moment + 2 * lost, float(extra)
+    width = order * (law.most + 2)
+    rows = max(_AT_ONCE // max(width, n), 1)
+
+    def draw(stream: Stream) -> np.ndarray:
+        words, noise, weights = stream.lane(0), stream.lane(1), np.full(CHUNK, added)
+        coins = uniform(stream.lane(2).random_raw(CHUNK))
+        for start in range(0, CHUNK, rows):
+            size = min(rows, CHUNK - start)
+            counts, logs = centres.draw(uniform(words.random_raw(size * width)).reshape(size, width))
+            kept = np.flatnonzero(coins[start : start + size] < np.exp(np.minimum(logs, 0.0)))
+            taken = counts[kept]
+            x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n)
+            for d in range(min(law.separation, n)):
+                x[:, d:] += law.columns[: n - d, d] * taken[:, : n - d]
+            y = law.log_ratio(x)
+            weights[start + kept] += np.exp(log_call(np.maximum(y, near), near, 0.0) - order * y + constant)
+        return weights
+
+    return Weights(bound, draw)
+
+
+class Field:
+    """How low L may be at least: L >= exp(<m, Z> - less), m the mean of the columns under a probability q.
+
+    Args:
+        law: of the steps.
+        rate: q, in (0, 1].
+    """
+
+    def __init__(self, law: MinSepSteps, rate: float) -> None:
+        n, b = law.columns.shape
+        share, p, q = rate / (1 + (b - 1) * rate), ball(Fraction(law.probability)), ball(Fraction(rate))
+        self.mean = np.zeros(n)
+        for d in range(min(b, n)):
+            self.mean[d:] += share * law.columns[: n - d, d]
+        free, norms = 1 / (1 + (b - 1) * q), arb(math.fsum(law.products[:, 0].tolist()))
+        apart = q * (q / p).log() + ((1 - q) * ((1 - q) / (1 - p)).log() if rate < 1 else 0)
+        begin = (free * (1 + (b - 1) * p)).log() + (b - 1) * q * free * (q / p).log()
+        self.less: arb = begin + n * free * apart + q * free * norms * (1 + 2.0**-40) / 2
+        self.square = arb(math.fsum((self.mean**2).tolist())) * arb(1, 2.0**-40)
+
+
+@ctx.workprec(PLACES)
+def addition(law: MinSepSteps, epsilon: float, eta: float, rate: float) -> Weights:
+    """Weights whose mean is delta where the example's contributions are put in (theorem 12).
+
+    Args:
+        law: of the steps.
+        epsilon: of the claim.
+        eta: how far the normals are moved, above 0.
+        rate: q, in (0, 1].
+
+    Raises:
+        InvalidParameter: eta is beyond the limits.
+    """
+    lost, field, x = law.slack(2 + eta), Field(law, rate), arb(eta)
+    tilt = x * x * field.square.upper() / 2
+    grown = x * (field.less - arb(epsilon) + lost) + tilt
+    bound = (log_most(arb(0), 0.0, 1 + x) + grown + 2 * arb(lost)).exp()
+    near, constant, n = epsilon - lost, float(tilt.upper()) + 2 * lost, law.steps
+
+    def draw(stream: Stream) -> np.ndarray:
+        weights, words, rows = np.empty(CHUNK), stream.lane(0), max(_AT_ONCE // n, 1)
+        for start in range(0, CHUNK, rows):
+            size = min(rows, CHUNK - start)
+            z = normals(words.random_raw(size * n)).reshape(size, n) - eta * field.mean
+            left = -np.expm1(np.minimum(near + law.log_ratio(z), 0.0))
+            weights[start : start + size] = left * np.exp(eta * (z @ field.mean) + constant)
+        return weights
+
+    return Weights(bound, draw)

@@ -1,0 +1,165 @@
+"""Loops of `min_sep`: how much the steps of one example favour those of another, and draws of both; compiled.
+
+Everywhere p is the chance of a step, keep = 1 - p, and b the least distance of two steps, the width of `products`.
+`favours` has exp(m / 2 K) for a step t and a step t + d of two examples; `products` has K itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+from factorize.checker.arithmetic.compiled import kernel, part
+
+
+@kernel()
+def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
+    """Write by how much the mean over S of exp(m / 2 K(S, S1)) grows at most with each next step of S1.
+
+    Args:
+        p: chance of a step.
+        keep: 1 - p.
+        favours: shape (n, b).
+        gains: receives the growth where a step t follows s, at [s, t], shape (n, n).
+        begins: receives the mean where t is the first step and the only one, shape (n,).
+        alone: receives that mean for S that are free from step t + d on, shape (n, b).
+        ahead: room for n + 2 b numbers.
+        here: room for 2 b numbers.
+    """
+    n, b = favours.shape
+    for t in range(n):
+        for i in range(n + 2 * b):
+            ahead[i] = 1.0
+        for d in range(b - 1, -1, -1):
+            if t + d < n:
+                ahead[t + d] = keep * ahead[t + d + 1] + p * favours[t, d] * ahead[t + d + b]
+            alone[t, d] = ahead[t + d]
+        for s in range(t - 1, -1, -1):
+            favour = favours[s, t - s] if t - s < b else 1.0
+            ahead[s] = keep * ahead[s + 1] + p * favour * ahead[s + b]
+        begins[t] = ahead[0]
+        for d in range(1, b):
+            begins[t] += p * ahead[d]
+        begins[t] /= 1 + (b - 1) * p
+        for s in range(t - b + 1):
+            most = 0.0
+            for d in range(b):
+                here[b + d] = ahead[s + b + d]
+            for d in range(b - 1, -1, -1):
+                both = favours[s, d] * favours[s + d, t - s - d] if t - s - d < b else favours[s, d]
+                here[d] = keep * here[d + 1] + p * both * here[d + b]
+                most = max(most, here[d] / alone[s, d])
+            gains[s, t] = most
+
+
+@part()
+def _next_step(free, u, keep, ahead, n):
+    """Return the next step of an example that is free from a step on, n for none."""
+    left = 1.0
+    for t in range(free, n):
+        left *= keep
+        if left * ahead[t + 1] <= u * ahead[free]:
+            return t
+    return n
+
+
+@part()
+def _first_place(sums, u):
+    """Return the first place of a running sum that is above u, the last one at most."""
+    low, high = 0, len(sums) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if sums[middle] > u:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@part()
+def _field(t, counts, products):
+    """Return the sum over all drawn steps of K with a step."""
+    n, b = products.shape
+    total = counts[t] * products[t, 0]
+    for d in range(1, b):
+        if t + d < n:
+            total += counts[t + d] * products[t, d]
+        if t >= d:
+            total += counts[t - d] * products[t - d, d]
+    return total
+
+
+@kernel(error_model="numpy")
+def draw_paths(uniforms, p, keep, order, favours, products, log_gains, log_begins, firsts, nexts, counts, logs, work):
+    """Write for each candidate how many of its m examples take part in each step, and its chance to be kept.
+
+    Args:
+        uniforms: in [0, 1), shape (candidates, m (k + 2)) for k = ceil(n / b).
+        p: chance of a step.
+        keep: 1 - p.
+        order: m.
+        favours: shape (n, b).
+        products: shape (n, b).
+        log_gains: logarithms of `gains`.
+        log_begins: of `begins`.
+        firsts: running sums of the chances of the centre's first step, n for none, shape (n + 1,).
+        nexts: of its next one, a row for each step, shape (n, n + 1).
+        counts: receives the counts, shape (candidates, n).
+        logs: receives the logarithm of the chance that a candidate is kept.
+        work: room for 3 (n + 2 b) + m + m (k + 2) numbers, shape (5, largest of these).
+    """
+    n, b = favours.shape
+    stride = uniforms.shape[1] // order
+    ahead, fields, ends, sums, steps = work[0], work[1], work[2], work[3], work[4]
+    for i in range(len(uniforms)):
+        u = uniforms[i]
+        for t in range(n):
+            counts[i, t] = 0.0
+            fields[t] = 1.0
+        used, last, bound, t = 0, -1, 0.0, _first_place(firsts, u[0])
+        while t < n:
+            bound += log_begins[t] if last < 0 else log_gains[last, t]
+            for d in range(b):
+                if t + d < n:
+                    fields[t + d] *= favours[t, d]
+                if 0 < d <= t:
+                    fields[t - d] *= favours[t - d, d]
+            counts[i, t] += 1.0
+            steps[used] = t
+            used, last = used + 1, t
+            t = _first_place(nexts[t], u[used])
+        ends[0] = used
+        for t in range(n, n + b + 1):
+            ahead[t] = 1.0
+        for t in range(n - 1, -1, -1):
+            ahead[t] = keep * ahead[t + 1] + p * fields[t] * ahead[t + b]
+        total = ahead[0]
+        for d in range(1, b):
+            total += p * ahead[d]
+        for j in range(1, order):
+            pick, begun, free = j * stride, ahead[0], 0
+            while begun <= u[pick] * total and free < b - 1:
+                free += 1
+                begun += p * ahead[free]
+            t = _next_step(free, u[pick + 1], keep, ahead, n)
+            pick += 2
+            while t < n:
+                counts[i, t] += 1.0
+                steps[used] = t
+                used += 1
+                t = _next_step(t + b, u[pick], keep, ahead, n)
+                pick += 1
+            ends[j] = used
+        mean, most, first = 0.0, 0.0, 0
+        for j in range(order):
+            sums[j] = 0.0
+            for at in range(first, int(ends[j])):
+                t = int(steps[at])
+                sums[j] += order / 2 * (_field(t, counts[i], products) - products[t, 0])
+            first = int(ends[j])
+            mean += sums[j] / order
+            most = max(most, sums[j])
+        spread = 0.0
+        for j in range(order):
+            spread += math.exp(sums[j] - most) / order
+        grown = math.log(total / (1 + (b - 1) * p))
+        logs[i] = (order - 1) * (grown - bound) + mean - most - math.log(spread)

@@ -1,0 +1,87 @@
+"""b-min-sep sampling: an example rests b - 1 steps after each of its steps, and else comes with one probability."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import factorize
+from factorize.errors import InvalidParameter
+from factorize.first_steps import first_steps
+from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
+from factorize.format.factors import CertifiedFactors, certified
+from factorize.participation import Participation
+from factorize.privacy import check_zero_out
+from factorize.privacy_question import Question, SamplingOptions, level_of
+from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
+from factorize.structures.base import Matrix
+from factorize.training.sampling import BMinSep
+
+if TYPE_CHECKING:
+    from factorize.accounting.bins_calibration import MinSepCalibration  # needs python-flint
+    from factorize.accounting.min_sep_law import MinSepLaw
+
+
+class BMinSepSampling(CyclicPoissonSampling):
+    """Every step samples from the examples that took part in none of the last b - 1, b the number of C's bands."""
+
+    name = "b_min_sep"
+    title = "b-min-sep"
+    loader = (
+        "In every step take each example that took part in none of the last b - 1 steps (C has b bands) independently, "
+        "with the calibration's probability; begin as if the run had gone on before, as training.sampling.BMinSep does."
+    )
+    secret = "which examples are in a batch, and the sizes of batches"
+    takes = ("dataset_size", "batch_size", "bins")
+    claimed = True
+    imports = "from factorize.training.sampling import BMinSep"
+    order = BMinSep
+
+    def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
+        """Return why: sizes are missing or do not fit, C has one band or all, or too many steps."""
+        if asked.dataset_size is None or asked.batch_size is None:
+            return "needs dataset_size and batch_size: give both"
+        bands = strategy.bandwidth()
+        if bands == 1:
+            return "is poisson for a C of one band; use poisson"
+        if strategy.n > MAX_MIN_SEP_STEPS:
+            return f"has claims for up to {MAX_MIN_SEP_STEPS} steps, and there are {strategy.n}"
+        if bands * asked.batch_size > asked.dataset_size:
+            return f"needs batches of at most dataset_size / {bands}, as C has {bands} bands"
+        return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
+
+    def sizes(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
+        """Return the sizes of data set and batch; raise InvalidParameter for bins that are not the bands of C."""
+        bands = strategy.bandwidth()
+        if asked.bins not in (None, bands):
+            raise InvalidParameter(
+                f"bins={asked.bins} is not {bands}, the bands of C: with fewer an example would meet its own noise, "
+                "with more it would rest for nothing; leave bins out",
+                field="bins",
+            )
+        return super().sizes(strategy, asked)
+
+    def of_first_steps(
+        self, run: factorize.Factorization, steps: int, asked: SamplingOptions
+    ) -> tuple[factorize.Factorization, SamplingOptions]:
+        """Cover as many steps as have all bands, since b and the probability are those of the whole C."""
+        bands = run.strategy.finite().bandwidth()
+        held = first_steps(run, steps, least=min(bands + 1, run.steps))
+        return (held if held.strategy.finite().bandwidth() == bands else run), asked
+
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> MinSepLaw:
+        """Return the law on C."""
+        from factorize.accounting.min_sep_law import MinSepLaw
+
+        strategy: Matrix = certified(factorization).opened().strategy.finite()
+        return MinSepLaw.of(strategy, *self.sizes(strategy, asked))
+
+    def calibrate(  # type: ignore[override]
+        self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
+    ) -> MinSepCalibration:
+        """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
+        from factorize.accounting.bins_calibration import calibrate_min_sep
+
+        check_zero_out(asked.adjacency)
+        level_of(target, self.name)
+        self.sizes(certified(factorization).opened().strategy.finite(), asked)
+        return calibrate_min_sep(factorization, lambda held: self.law(held, asked), target, asked)

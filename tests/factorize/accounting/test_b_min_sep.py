@@ -1,0 +1,225 @@
+"""b-min-sep sampling: claims beside a second accountant, its two limits, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from min_sep_accountant import deltas, steps
+from specs import claimed, spec_of
+
+from factorize.accounting import calibrate_sampling
+from factorize.checker.sampling import bets, min_sep
+from factorize.checker.sampling.calibrations import check_claim
+from factorize.checker.sampling.star import lognormal_put
+from factorize.checker.strategy import Strategy
+from factorize.errors import ConditionNotMet, FactorizeError, InvalidParameter, UnsupportedAdjacency
+from factorize.factorization import Factorization
+from factorize.privacy import PrivacyTarget
+from factorize.privacy_question import GivenNoise, SamplingOptions
+from factorize.samplings import SAMPLINGS
+from factorize.structures.banded import BandedMatrix
+from factorize.training.sampling import BMinSep
+
+
+def banded(n: int, bands: int, seed: int = 0) -> Factorization:
+    """A file of a banded C with signs and columns of unequal norms."""
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((bands, n))
+    for d in range(bands):
+        rows[d, : n - d] = rng.normal(size=n - d) * 0.6**d if d else 1 + rng.random(n)
+    participation = {"kind": "min_sep", "min_sep": bands} if bands > 1 else {"kind": "single"}
+    return claimed(spec_of(n, {"kind": "banded", "bands": bands}, participation), BandedMatrix(rows))
+
+
+def calibrated(made: Factorization, epsilon: float, delta: float, size: int, batch: int, **options: Any) -> Any:
+    sizes = {"dataset_size": size, "batch_size": batch}
+    return calibrate_sampling(
+        made, PrivacyTarget(epsilon=epsilon, delta=delta), sampling="b_min_sep", **sizes, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def held() -> tuple[Factorization, Any]:
+    made = banded(24, 3)
+    return made, calibrated(made, 4.0, 1e-3, 240, 24)
+
+
+def test_a_claim_is_not_below_a_second_accountant(held: tuple[Factorization, Any]) -> None:
+    """The one here; benchmarks/b_min_sep_claims.py has forty."""
+    (made, calibration), bands, epsilon, delta = held, 3, 4.0, 1e-3
+    probability, sigma = calibration.sampling_probability, calibration.sigma_of_sums
+    c = np.asarray(made.C)
+    for direction, found in enumerate(deltas(c, bands, probability, sigma, epsilon, 20_000, 1)):
+        assert found.delta - 4 * found.error <= delta, direction
+    less = deltas(c, bands, probability, sigma / 1.04, epsilon, 20_000, 2)[0]
+    assert less.delta + 4 * less.error > delta  # and at most 4 % above what is needed
+    assert sigma < calibration.deterministic_sigma
+
+
+def test_at_one_band_it_is_poisson_sampling() -> None:
+    made = claimed(spec_of(16, "identity"), BandedMatrix(np.ones((1, 16))))
+    target = PrivacyTarget(epsilon=4.0, delta=1e-4)
+    other = calibrate_sampling(made, target, sampling="poisson", dataset_size=1600, batch_size=100)
+    held = calibrated(made, 4.0, 1e-4, 1600, 100)
+    assert held.sampling_probability == other.sampling_probability
+    assert held.sigma_of_sums == pytest.approx(other.sigma_of_sums, rel=0.01)
+
+
+CASES = [(np.array([[1.0, 0.7], [0.8, 0.0]]), 0.4, 0.9, 1.0), (np.array([[1.2], [0.6]]), 0.3, 1.4, 0.5)]
+
+
+@pytest.mark.parametrize(("columns", "chance", "sigma", "epsilon"), CASES)
+def test_weights_have_the_mean_of_a_quadrature_and_bounds_are_above(
+    columns: np.ndarray, chance: float, sigma: float, epsilon: float
+) -> None:
+    n, b = columns.shape
+    law = min_sep.MinSepSteps(columns, sigma, chance)
+    free = 1 / (1 + (b - 1) * chance)
+    sets = {(): 0.0, (0,): free * chance * ((1 - chance) if b == 1 else 1), (1,): free * (1 - chance) * chance}
+    sets |= {(1,): sets[(1,)] + (1 - free) * chance} if b == 2 else {(0, 1): chance**2}
+    sets[()] = 1 - sum(sets.values())
+    grid = np.linspace(-9, 9, 721)
+    x = np.array(list(itertools.product(grid, grid)))
+    density = np.exp(-(x**2).sum(axis=1) / 2) / (2 * math.pi) * (grid[1] - grid[0]) ** 2
+    ratio = np.zeros(len(x))
+    for chosen, weight in sets.items():
+        mean = np.zeros(2)
+        for t in chosen:
+            mean[t:] += (
+                columns[t, : n - t][:b] / sigma if b == 2 else np.array([columns[t, 0]] + [0.0] * (1 - t)) / sigma
+            )
+        ratio += weight * np.exp(x @ mean - mean @ mean / 2)
+    assert np.allclose(np.exp(law.log_ratio(x[::997])), ratio[::997], rtol=1e-9)
+    removal = float(density @ np.maximum(ratio - math.exp(epsilon), 0))
+    addition = float(density @ np.maximum(1 - math.exp(epsilon) * ratio, 0))
+    for order in (2, 4):
+        weights = min_sep.removal(law, epsilon, order)
+        drawn = np.concatenate([weights.draw(bets.Stream((7, order), chunk)) for chunk in range(4)])
+        assert drawn.mean() == pytest.approx(removal, abs=4 * drawn.std() / math.sqrt(len(drawn)))
+        assert 0 <= drawn.min() and drawn.max() <= float(weights.bound) * (1 + 1e-9)
+        assert float(min_sep.log_ceiling(law, order, epsilon)) >= math.log(removal)
+    for rate in (chance / 3, chance):
+        weights = min_sep.addition(law, epsilon, 0.7, rate)
+        drawn = np.concatenate([weights.draw(bets.Stream((7, 1), chunk)) for chunk in range(4)])
+        assert drawn.mean() == pytest.approx(addition, abs=4 * drawn.std() / math.sqrt(len(drawn)))
+        assert 0 <= drawn.min() and drawn.max() <= float(weights.bound) * (1 + 1e-9)
+        field = min_sep.Field(law, rate)
+        assert float(lognormal_put(field.less, field.square, epsilon)) >= addition * (1 - 1e-6)
+
+
+def test_what_is_claimed_of_a_mean_over_pairs_holds_for_every_centre() -> None:
+    """The product of the gains is at least the mean over S of exp(m / 2 K(S, S1)), for all S1, by enumeration."""
+    n, b, p, order = 9, 3, 0.35, 4
+    rng = np.random.default_rng(3)
+    columns = rng.random((n, b))
+    columns[n - 2, 2] = columns[n - 1, 1:] = 0.0
+    law = min_sep.MinSepSteps(columns, 1.1, p)
+    centres = min_sep.Centres(law, order)
+    every = [s for k in range(4) for s in itertools.combinations(range(n), k) if np.all(np.diff(s) >= b)]
+    full = np.zeros((n, n))
+    for t in range(n):
+        full[t : t + b, t] = law.columns[t, : n - t]
+    gram = full.T @ full
+    chances = {s: _chance_of(s, n, b, p) for s in every}
+    assert sum(chances.values()) == pytest.approx(1.0)
+    moment = 0.0
+    for one in every:
+        mean = sum(chances[s] * math.exp(order / 2 * gram[np.ix_(s, one)].sum()) for s in every)
+        bound = centres.log_begins[one[0]] if one else 0.0
+        bound += sum(centres.log_gains[s, t] for s, t in itertools.pairwise(one))
+        assert math.log(mean) <= bound + 1e-12
+        assert len(one) > 1 or math.log(mean) == pytest.approx(bound)
+        moment += chances[one] * math.exp((order - 1) * bound)
+    assert centres.log_moment == pytest.approx(math.log(moment))
+
+
+def _chance_of(chosen: tuple[int, ...], n: int, b: int, p: float) -> float:
+    """The chance that exactly these steps are an example's, by all states that it may begin with."""
+    total = 0.0
+    for rest in range(b):
+        chance, wait = (1.0 if rest == 0 else p) / (1 + (b - 1) * p), rest
+        for t in range(n):
+            if wait:
+                chance, wait = chance * (t not in chosen), wait - 1
+            elif t in chosen:
+                chance, wait = chance * p, b - 1
+            else:
+                chance *= 1 - p
+        total += chance
+    return total
+
+
+def test_false_claims_are_refused(held: tuple[Factorization, Any]) -> None:
+    made, calibration = held
+    true = calibration.claim.document()
+
+    def failed(**changes: Any) -> str:
+        document = json.loads(json.dumps(true))
+        for name, value in changes.items():
+            inside, _, last = name.rpartition("__")
+            (document[inside] if inside else document)[last] = value.hex() if isinstance(value, float) else value
+        strategy = Strategy(made.structure, made.strategy_tensors(), made.steps)
+        return " ".join(check_claim(made.digest, lambda: strategy, document).failed)
+
+    assert not failed()
+    probability, sigma = calibration.sampling_probability, calibration.claim.sigma
+    assert "not accepted" in failed(sigma=0.95 * sigma)
+    assert failed(mechanism__sampling_probability=1.5 * probability)
+    assert "is outside" in failed(mechanism__sampling_probability=1.5) or failed(mechanism__sampling_probability=1.5)
+    assert "3 bands" in failed(mechanism__bins=2, mechanism__epochs=12)
+    assert "not below" in failed(pq__lambda=1e9) and failed(pq__m=4096) and failed(pq__m=calibration.claim.pq.tilt + 9)
+    assert failed(unamplified__epsilon_at_delta=4.0) and failed(delta=1e-9)
+    assert "fields" in failed(pq={**true["pq"], "shared": (0.0).hex()}) or failed(
+        pq={**true["pq"], "shared": (0.0).hex()}
+    )
+
+
+def test_what_does_not_fit_is_refused_with_a_way_out(held: tuple[Factorization, Any]) -> None:
+    made, _ = held
+    with pytest.raises(ConditionNotMet, match="batch_size=90 of 240 examples is above 240 / 3.*use a smaller batch"):
+        calibrated(made, 4.0, 1e-3, 240, 90)
+    with pytest.raises(InvalidParameter, match="needs dataset_size and batch_size"):
+        calibrate_sampling(made, PrivacyTarget(epsilon=4.0, delta=1e-3), sampling="b_min_sep")
+    with pytest.raises(UnsupportedAdjacency):
+        calibrated(made, 4.0, 1e-3, 240, 24, adjacency="replace_one")
+    with pytest.raises(InvalidParameter, match="bins=4 is not 3, the bands of C.*leave bins out"):
+        calibrated(made, 4.0, 1e-3, 240, 24, bins=4)
+    with pytest.raises(ConditionNotMet, match="as many as steps"):
+        calibrated(banded(4, 4), 4.0, 1e-3, 240, 24)
+    with pytest.raises(FactorizeError, match="no\\b|rho and mu|epsilon and delta"):
+        calibrate_sampling(made, PrivacyTarget(mu=1.0), sampling="b_min_sep", dataset_size=240, batch_size=24)
+
+
+def test_first_steps_keep_the_bands_and_the_probability_of_the_run(held: tuple[Factorization, Any]) -> None:
+    made, calibration = held
+    asked = SamplingOptions(dataset_size=240, batch_size=24)
+    first = {steps: SAMPLINGS["b_min_sep"].of_first_steps(made, steps, asked)[0] for steps in (1, 2, 4, 24)}
+    assert {steps: part.steps for steps, part in first.items()} == {1: 4, 2: 4, 4: 4, 24: 24}
+    plain = {"dataset_size": 240, "batch_size": 24, "sampling": "b_min_sep", "method": "deterministic"}
+    part = calibrate_sampling(made, GivenNoise(sigma=calibration.sigma_of_sums, delta=1e-3), steps=4, **plain)
+    assert part.sampling_probability == calibration.sampling_probability and part.epsilon < 4.0
+
+
+def test_the_order_has_the_law_of_the_claim(held: tuple[Factorization, Any]) -> None:
+    made, calibration = held
+    order = BMinSep(4000, calibration, steps=made.steps, seed=2**120 + 12345)
+    batches = list(order)
+    taken = np.zeros((4000, made.steps), dtype=bool)
+    for t, batch in enumerate(batches):
+        taken[batch, t] = True
+    for lag in (1, 2):
+        assert not (taken[:, lag:] & taken[:, :-lag]).any()
+    own = steps(4000, made.steps, 3, calibration.sampling_probability, np.random.default_rng(5))
+    for some in (np.s_[:, 0], np.s_[:, -1], np.s_[:]):
+        assert taken[some].mean() == pytest.approx(0.1, abs=0.02) and own[some].mean() == pytest.approx(0.1, abs=0.02)
+    again = (taken[:, :-3] & taken[:, 3:]).mean()
+    assert again == pytest.approx(0.1 * calibration.sampling_probability, abs=0.004)
+    assert all(np.array_equal(order[t], batches[t]) for t in (23, 0, 7))  # in any order
+    order.check(calibration.sensitivity.participation, made.steps)
+    with pytest.raises(InvalidParameter, match="calibrate for it"):
+        BMinSep(100, calibrate_sampling(made, PrivacyTarget(mu=1.0), sampling="fixed"), steps=24, seed=2**120 + 1)
