@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from factorize.api.questions.training_job import Job, RecommendRequest
-from factorize.training.learning_rate import SPREAD, STUDIED, STUDY, best_rate
+from factorize.training.learning_rate import SPREAD, STUDIED, STUDY, best_rate, note_on_decay
 from factorize.training.schedules import schedule_rates
 
 _SUMMED = ("prefix", "schedule", "momentum")
 """Workloads that stand for an optimizer."""
-MAX_DECAY = 0.5
-"""Sum of rate times decay over a run beyond which it is told: the weights forget what they learned first."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +68,12 @@ class Rates:
     def notes(self) -> list[str]:
         """Return what is to be known of the optimizer's other numbers at this rate."""
         job, rate = self.job, self.of(self._optimizer)
-        decay = 0.0 if job.optimizer is None else job.optimizer.weight_decay
-        if self._optimizer != "adamw" or rate is None:
+        if self._optimizer != "adamw" or job.optimizer is None or rate is None:
             return []
         steps = job.run.steps
-        exponent = rate * decay * sum(schedule_rates(job.sums.get("learning_rates", [1.0] * steps), steps))
-        if exponent <= MAX_DECAY:
-            return []
-        return [
-            f"weight_decay={decay:g} is multiplied by the rate, and at {rate:g} it leaves {math.exp(-exponent):.0%} of "
-            "what the first step learned, which cost a job of our study 3 points (docs/choose.md); give less, at most "
-            f"{decay * MAX_DECAY / exponent:.1g}"
-        ]
+        summed = sum(schedule_rates(job.sums.get("learning_rates", [1.0] * steps), steps))
+        note = note_on_decay(rate, job.optimizer.weight_decay, summed)
+        return [] if note is None else [note]
 
     @property
     def _optimizer(self) -> str:

@@ -208,7 +208,7 @@ def make_private(
 def _rate_notes(optimizer: Any, private: CorrelatedOptimizer, planned: Planned) -> list[str]:
     """Return what is to be said of the optimizer's learning rate; nothing without the extra [solve]."""
     try:
-        from factorize.training.learning_rate import note_on_rate, rate_for
+        from factorize.training.learning_rate import note_on_decay, note_on_rate, rate_for
     except ImportError:
         return []
     inner = getattr(optimizer, "original_optimizer", optimizer)
@@ -216,8 +216,10 @@ def _rate_notes(optimizer: Any, private: CorrelatedOptimizer, planned: Planned) 
     size = sum(one.numel() for one in private.params)
     rate = float(group.get("initial_lr", group["lr"]))  # the schedule's largest, where there is one
     best = rate_for(name, group.get("momentum", 0.0), size, planned.factors, planned.calibration)
-    note = note_on_rate(rate, best)
-    return [] if note is None else [note]
+    relative = planned.factors.manifest.spec["workload"].get("learning_rates", [1.0] * (planned.factors.steps or 1))
+    decay = group["weight_decay"] if name == "adamw" else 0.0
+    notes = note_on_rate(rate, best), note_on_decay(rate, decay, sum(relative) / max(relative))
+    return [note for note in notes if note is not None]
 
 
 def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> CorrelatedOptimizer:

@@ -27,6 +27,8 @@ STUDY: Final[dict[str, Any]] = json.loads((files(__package__) / "rate_study.json
 """What the study found, as its script wrote it."""
 SPREAD: Final[float] = STUDY["spread"]
 """Two thirds of the best rates of jobs that nothing was fitted on lie within this factor of the rate that is stated."""
+MAX_DECAY: Final = 0.5
+"""Sum of rate times decay over a run beyond which it is told: the weights forget what they learned first."""
 _USUAL_PARAMETERS = 2000
 """Of the study's models; of another one the noise may be larger by the cube root of the ratio."""
 
@@ -115,4 +117,22 @@ def note_on_rate(rate: float, best: float | None) -> str | None:
     return (
         f"The learning rate {rate:g} is {rate / best:.2g} times {best:.2g}, near which models learned most from such "
         f"noise in our study (docs/choose.md), within a factor of {SPREAD:g}."
+    )
+
+
+def note_on_decay(rate: float, decay: float, summed: float) -> str | None:
+    """Return a sentence on a decay that is multiplied by the rate; None where it takes little away.
+
+    Args:
+        rate: the schedule's largest.
+        decay: of AdamW.
+        summed: the relative rates of all steps together.
+    """
+    exponent = rate * decay * summed
+    if exponent <= MAX_DECAY:
+        return None
+    return (
+        f"weight_decay={decay:g} is multiplied by the rate, and at {rate:g} it leaves {math.exp(-exponent):.0%} of "
+        "what the first step learned, which cost a job of our study 3 points (docs/choose.md); give less, at most "
+        f"{decay * MAX_DECAY / exponent:.1g}."
     )

@@ -74,9 +74,14 @@ def test_rates_go_on_until_the_best_is_inside() -> None:
     assert study.more_rates({1.0: 1.0, 2.0**14: 2.0}).size == 0
 
 
-def test_errors_are_those_of_the_recursion_of_weights(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("solved")
+
+
+def test_errors_are_those_of_the_recursion_of_weights(solved: Path) -> None:
     job = study.QUICK[0]
-    factors = study.factors_of(job, "buffered_linear, public order", tmp_path)
+    factors = study.factors_of(job, "buffered_linear, public order", solved)
     found = study.errors_of(job, factors)
     workload = factors.spec.workload
     summed = workload.apply(factors.rows("C_inv", 0, job.steps))  # momentum sums gradients; averages are a tenth of it
@@ -86,16 +91,18 @@ def test_errors_are_those_of_the_recursion_of_weights(tmp_path: Path) -> None:
     assert found["last"] == sorted(found["last"], reverse=True)
 
 
-def test_a_quick_run_has_all_rows_and_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_run_has_all_rows_and_goes_on_where_it_was(
+    solved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(study, "GRID", 2)
     monkeypatch.setattr(study, "SEEDS", 2)
     monkeypatch.setattr(study, "more_rates", lambda accuracies: np.array([]))
     path = tmp_path / "rates.jsonl"
-    cells = list(study.run(study.QUICK, path, None, tmp_path))
+    cells = list(study.run(study.QUICK, path, None, solved))
     assert [cell["row"] for cell in cells] == list(study.ROWS) and study.cells(path) == cells
     assert all(len(cell["test"]) == len(cell["rates"]) == 2 and len(cell["test"][0]) == 2 for cell in cells)
     assert all(0 <= value <= 100 for cell in cells for values in cell["test"] for value in values)
-    assert not list(study.run(study.QUICK, path, None, tmp_path)), "nothing is trained twice"
+    assert not list(study.run(study.QUICK, path, None, solved)), "nothing is trained twice"
     assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0: without privacy: ")
     (trained,) = predictors.trained_jobs(study.QUICK, path)
     verdict = predictors.Verdict.of(trained)

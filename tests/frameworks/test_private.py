@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -547,6 +549,8 @@ def test_the_statement_notes_a_rate_that_is_far_from_what_such_noise_asks_for():
     (note,) = private(solved, torch.optim.AdamW, 1e-7).statement.notes
     stated = float(note.split(" times ")[1].split(",")[0])
     assert note.startswith("The learning rate 1e-07 is ") and "docs/choose.md" in note
-    assert private(solved, torch.optim.AdamW, stated).statement.notes == []
+    assert private(solved, partial(torch.optim.AdamW, weight_decay=0.0), stated).statement.notes == []
+    (decay,) = private(solved, partial(torch.optim.AdamW, weight_decay=1.0 / stated), stated).statement.notes
+    assert decay.startswith("weight_decay=") and f"leaves {math.exp(-N):.0%} of" in decay
     clipped_twice = private(solved, torch.optim.AdamW, 1e-7, clip_norm=2 * CLIP).statement.notes
     assert clipped_twice == [note], "Adam takes the same rate at every clip norm"
