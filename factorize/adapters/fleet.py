@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize.errors import InvalidParameter
+from factorize.factorization import Factorization
+from factorize.first_steps import first_steps
 from factorize.numbers.scalars import whole_number
-
-if TYPE_CHECKING:
-    from factorize.factorization import Factorization
+from factorize.spec import parse_spec
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,6 @@ def certified_for(run: Factorization, rounds: int, participation: Mapping[str, A
         InvalidParameter: more rounds than the matrix has.
         InvalidSpec: a participation that is none.
     """
-    from factorize.factorization import Factorization
-    from factorize.first_steps import first_steps
-    from factorize.spec import parse_spec
-
     workload = {**run.spec.workload.document(), "n": rounds}
     spec = parse_spec({"workload": workload, "participation": dict(participation)})
     return Factorization.from_strategy(spec, first_steps(run, rounds).matrix)
@@ -126,8 +122,6 @@ def worst_ratio(
     Raises:
         InvalidParameter: no fleets, or one without a certified lower bound.
     """
-    from factorize.spec import parse_spec
-
     ratios = []
     for rounds, apart, most in fleets:
         own = certified_for(run, rounds, {"kind": "min_sep", "min_sep": apart, "max_participations": most})
