@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from house import ROOT, blocks
 from safetensors.numpy import load_file, save_file
 
 import factorize
 from factorize.any_factors import AnyFactors
+
+DECODERS = ("honaker_online", "honaker_full")
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
@@ -23,6 +27,21 @@ def test_the_code_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytes
     factors = names["factors"]
     assert isinstance(factors, AnyFactors) and factors.certificate.converged
     assert "table" not in names or names["table"].recommended["mechanism"] == "identity"
+
+
+def test_running_counts() -> None:
+    """The code of the page, and each number of its table from a solve of its own."""
+    page = ROOT / "docs/counting.md"
+    names: dict[str, Any] = {}
+    exec(compile(blocks("docs/counting.md"), page, "exec"), names)
+    published, true = np.array(names["published"]), np.cumsum(names["visits"])
+    told = dict(re.findall(r"^\| .*\(?`(\w+)`.*\| +([\d.]+) \| +\d+ \|$", page.read_text(), re.MULTILINE))
+    assert len(told) == 7 and 5 < np.sqrt(np.mean((published - true) ** 2)) < 20
+    for kind, rmse in told.items():
+        mechanism = {"kind": "tree", "decoder": kind} if kind in ("online", *DECODERS) else {"kind": kind}
+        mechanism |= {"buffers": 4} if kind == "buffered_linear" else {}
+        factors = factorize.solve("prefix", n=365, mechanism=mechanism)
+        assert factors.calibrate(epsilon=1, delta=1e-6).rmse(factors) == pytest.approx(float(rmse), abs=0.005), kind
 
 
 def test_the_three_commands_are_one_call() -> None:
