@@ -31,11 +31,12 @@ class CalibrationRequest(Frozen):
         clip_norm: bound on one contribution.
         divisor: the fixed public divisor of means: adds their `sigma_of_means`.
         adjacency: `zero_out` or `replace_one`.
-        sampling: what epsilon counts on: `fixed`, `cyclic_poisson`, `balls_in_bins`, `random_allocation` or `poisson`.
+        sampling: what epsilon counts on: `fixed`, `cyclic_poisson`, `b_min_sep`, `balls_in_bins`, `random_allocation`
+            or `poisson`.
         dataset_size: public, of the Poisson schemes.
         batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
         bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
-        method: of `balls_in_bins`.
+        method: of `balls_in_bins` and `b_min_sep`.
         work: samples times bins that may test a claim of `balls_in_bins`, 2^28 at most: fewer prove a little less.
     """
 
