@@ -46,7 +46,7 @@ def automatic(spec: Spec, estimate_of: EstimateOf) -> AnyMechanism:
         )
     n, separation = spec.workload.n, spec.participation.spread(spec.workload.n).separation
     if spec.participation.free:
-        return _first(spec, estimate_of, (_banded(separation), *_LARGE))
+        return _first(spec, estimate_of, (Dense(kind="dense"), _banded(separation), *_LARGE))
     if spec.participation.single and n > LARGEST_AUTOMATIC:
         return _first(spec, estimate_of, (_STREAMING, *_LARGE, _banded(BANDS_AUTOMATIC)))
     if n <= MAX_DENSE:

@@ -73,6 +73,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
         _entry("epochs.decompositions", dual=True),
         _entry("single.max_error", dual=True),
         _entry("single.dense", dual=True),
+        _entry("epochs.separated", dual=True),
     ),
     "buffered_linear": (
         _entry("buffered.redrawn", dual=True),
@@ -116,7 +117,8 @@ def choose(spec: SpecSource) -> Spec:
     evaluated on the one that was asked for (`factorize.spec.notes_of_choice` says so).
 
     `auto` is `dense` for single participation up to n = 8192 and for fixed epochs up to 16384, `buffered_linear` with 8
-    buffers for single participation above, and `banded` with `min_sep` bands for min_sep; beyond, see `automatic`.
+    buffers for single participation above; for min_sep it is `dense` for few steps (epochs/separated.py), and `banded`
+    with `min_sep` bands above; beyond, see `automatic`.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.

@@ -89,8 +89,8 @@ class Certificate:
         return {
             "sensitivity": self.sensitivity.document(),
             "loss": {name: float(value) if math.isfinite(value) else None for name, value in vars(self.loss).items()},
-            "lower_bound": self.lower_bound and self.lower_bound.document(),
-            "class_lower_bound": self.class_lower_bound and self.class_lower_bound.document(),
+            "lower_bound": self.lower_bound and self.lower_bound._asdict(),
+            "class_lower_bound": self.class_lower_bound and self.class_lower_bound._asdict(),
             "relative_gap": self.relative_gap,
             "residual": {"max_abs": self.residual},
             "converged": self.converged,

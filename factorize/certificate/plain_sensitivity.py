@@ -17,6 +17,7 @@ from factorize.structures.base import Matrix
 BESIDE = 2048
 """Longest n at which a Toeplitz matrix is taken for any other, too."""
 _AT_ONCE = 1 << 24  # entries
+_FEW = 1 << 17  # patterns that are visited one by one
 
 
 def plain_sensitivity(matrix: Matrix, participation: Participation) -> float:
@@ -72,12 +73,32 @@ def _patterns(whole: np.ndarray, separation: int, most: int) -> float:
 
 
 def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
-    """The best selection within each row of |C^T C|, then of the rows."""
+    """The best selection within each row of |C^T C|, then of the rows; that of all patterns where they are few."""
     n = len(whole)
+    choices = (math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
+    if sum(choices) <= _FEW:
+        sizes = np.abs(whole.T @ whole)
+        return _visit_patterns(sizes, sizes.diagonal(), separation, most)
     step = max(_AT_ONCE // n, 1)
     blocks = (np.abs(whole.T @ whole[:, start : start + step]) for start in range(0, n, step))
     rows = np.concatenate([best_selections(block, separation, most) for block in blocks])
     return float(best_selections(rows, separation, most))
+
+
+def _visit_patterns(sizes: np.ndarray, gains: np.ndarray, separation: int, most: int) -> float:
+    """Return the most that up to `most` further steps add; `gains` is what each adds to those before."""
+    if most == 1 or len(gains) <= separation:
+        return float(gains.max(initial=0.0))
+    return max(
+        float(gains[i])
+        + _visit_patterns(
+            sizes[i + separation :, i + separation :],
+            gains[i + separation :] + 2 * sizes[i, i + separation :],
+            separation,
+            most - 1,
+        )
+        for i in range(len(gains))
+    )
 
 
 def best_selections(values: np.ndarray, separation: int, most: int) -> np.ndarray:

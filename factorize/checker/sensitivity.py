@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ from factorize.errors import CertificateError, TooLarge
 from factorize.format.shapes import check_strategy_tensors
 
 TWO_STAGE = "two-stage Gram bound"
+ALL_PATTERNS = "absolute sums of all patterns"
+MAX_PATTERNS = 1 << 17
+"""Patterns that are listed one by one: a second, and 100 MB."""
 LARGEST = 16_384
 """Longest n of which C^T C is formed."""
 BESIDE = 2048
@@ -81,6 +85,12 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
         column = strategy.reading.near_series if strategy.scale is None else None
         brackets = [] if column is None else [_majorant(column, form)]
         if column is None or (strategy.n <= BESIDE and not brackets[0].exact):
+            check_products()
+            if strategy.n > LARGEST:
+                raise TooLarge(
+                    f"Gram matrices of columns that overlap are formed up to n={LARGEST}, and n={strategy.n}: use "
+                    "fewer steps, or a C with fewer bands than steps between two participations"
+                )
             brackets.append(_periodic(strategy, form) if form.periodic else _two_stage(strategy, form))
     best = max(brackets, key=lambda bracket: bracket.lower)
     return min(brackets, key=lambda bracket: bracket.upper)._replace(
@@ -202,14 +212,8 @@ def _squares(column: np.ndarray) -> float:
 
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
     """Absolute sums of the Gram blocks: for vectors of every dimension, exact where signs can balance."""
-    check_products()
     n, k, b = strategy.n, form.most, form.separation
-    if n > LARGEST:
-        raise TooLarge(
-            f"Gram matrices of patterns are formed up to n={LARGEST}, and n={n}: use fewer steps, or a C "
-            "with fewer bands than steps between two participations"
-        )
-    above, near, loose = np.empty(b), np.empty(b), np.empty(b)
+    above, loose = np.empty(b), np.empty(b)
     step = max(_AT_ONCE // (n * k), 1)
     for start in range(0, b, step):
         offsets = np.arange(start, min(start + step, b))
@@ -221,10 +225,8 @@ def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
         sums = np.abs(grams).sum(axis=2).sum(axis=1)
         far = block.far.reshape(k, -1).sum(axis=0)
         above[offsets] = (np.sqrt(sums + lost) + far) ** 2
-        signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
-        near[offsets] = np.maximum(grams.sum(axis=(1, 2)), np.einsum("ps,pst,pt->p", signs, grams, signs))
         loose[offsets] = lost + (2 * np.sqrt(sums + lost) + far) * far
-    pattern = np.arange(k) * b + int(np.argmax(near))
+    pattern = np.arange(k) * b + int(np.argmax(above))
     lower, signs_of = _attain(strategy, pattern)
     upper = _ends(float(above.max()), share(roundings=8))[1]
     off = share(2 * float(loose.max()) / max(float(above.max()), 1e-300), roundings=8)
@@ -244,13 +246,12 @@ def _attain(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[in
 
 
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
-    """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md)."""
-    check_products()
+    """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md).
+
+    Where the patterns are few, the largest sum of |X| over one of them.
+    """
     n = strategy.n
-    if n > LARGEST:
-        raise TooLarge(
-            f"C^T C is formed up to n={LARGEST}, and n={n}: use fewer steps, or a C with fewer bands than min_sep"
-        )
+    few = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most)) <= MAX_PATTERNS
     values, far = strategy.near_columns(np.arange(n))
     lengths = np.sqrt(np.einsum("ij,ij->j", values, values)) + far
     rows, step = np.empty(n), max(_AT_ONCE // n, 1)
@@ -259,15 +260,26 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
         gram = np.abs(values.T @ values[:, some])
         if far.any():
             gram += np.multiply.outer(far, lengths[some]) + np.multiply.outer(lengths, far[some])
-        rows[some] = _best_sums(gram, form)
-    total, chosen = best_selection(rows, form)
+        rows[some] = gram.diagonal() if few else _best_sums(gram, form)
+    total, chosen = _worst_pattern(gram, form) if few else best_selection(rows, form)
     # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times that of the squared norms.
     off = share(roundings=(n + 8) * (form.most if strategy.reading.signed or far.any() else 1) + 4 * form.most + 8)
-    leading = range(0, n, form.separation)[: form.most]
     longest = best_selection(strategy.column_norms.values, form)[1]
-    candidates = sorted({chosen, tuple(leading), longest} - {()})
+    candidates = sorted({chosen, tuple(range(0, n, form.separation)[: form.most]), longest} - {()})
     lower, signs, pattern = max((*_attain(strategy, np.array(p)), p) for p in candidates)
-    return Bracket(lower, _ends(total, off)[1], TWO_STAGE, pattern, signs, off)
+    return Bracket(lower, _ends(total, off)[1], ALL_PATTERNS if few else TWO_STAGE, pattern, signs, off)
+
+
+def _worst_pattern(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
+    """Return the largest sum of |X_ij| over a pattern, of all that there are, and the pattern; `sizes` is |X|."""
+    best: tuple[float, tuple[int, ...]] = (0.0, ())
+    for count in range(1, form.most + 1):
+        free = range(len(sizes) - (count - 1) * (form.separation - 1))
+        steps = np.array(list(combinations(free, count))) + (form.separation - 1) * np.arange(count)
+        sums = sizes[steps[:, :, None], steps[:, None, :]].sum(axis=2).sum(axis=1)
+        worst = int(np.argmax(sums))
+        best = max(best, (float(sums[worst]), tuple(steps[worst].tolist())))
+    return best
 
 
 def exactly(strategy: Strategy, participation: Mapping[str, Any], bracket: Bracket, claim: float) -> Bracket:

@@ -6,6 +6,7 @@ and the checker compares those of a file with them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cached_property, partial
@@ -129,35 +130,33 @@ class Utility:
         """
         kind, strategy = self._spec["mechanism"]["kind"], self._strategy
         if kind == "banded" and strategy.structure == "banded":
-            once = allowed(self._spec["participation"], strategy.n).most == 1
-            members = "matrices with these bands" + ("" if once else " and columns of equal norm")
-            return LowerBound.of(self._bound_in_band(), f"dual of the band, over {members}")
-        if strategy.scale is not None:
-            raise NotEnclosed(f"the class {kind} has bounds without scaled columns")
-        column = strategy.reading.column if strategy.n <= series.LARGEST else None
-        if kind in ("toeplitz", "banded_toeplitz") and column is not None:
-            workload = toeplitz_column(self._spec["workload"])
-            if workload is not None:
-                form = allowed(self._spec["participation"], strategy.n)
-                bound = toeplitz_bound(self._spec, column, workload, form)
-                return LowerBound.of(bound, "Hankel dual, over Toeplitz matrices with this many diagonals")
-        raise NotEnclosed(f"the class {kind} is not evaluated for n={strategy.n} and this workload")
+            bound, members = self._bound_in_band()
+            return LowerBound(_below(bound), f"dual of the band, over matrices with these bands{members}")
+        column = strategy.reading.column if strategy.n <= series.LARGEST and strategy.scale is None else None
+        workload = toeplitz_column(self._spec["workload"]) if kind in ("toeplitz", "banded_toeplitz") else None
+        if column is not None and workload is not None:
+            bound = toeplitz_bound(self._spec, column, workload, allowed(self._spec["participation"], strategy.n))
+            return LowerBound(_below(bound), "Hankel dual, over Toeplitz matrices with this many diagonals")
+        raise NotEnclosed(f"the class {kind} is not evaluated for n={strategy.n}, scaled columns or this workload")
 
-    def _bound_in_band(self) -> Fraction:
-        form, bands = allowed(self._spec["participation"], self._strategy.n), int(self._spec["mechanism"]["bands"])
-        rows = rows_of(self._weighing, {})
-        if self._strategy.n > LARGEST_IN_BAND:
+    def _bound_in_band(self) -> tuple[Fraction, str]:
+        strategy, n = self._strategy, self._strategy.n
+        form = allowed(self._spec["participation"], n)
+        rows, bands = rows_of(self._weighing, {}), int(self._spec["mechanism"]["bands"])
+        if n > LARGEST_IN_BAND:
             raise NotEnclosed(f"bounds over banded matrices are proved up to n={LARGEST_IN_BAND}")
-        diagonals, scale = self._strategy.reading.bands, self._strategy.scale
-        square = self._workload.rows == self._strategy.n
-        if rows is None or diagonals is None or not (square and self._strategy.bandwidth <= bands <= form.separation):
-            raise NotEnclosed("these bands can overlap, A is not square, or the objective has no bound of this kind")
-        squares = self._strategy.column_norms.values
-        if form.most > 1 and not np.ptp(squares) <= _EQUAL * squares.max():
-            raise NotEnclosed("over several participations the bound is of columns of equal norm, which these have not")
+        diagonals, squares = strategy.reading.bands, strategy.column_norms.values
+        equal = bool(np.ptp(squares) <= _EQUAL * squares.max())
+        served = self._workload.rows == n and strategy.bandwidth <= bands <= form.separation
+        if rows is None or diagonals is None or not (served and (equal or form.periodic or form.most == 1)):
+            raise NotEnclosed("bands overlap, A is not square, or this objective or unequal columns have no bound")
         check_products()
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
-        return form.most * bound_in_band(weighted, diagonals if scale is None else diagonals * scale, bands) / rows[1]
+        scaled = diagonals if strategy.scale is None else diagonals * strategy.scale
+        if equal or form.most == 1:
+            members = " and columns of equal norm" if form.most > 1 else ""
+            return form.most * bound_in_band(weighted, scaled, bands, np.arange(n)) / rows[1], members
+        return bound_in_band(weighted, scaled, bands, np.arange(n) % form.separation) / rows[1], ""
 
     @cached_property
     def _weighing(self) -> Weighing:
@@ -174,6 +173,10 @@ class Utility:
     @cached_property
     def _inverse(self) -> np.ndarray:
         return inverse_of(self._entries.values)
+
+
+def _below(bound: Fraction) -> float:
+    return math.nextafter(float(bound), 0.0)
 
 
 def _equal(some: Tensors, others: Tensors) -> bool:
@@ -211,7 +214,7 @@ def lower_bound(
             reasons.append(str(reason))
             continue
         if bound is not None:
-            proved = LowerBound.of(bound, f"nuclear norm dual, by {name}")
+            proved = LowerBound(_below(bound), f"nuclear norm dual, by {name}")
             if bound > 0:
                 return proved
             nothing = nothing or proved  # rounding has taken all of it, and another road may lose less

@@ -29,7 +29,7 @@ DTYPES = ("float64", "float32")
 UNBOUNDED = "unbounded"
 DERIVED = ("dense", "toeplitz")
 """Structures of a stored C_inv or B."""
-EVIDENCE = ("weights", "row_weights", "factors")
+EVIDENCE = ("weights", "row_weights", "factors", "patterns")
 """Tensors of the lower bounds' evidence, each under `dual.`."""
 _ENTRY = {"structure", "shape", "dtype", "tensors", "sha256", "bytes"}
 _CLAIM = "encoder_sensitivity"

@@ -1,11 +1,11 @@
-"""The optimum over matrices with few diagonals and equal column norms.
+"""The optimum over matrices with few diagonals.
 
-Minimise tr(T^T T X^-1) over X = C^T C with ones on the diagonal and zeros at distance `bands` and beyond. If no two
-steps of one user lie within the band, the squared sensitivity is the number of participations whatever X is
-(docs/sensitivity.md), so this is all there is to minimise. The problem is convex in the entries of X below the
-diagonal. The descent (gram_descent.py) starts at the best banded Toeplitz matrix. Where its arrays would
-not fit in memory that start is the answer: its loss is 0.067 % above the optimum for n = 8192 with 4 bands, 0.39 % with
-16, and less for more steps.
+Minimise tr(T^T T X^-1) over X = C^T C with zeros at distance `bands` and beyond. If no two steps of one user lie within
+the band, the squared sensitivity is the largest sum of X_ii over a pattern (docs/sensitivity.md). Over fixed epochs the
+columns of a pattern share it as is best; under `min_sep` they have equal norms. The problem is searched in X with ones
+on its diagonal, and in the shares; with equal norms it is convex. The descent (gram_descent.py) starts at the best
+banded Toeplitz matrix. Where its arrays would not fit in memory that start is the answer: its loss is 0.067 % above the
+optimum of equal norms for n = 8192 with 4 bands, 0.39 % with 16, and less for more steps.
 """
 
 from __future__ import annotations
@@ -117,7 +117,10 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     if is_start_alone(problem.n, bands):
         strategy = with_equal_columns(toeplitz_columns(problem, report)[0], problem.n)
         return Solution(strategy=strategy, outcome=Outcome.NOT_SEARCHED, iterations=0)
-    landscape = Landscape(target, problem.n, bands)
+    owners = np.arange(problem.n)
+    if problem.participation.periodic:
+        owners %= problem.participation.spread(problem.n).separation
+    landscape = Landscape(target, problem.n, bands, owners)
     descent = GramDescent(landscape, start(problem, landscape, report))
     end = descent.descend(problem.tolerance, lambda step, gap: report(step, None, gap))
     return Solution(strategy=landscape.strategy(end.best), outcome=end.outcome, iterations=end.steps)
@@ -179,8 +182,8 @@ def start(problem: Problem, landscape: Landscape, report: Reporter) -> GramPoint
         SolveFailed: the loss is not finite.
     """
     offsets = [_offsets(problem, column, landscape.dead) for column in toeplitz_columns(problem, report)]
-    points = [point for point in map(landscape, offsets) if point is not None]
-    points = points or [point for point in [landscape(np.zeros_like(offsets[0]))] if point is not None]
+    points = [point for point in map(landscape.balanced, offsets) if point is not None]
+    points = points or [point for point in [landscape.balanced(np.zeros_like(offsets[0]))] if point is not None]
     if not points:
         raise SolveFailed("the loss is not finite at C = I; rescale the workload so that its entries lie near 1")
     return min(points, key=lambda point: point.loss)

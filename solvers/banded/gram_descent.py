@@ -1,4 +1,4 @@
-"""Descent on the loss of a banded Gram matrix, until the bound over the class is near.
+"""Descent on the loss of a banded Gram matrix and the shares of its columns, until the bound over the class is near.
 
 Limited-memory BFGS (methods/limited_memory.py) with an approximate inverse of the second derivative
 (preconditioner.py). A step needs one evaluation (band_kernels.py), O(n bands^2) for any
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorize.solution import Outcome
 from factorize.solvers.banded.band_kernels import backward, forward
@@ -26,6 +27,7 @@ from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
 
 _PAIRS = 10
+_LEAST_SHARE = 1e-10  # of a step that moves nothing, whose column must not be 0
 _MOST_STEPS = 2000
 _SUFFICIENT = 1e-4
 _SHRINK = 0.4  # after a step out of the positive definite matrices
@@ -43,16 +45,18 @@ class GramPoint:
     """The loss at one X.
 
     Attributes:
-        offsets: X[j + d, j] at [d - 1, j], shape (bands - 1, n).
+        unknowns: logarithms of the columns' shares, and X[j + d, j] at [d, j] of columns of norm 1, shape (bands, n).
         loss: tr(T^T T X^-1).
-        gradient: with respect to the offsets.
-        rows: C, as in band_kernels.py.
+        gradient: with respect to the unknowns.
+        shares: squared column norms, which sum to 1 within a pattern, shape (n,).
+        rows: C, as in band_kernels.py, of columns of norm 1.
         curvature: diagonals and offsets of W and X^-1, what a preconditioner is made of.
     """
 
-    offsets: Array
+    unknowns: Array
     loss: float
     gradient: Array
+    shares: Array
     rows: Array
     curvature: tuple[Array, Array, Array, Array]
 
@@ -64,10 +68,11 @@ class Landscape:
         target: T as a recursion.
         n: number of steps.
         bands: number of diagonals of C.
+        owners: number of the pattern that each step shares the sensitivity with, shape (n,).
     """
 
-    def __init__(self, target: StateSpace, n: int, bands: int) -> None:
-        self.n, self.bands = n, bands
+    def __init__(self, target: StateSpace, n: int, bands: int, owners: NDArray[np.intp]) -> None:
+        self.n, self.bands, self._owners = n, bands, owners
         self.evaluations = 0
         follow, feed, read, through = map(np.ascontiguousarray, target)
         self._target, self._own = (follow, feed), _own_forms(follow, feed, read, through)
@@ -79,33 +84,59 @@ class Landscape:
         self._scratch = [np.empty(shape) for shape in ((n, width), (n, states), (states, n))]
         self._lines = np.empty((3, width + states))
         self._probes = target.solve(np.random.default_rng(0).choice((-1.0, 1.0), (n, _PROBES)))
-        squares = through**2
-        both = squares + squares[np.minimum(np.arange(n) + np.arange(1, bands)[:, None], n - 1)]
-        self._shares = np.divide(squares, both, out=np.zeros_like(both), where=both > 0)
+        self._squares = through**2
 
-    def __call__(self, offsets: Array) -> GramPoint | None:
+    def balanced(self, offsets: Array) -> GramPoint | None:
+        """Return the point of some offsets, with the shares that are best for a diagonal X."""
+        unknowns = np.concatenate([np.zeros((1, self.n)), offsets])
+        point = self(unknowns)
+        if point is None or point.shares.min() == 1.0:
+            return point
+        unknowns[0] = 0.5 * np.log(np.maximum(point.curvature[0], _LEAST_SHARE * point.curvature[0].max()))
+        return self(unknowns)
+
+    def __call__(self, unknowns: Array) -> GramPoint | None:
         """Return the loss and its gradient, or None where X is not positive definite."""
         self.evaluations += 1
+        offsets = unknowns[1:]
+        weights = np.where(self.dead, _LEAST_SHARE, np.exp(unknowns[0] - unknowns[0].max()))
+        shares = weights / self._within(weights)
         rows = _factor(offsets, *self._theta[0].shape)
         if rows is None:
             return None
         for array in self._scratch:
             array[:] = 0.0
         form, mixed, lagged = self._scratch
-        backward(rows, *self._target, *self._own, *self._theta, form, mixed, self._lines)
-        forward(rows, *self._target, *self._theta, *self._bands, lagged, self._lines)
+        (follow, feed), (of_x, of_u), root = self._target, self._own, 1 / np.sqrt(shares)
+        scaled = feed * root[:, None]
+        backward(rows, follow, scaled, of_x / shares, of_u * root[:, None], *self._theta, form, mixed, self._lines)
+        forward(rows, follow, scaled, *self._theta, *self._bands, lagged, self._lines)
         (w, w_offsets), (s, s_offsets) = map(_split, self._bands)
-        loss = float(w.sum() + 2.0 * np.vdot(w_offsets[: self.bands - 1], offsets))  # tr(W X)
+        products = w_offsets[: self.bands - 1] * offsets
+        parts = w + products.sum(axis=0)  # the diagonal of W X
+        for d, some in enumerate(products, 1):
+            parts[d:] += some[: self.n - d]
+        loss = float(parts.sum())  # tr(W X)
         if not np.isfinite(loss):
             return None
-        gradient = -2.0 * w_offsets[: self.bands - 1]
-        return GramPoint(offsets, loss, gradient, rows, (w, w_offsets, s, s_offsets))
+        gradient = np.concatenate([[shares * self._within(parts) - parts], -2.0 * w_offsets[: self.bands - 1]])
+        gradient[0, self.dead] = 0.0
+        return GramPoint(unknowns, loss, gradient, shares, rows, (w, w_offsets, s, s_offsets))
+
+    def _within(self, values: Array) -> Array:
+        """Return the sum over each step's pattern, shape (n,)."""
+        return np.asarray(np.bincount(self._owners, values)[self._owners])
 
     def gap(self, point: GramPoint) -> float:
         """Return about the distance of the bound over the class, relative to the loss."""
-        moved = _off_diagonal(point.offsets, point.offsets, self._probes) + self._probes
-        below = point.gradient / 2 * self._shares
-        moved = _off_diagonal(below, point.gradient / 2 - below, moved)
+        n, offsets, entries, w = self.n, point.unknowns[1:], point.gradient[1:] / 2, point.curvature[0]
+        squares = self._squares / point.shares
+        both = squares + squares[np.minimum(np.arange(n) + np.arange(1, self.bands)[:, None], n - 1)]
+        probes = self._probes * np.sqrt(point.shares)[:, None]
+        moved = _off_diagonal(offsets, offsets, probes) + probes
+        below = entries * np.divide(squares, both, out=np.zeros_like(both), where=both > 0)
+        uneven = (point.shares * self._within(w) - w) / 2
+        moved = _off_diagonal(below, entries - below, moved) + uneven[:, None] * moved
         return float(np.vdot(moved, moved)) / (_PROBES * point.loss)
 
     def strategy(self, point: GramPoint) -> BandedMatrix:
@@ -113,7 +144,8 @@ class Landscape:
         rows, bands = point.rows, np.zeros((self.bands, self.n))
         for d in range(len(bands)):
             bands[d, : len(rows) - d] = rows[d:, rows.shape[1] - 1 - d]
-        return BandedMatrix(bands)
+        most = np.bincount(self._owners).max()
+        return BandedMatrix(bands * np.sqrt(most * point.shares) if most > 1 else bands)
 
 
 def _factor(offsets: Array, n: int, width: int) -> Array | None:
@@ -180,7 +212,7 @@ class GramDescent:
             tolerance: relative.
             report: told after each step about how far it is, relative to the loss.
         """
-        if self.landscape.bands == 1:
+        if self.landscape.bands == 1:  # the shares of a diagonal X are a closed form
             return End(self._at, 0.0, Outcome.CLOSED_FORM, 0)
         self._enough = tolerance / _SAFETY
         end = run(self, self._at, enough=self._enough, most=_MOST_STEPS, report=report)
@@ -192,7 +224,7 @@ class GramDescent:
         Between two measurements it is in proportion to what a step may still gain.
         """
         self._at = at
-        self._direction = self._memory.direction(at.gradient, lambda g: self._factor * self._preconditioner.apply(g))
+        self._direction = self._memory.direction(at.gradient, lambda g: self._factor * self._apply(g))
         gain = float(np.vdot(at.gradient, self._direction)) / 2 / at.loss
         self._since += 1
         if self._since < _MEASURED and self._lag * gain > _NEAR * self._enough:
@@ -209,8 +241,16 @@ class GramDescent:
 
     def _renew(self) -> None:
         if self.landscape.bands > 1:
-            self._preconditioner = Preconditioner.at(*self._at.curvature, self.landscape.bands)
-            self._factor = self._memory.scale(self._preconditioner.apply) or self._factor
+            self._preconditioner, w = (
+                Preconditioner.at(*self._at.curvature, self.landscape.bands),
+                self._at.curvature[0],
+            )
+            self._stiffness = np.maximum(w, _LEAST_SHARE * w.max()) / 4
+            self._factor = self._memory.scale(self._apply) or self._factor
+
+    def _apply(self, gradient: Array) -> Array:
+        """Return about the inverse of the second derivative times a gradient, up to a constant factor."""
+        return np.concatenate([gradient[:1] / self._stiffness, self._preconditioner.apply(gradient[1:])])
 
     def step(self, at: GramPoint, number: int) -> GramPoint | None:
         """Take a step, without the memory where it misleads; None if rounding hides any progress."""
@@ -230,10 +270,10 @@ class GramDescent:
         """Go along the direction as far as the loss falls as it should."""
         decrease, length = float(np.vdot(at.gradient, self._direction)) / 2, 1.0
         while length > _SHORTEST and decrease > _INVISIBLE * at.loss:
-            trial = self.landscape(at.offsets - length * self._direction)
+            trial = self.landscape(at.unknowns - length * self._direction)
             allowed = at.loss * (1 + _ROUNDING) - 2 * _SUFFICIENT * length * decrease
             if trial is not None and trial.loss <= allowed:
-                self._memory.add(trial.offsets - at.offsets, trial.gradient - at.gradient)
+                self._memory.add(trial.unknowns - at.unknowns, trial.gradient - at.gradient)
                 self._at = trial
                 self._factor *= length  # a step that had to be shortened says that it was too large
                 if number & (number - 1) == 0:  # later the memory holds more than a new one brings

@@ -177,7 +177,7 @@ class Comparison:
         return {
             "spec": self.spec,
             "objective": self.objective,
-            "lower_bound": self.lower_bound and self.lower_bound.document(),
+            "lower_bound": self.lower_bound and self.lower_bound._asdict(),
             "budget": self.budget,
             "rows": [row.to_dict() for row in self.rows],
             "refused": [refused.to_dict() for refused in self.refused],

@@ -1,9 +1,9 @@
 """Dual evidence for a bound over all matrices under `min_sep` (checker/bounds/block_resolvents.py), for any claim.
 
-The patterns {j, j + b, j + 2b, ...}, cut into pieces, are disjoint, so that the dual of fixed epochs serves. Workloads
+Few steps have the best that there is (separated.py). Up to LARGEST_DENSE patterns may overlap (overlapping.py). Beyond,
+the patterns {j, j + b, j + 2b, ...}, cut into pieces, are disjoint, so that the dual of fixed epochs serves. Workloads
 with a bidiagonal inverse take it from a ring, in O(n k^2) for k epochs (pieces.py); if b does not divide n, steps that
-nobody has fill up the first epoch. Others are decomposed (whole_target.py), up to LARGEST_DENSE; beyond, they borrow
-the evidence of the prefix sum, since any evidence certifies.
+nobody has fill up the first epoch. Others borrow the evidence of the prefix sum, since any evidence certifies.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.solvers.epochs import separated
+from factorize.solvers.epochs.overlapping import dual_of_patterns
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.single.ascent import scaled
+from factorize.solvers.single.recovery import triangle
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
 
@@ -24,14 +28,12 @@ if TYPE_CHECKING:
 
 
 LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
-LARGEST_DENSE = 256  # n up to which decompositions are worth the evidence
+LARGEST_DENSE = 512  # n up to which decompositions are worth the evidence
 LARGEST_BORROWED = 1024  # n up to which the certificate's decomposition is, where it has no recurrence
-_MOST_EPOCHS = 1 << 20  # n x epochs^2 from which decompositions are the quicker ones, up to LARGEST_DENSE
 _ACCURACY = 3e-4  # a thousandth of what separates such a bound from the optimum
-_PATIENCE = 8  # steps without a clearly better gap after which singular workloads are left as they are
 _LEAST, _MOST = 1e-60, 1e60  # of the inverse's entries, whose fourth powers must be safe
 _RING = 1500.0  # multiplications for each step and pair of epochs
-_DECOMPOSITIONS = 300.0  # in products: some twenty of symmetric matrices, measured with 100 to 256 steps
+_DECOMPOSITIONS = 1500.0  # in products of n x n: those of two hundred power steps, measured with 128 to 512 steps
 
 
 def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
@@ -43,8 +45,14 @@ def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
     """
     own = Problem(spec.model_copy(update={"optimize_for": None}))
     try:
-        dual = _by_decompositions(own, report) if _decomposed(own) else _by_ring(own, report)
-    except (ValueError, FloatingPointError):  # numbers that leave the range of doubles
+        if _decomposed(own):
+            separation, most, _ = own.participation.spread(own.n)
+            if separated.is_short(spec):
+                return separated.evidence(own, report)
+            found = dual_of_patterns(triangle(scaled(own.target)), _patterns(own), separation, most, report)
+            return {"factors": found[0], "patterns": found[1].astype(np.float64)}
+        dual = _by_ring(own, report)
+    except (ValueError, FloatingPointError, np.linalg.LinAlgError):  # numbers that leave the range of doubles
         return {}
     return {} if dual is None else {"factors": factors(dual)}
 
@@ -63,10 +71,8 @@ def _epochs(own: Problem) -> int:
 
 
 def _decomposed(own: Problem) -> bool:
-    """Whether the target is decomposed: it is small, and has no ring or too many epochs for one."""
-    if max(own.n, own.workload.m) > LARGEST_DENSE:
-        return False
-    return own.n * _epochs(own) ** 2 > _MOST_EPOCHS or _inverse(own) is None
+    """Whether the target is small enough to be decomposed at every step."""
+    return max(own.n, own.workload.m) <= LARGEST_DENSE
 
 
 def _inverse(own: Problem) -> BidiagonalInverse | None:
@@ -86,24 +92,6 @@ def _by_ring(own: Problem, report: Reporter) -> Array | None:
     if n * _epochs(own) ** 2 > LARGEST_RING or (inverse is None and max(n, own.workload.m) > LARGEST_BORROWED):
         return None
     return dual_of_pieces(_pieces(own, inverse), _ACCURACY, lambda step, _gap: report(step, None))
-
-
-def _by_decompositions(own: Problem, report: Reporter) -> Array:
-    """W by decompositions, from the prefix sum's weights for a few epochs."""
-    from factorize.solvers.epochs.blocks import after_power_step, maximise
-    from factorize.solvers.epochs.pieces import start_of
-    from factorize.solvers.epochs.whole_target import WholeTarget
-    from factorize.solvers.single.ascent import scaled
-
-    def quiet(step: int, _gap: float) -> None:
-        report(step, None)
-
-    pieces = _pieces(own, None)
-    target = WholeTarget(scaled(own.target), _patterns(own))
-    start = target.start() * (start_of(pieces, quiet)[:, 0, 0] / pieces.start()[:, 0, 0])[:, None, None]
-    start /= start[:, 0, 0].sum()
-    ascent = maximise(target, tolerance=_ACCURACY, report=quiet, start=start, patience=_PATIENCE, coarse=True)
-    return after_power_step(ascent.best)
 
 
 def _patterns(own: Problem) -> NDArray[np.intp]:

@@ -51,7 +51,7 @@ def sensitivity_rules() -> set[str]:
         for node in ast.walk(ast.parse(page(f"factorize/{name}.py"))):
             texts: list[ast.expr] = []
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                texts = [node.value] if node.targets[0].id in ("rule", "TWO_STAGE") else []
+                texts = [node.value] if node.targets[0].id in ("rule", "TWO_STAGE", "ALL_PATTERNS") else []
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Bracket", "_attained_by_all"):
                 texts = node.args[2:3]
             elif isinstance(node, ast.Call):

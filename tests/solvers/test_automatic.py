@@ -58,7 +58,8 @@ def test_what_auto_names_is_accepted(workload: dict[str, Any], objective: str) -
         (59563, 127, "banded"),
         (60000, 2, "toeplitz"),
         (16, {"kind": "min_sep", "min_sep": 9, "max_participations": 1}, "dense"),
-        (16, {"kind": "min_sep", "min_sep": 4}, "banded"),
+        (16, {"kind": "min_sep", "min_sep": 4}, "dense"),
+        (256, {"kind": "min_sep", "min_sep": 4}, "banded"),
         (2**20, {"kind": "min_sep", "min_sep": 128}, "toeplitz"),
     ],
 )
@@ -66,7 +67,7 @@ def test_what_stands_for_auto(n: int, participation: Any, kind: str) -> None:
     """Above the sizes of `dense` the best that can be solved."""
     chosen = choose(spec_of(n, participation=participation))
     assert chosen.mechanism.kind == kind and choose(chosen) == chosen and len(chosen.digest) == 64
-    assert kind != "banded" or n == 16 or chosen.mechanism.bands == 469  # the steps of an epoch
+    assert kind != "banded" or n == 256 or chosen.mechanism.bands == 469  # the steps of an epoch
 
 
 def test_where_nothing_is_left_the_refusal_names_what_can_be_asked_for() -> None:

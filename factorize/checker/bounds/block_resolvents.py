@@ -106,7 +106,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         NotEnclosed: numbers are too far apart, or there are too many epochs.
     """
     n = spec["workload"]["n"] if spec["workload"].get("shape") is None else 0
-    factors = evidence_of(spec["participation"], dual, n) if n and "factors" in dual else None
+    factors = evidence_of(spec["participation"], dual, n) if n and dual.keys() == {"factors"} else None
     chain = None if factors is None else chain_of(spec, dual)
     inverse = None if chain is None else chain.inverse()
     if factors is None or chain is None or inverse is None:

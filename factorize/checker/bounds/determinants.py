@@ -24,7 +24,7 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds.evidence import row_weights, sum_above, weights_of
+from factorize.checker.bounds.evidence import row_weights, weights_of
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
@@ -82,7 +82,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     states = max((target for target, _ in program.statements), default=X) + 1
     # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
     norm = max(_norm(DeterminantRecursion(states, inputs, outputs, *program.arrays(), program.output)), Fraction(0))
-    return norm**2 * scale * other / (sum_above(columns) * divisor)
+    return norm**2 * scale * other / (Fraction(math.fsum(columns)) * (1 + Fraction(1, 2**52)) * divisor)
 
 
 def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:

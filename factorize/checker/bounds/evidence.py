@@ -1,7 +1,8 @@
-"""The stored evidence of lower bounds over all strategy matrices: F over disjoint patterns, and factors of the rows.
+"""The stored evidence of lower bounds over all strategy matrices: F over patterns, and factors of the rows.
 
 For F from the evidence and any matrix Q, objective >= scale * (tr(Q^T W A F) / |Q|_2)^2 / cost(F), cost(F) the sum over
-the patterns of the largest diagonal entry of F F^T: at least tr(F F^T X) for every feasible X.
+the patterns of the largest diagonal entry of F F^T: at least tr(F F^T X) for every feasible X. Patterns may overlap:
+each has columns of F for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import TINY
 from factorize.checker.doubles.roundings import SLACK, gamma
-from factorize.checker.participation import allowed
+from factorize.checker.participation import Allowed, allowed
 from factorize.checker.sensitivity import square_root_down
 from factorize.checker.spec.objectives import Weighing
 from factorize.errors import CertificateError
@@ -35,32 +36,24 @@ class LowerBound(NamedTuple):
     objective: float
     rule: str
 
-    @classmethod
-    def of(cls, objective: Fraction, rule: str) -> LowerBound:
-        """Return the bound of a rational number."""
-        return cls(math.nextafter(float(objective), 0.0), rule)
-
-    def document(self) -> dict[str, Any]:
-        """Return the contract's JSON form."""
-        return self._asdict()
-
 
 class Evidence(NamedTuple):
-    """F, block diagonal over disjoint patterns of k steps, shape (patterns, k): a factor for each, (patterns, k, k)."""
+    """F by patterns of k steps, shape (patterns, k): for each columns of its own, (patterns, k, k)."""
 
     patterns: np.ndarray
     blocks: np.ndarray
 
     def cost(self) -> Fraction:
         """At least the sum over the patterns of the largest diagonal entry of F F^T."""
-        k = self.blocks.shape[2]
         diagonals = np.einsum("pij,pij->pi", self.blocks, self.blocks).max(axis=1)
-        total = Fraction(math.fsum(diagonals.tolist())) * (1 + Fraction(gamma(k + 2)) + Fraction(SLACK) / 4096)
+        total = Fraction(math.fsum(diagonals.tolist())) * (
+            1 + Fraction(gamma(self.blocks.shape[2] + 2)) + Fraction(SLACK) / 4096
+        )
         return total + self.patterns.size * Fraction(TINY)  # squares may have underflowed
 
 
 def evidence_of(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> list[Evidence] | None:
-    """Return F by lengths of patterns, which cover the steps; None where the evidence is of another kind.
+    """Return F by lengths of patterns; None where the evidence is of another kind.
 
     All of it is multiplied by a power of two that brings its largest entry near 1: any scale proves the same. Blocks
     of shorter patterns are cut to squares; columns that are left out make F F^T smaller.
@@ -71,26 +64,31 @@ def evidence_of(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray]
     form, several = allowed(participation, n), participation["kind"] != "single"
     if ("factors" if several else "weights") not in dual:
         return None
-    if not several:
-        roots = np.sqrt(weights_of(dual, "weights", n))
-        return _near_one([Evidence(np.arange(n)[:, None], roots[:, None, None])])
-    classes = [np.arange(j, n, form.separation) for j in range(form.separation)]
-    patterns = [steps[start : start + form.most] for steps in classes for start in range(0, len(steps), form.most)]
-    factors, shape = dual["factors"], (len(patterns), form.most, form.most)
+    patterns = _patterns_of(dual, form, n)
+    factors = dual["factors"] if several else np.sqrt(weights_of(dual, "weights", n))[:, None, None]
+    shape = (len(patterns), form.most, form.most)
     if factors.shape != shape or not np.isfinite(factors).all() or not factors.any():
         raise CertificateError(f"dual.factors must be finite, not all zero, of shape {shape}; got {factors.shape}")
     lengths, groups = np.array([len(steps) for steps in patterns]), []
+    factors = np.ldexp(factors, -math.frexp(float(np.abs(factors).max()))[1])
     for k in np.unique(lengths).tolist():
         chosen = np.flatnonzero(lengths == k)
         groups.append(Evidence(np.array([patterns[p] for p in chosen]), factors[chosen, :k, :k]))
-    return _near_one(groups)
+    return groups
 
 
-def _near_one(groups: list[Evidence]) -> list[Evidence]:
-    largest = max(float(np.abs(group.blocks).max(initial=0.0)) for group in groups)
-    if not largest:
-        raise CertificateError("the dual evidence is all zero")
-    return [group._replace(blocks=np.ldexp(group.blocks, -math.frexp(largest)[1])) for group in groups]
+def _patterns_of(dual: Mapping[str, np.ndarray], form: Allowed, n: int) -> list[np.ndarray]:
+    """Return the patterns that the evidence lists, each filled up with -1; else disjoint ones that cover the steps."""
+    if "patterns" not in dual:
+        classes = [np.arange(j, n, form.separation) for j in range(form.separation)]
+        return [steps[start : start + form.most] for steps in classes for start in range(0, len(steps), form.most)]
+    given = dual["patterns"]
+    patterns = [row[row != -1] for row in given.astype(np.int64)] if given.ndim == 2 else []
+    lengths = [len(row) for row in patterns if (row % n == row).all() and (np.diff(row) >= form.separation).all()]
+    every = patterns and len(lengths) == len(patterns) and 0 < min(lengths) <= max(lengths) <= form.most
+    if form.periodic or not every:
+        raise CertificateError("dual.patterns must be rows of allowed patterns, each filled up with -1")
+    return patterns
 
 
 def weights_of(dual: Mapping[str, np.ndarray], name: str, n: int) -> np.ndarray:
@@ -105,11 +103,6 @@ def weights_of(dual: Mapping[str, np.ndarray], name: str, n: int) -> np.ndarray:
     return weights.astype(np.float64)
 
 
-def sum_above(weights: np.ndarray) -> Fraction:
-    """Return at least the sum."""
-    return Fraction(math.fsum(weights)) * (1 + Fraction(1, 2**52))
-
-
 def row_weights(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
     """Return squared row factors of W and a divisor of the square of the norm; for restarts, both times tau.
 
@@ -122,7 +115,7 @@ def row_weights(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.
     if "row_weights" not in dual:
         return None
     weights = weights_of(dual, "row_weights", weighing.rows)
-    return weights, sum_above(weights)
+    return weights, Fraction(math.fsum(weights)) * (1 + Fraction(1, 2**52))
 
 
 def rows_of(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:

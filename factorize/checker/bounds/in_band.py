@@ -1,16 +1,15 @@
 """The lower bound within a band, from C alone.
 
-The class is of matrices C with these bands whose squared columns are at most s^2 / k, s the sensitivity and k the most
-participations: of all matrices with the bands where k = 1, and of those with columns of equal norm for any k. Over
-several participations others can be better, since the columns of one pattern may share s^2 unevenly: for A = I, n = 2
-and k = 2 all C = diag(c, d) with c^2 + d^2 = s^2 are allowed. Y = k C^T C / s^2 has a diagonal of at most 1.
+The class is of matrices C with these bands, at sensitivity s. For Y = C^T C / s^2 the sum of Y_ii over a pattern is at
+most 1. Each step has an *owner*: a pattern of several disjoint ones, or itself where all that is used is Y_ii <= 1.
 
-For T = W A, any F and every such Y, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 |T F|_* >= 2 tr(T F).
-Y is zero outside the band and at most 1 inside, so tr(F F^T Y) is at most the trace of F F^T plus its absolute entries
-in the band, and tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and
-F = X^-1 T^T, the entries of F F^T in the band are zero off the diagonal, and T F = T X^-1 T^T is positive semidefinite:
-both inequalities are equalities. A C near the best leaves small entries off the diagonal. For G + G^T = E, which is
-less these entries, F + G X T^-1 has none to first order. What it loses is least where T G X T^-1 is symmetric, nearly
+For T = W A, any F and every such Y, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 |T F|_* >= 2 tr(T F). Y is zero outside the band
+and |Y_ij| <= (Y_ii + Y_jj) / 2 inside: tr(F F^T Y) is at most the sum of Y_ii c_i, c_i the diagonal entry of F F^T plus
+the absolute entries of its row in the band, and that is at most the sum over the owners of their largest c_i. So
+tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and F = X^-1 T^T, the
+entries of F F^T in the band are zero off the diagonal and the same for one owner on it, and T F = T X^-1 T^T is
+positive semidefinite: all inequalities are equalities. A C near the best leaves a small rest E of these entries. For
+G + G^T = E, F + G X T^-1 has none to first order. What it loses is least where T G X T^-1 is symmetric, nearly
 where g_ij = e_ij t_jj^2 / (t_ii^2 + t_jj^2). Nothing that F is made from needs to be exact.
 """
 
@@ -31,10 +30,11 @@ _SETTLED = 1e-13  # of the trace: entries in the band that another correction ne
 _BLOCK = 128
 
 
-def bound_in_band(weighted: WeightedTarget, diagonals: np.ndarray, bands: int) -> Fraction:
+def bound_in_band(weighted: WeightedTarget, diagonals: np.ndarray, bands: int, owners: np.ndarray) -> Fraction:
     """Return a number not above the least |T Y^-1/2|^2 of the class, T = W A.
 
-    `diagonals` are those of C, shape (any, n), as LAPACK has them, and `bands` counts those of the class.
+    `diagonals` are those of C, shape (any, n), as LAPACK has them, `bands` counts those of the class, and `owners`
+    are their numbers, shape (n,).
 
     Raises:
         NotEnclosed: numbers leave the range of doubles.
@@ -42,25 +42,28 @@ def bound_in_band(weighted: WeightedTarget, diagonals: np.ndarray, bands: int) -
     from scipy.linalg.lapack import dtbtrs
 
     best, n = Fraction(0), diagonals.shape[1]
+    shares = (diagonals**2).sum(axis=0)
     with np.errstate(all="ignore"):
         target = weighted.guess(np.eye(n))
         once = dtbtrs(diagonals, target.T, uplo="L", trans="T")[0]
         factor = np.ascontiguousarray(dtbtrs(diagonals, once, uplo="L")[0])
         for _ in range(_MOST_FACTORS):
             entries = _entries_in_band(factor, bands)
-            bound = _trace_below(weighted, factor) ** 2 / _cost_above(entries, factor.shape[1])
+            bound = _trace_below(weighted, factor) ** 2 / _cost_above(entries, owners, factor.shape[1])
             if bound <= best:
                 break
             best = bound
-            if np.abs(entries[1:]).sum() <= _SETTLED * entries[0].sum():
+            trace, weights = entries[0].sum(), np.bincount(owners, shares)
+            entries[0] -= (np.bincount(owners, shares * entries[0]) / weights)[owners]
+            if np.abs(entries).sum() <= _SETTLED * trace:
                 break
-            factor += _correction(weighted, target, diagonals, entries)
+            factor += _correction(target, diagonals, entries)
             if not np.isfinite(np.einsum("ij->", factor)):
                 break
     return best
 
 
-def _correction(weighted: WeightedTarget, target: np.ndarray, diagonals: np.ndarray, entries: np.ndarray) -> np.ndarray:
+def _correction(target: np.ndarray, diagonals: np.ndarray, entries: np.ndarray) -> np.ndarray:
     """Return G X T^-1, shape (n, m), with 0 for steps that move nothing."""
     from scipy.linalg.blas import dtrsm
     from scipy.sparse import dia_array
@@ -72,9 +75,7 @@ def _correction(weighted: WeightedTarget, target: np.ndarray, diagonals: np.ndar
     both = squares + squares[np.minimum(np.arange(n) + distances[:, None], n - 1)]
     share = entries[1:] * squares / np.maximum(both, TINY)
     below, right = (dia_array((part, -distances), shape=(n, n)) for part in (share - entries[1:], -share))  # of G^T
-    product = strategy.T @ (strategy @ (below + right.T))
-    if (inverse := weighted.inverse) is not None:
-        return np.asarray((inverse.T @ product).T.toarray())
+    product = strategy.T @ (strategy @ (below + right.T - dia_array((entries[:1] / 2, [0]), shape=(n, n))))
     still = np.flatnonzero(target.diagonal() == 0)
     target[still, still] = 1.0
     return np.asarray(dtrsm(1.0, target.T, product.toarray(order="F"), overwrite_b=1).T)
@@ -101,11 +102,15 @@ def _trace_below(weighted: WeightedTarget, factor: np.ndarray) -> Fraction:
     return max(Fraction(total) - Fraction((lost + abs(total) * 2.0**-52) * (1 + SLACK)), Fraction(0))
 
 
-def _cost_above(entries: np.ndarray, terms: int) -> Fraction:
-    """Return at least the trace of F F^T and its absolute entries in the band, of sums of as many terms."""
-    trace, count = math.fsum(entries[0].tolist()), 2 * len(entries) - 1
-    cost = trace + 2 * math.fsum(np.abs(entries[1:]).ravel().tolist())
+def _cost_above(entries: np.ndarray, owners: np.ndarray, terms: int) -> Fraction:
+    """Return at least the sum over the owners of their largest c_i, of entries that are sums of as many terms."""
+    costs, largest = entries[0].copy(), np.zeros(len(owners))
+    for d, some in enumerate(np.abs(entries[1:]), 1):
+        costs += some
+        costs[d:] += some[: len(costs) - d]
+    np.maximum.at(largest, owners, costs)
+    cost, count = math.fsum(largest.tolist()), 2 * len(entries) - 1
     # The magnitudes of an entry are at most the norms of two rows, and these sum to at most the trace (Cauchy).
-    rounded = gamma(roundings_of(terms) + 2) * count * trace
+    rounded = (gamma(roundings_of(terms) + 2) + gamma(count)) * count * math.fsum(entries[0].tolist())
     finite(cost, rounded)
     return Fraction((cost + rounded) * (1 + SLACK)) + terms * entries.size * 2 * Fraction(TINY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,18 +53,6 @@ class WeightedTarget(NamedTuple):
         if self.weighing.tau is not None:
             rows = rows - self.weighing.referred(rows)
         return np.asarray(rows * self.scales[:, None])
-
-    @property
-    def inverse(self) -> Any:
-        """(W A)^-1, nearly and sparse; None where A is no chain of steps that all move, or rows refer to others."""
-        from scipy.sparse import dia_array
-
-        chain = self.workload.chain
-        if chain is None or not chain[1].all() or self.weighing.tau is not None:
-            return None
-        follow, feed = chain
-        bands = np.array([1.0 / feed, np.roll(-follow / feed, -1)]) / self.scales
-        return dia_array((bands, [0, -1]), shape=(len(feed), len(feed)))
 
 
 def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.ndarray, float]]:

@@ -1,0 +1,128 @@
+"""The dual over patterns that overlap, for more steps than an interior point method reaches: a bound, no strategy.
+
+The power step of the dual of fixed epochs (steps.py) does not need patterns to be disjoint: with U = sum_p F_p F_p^T
+and X = T^T (T U T^T)^-1/2 T, the rows of X_p F_p, each divided by its norm, are the factors most aligned with the
+gradient of ||T U^1/2||_*, which is convex in F, so that no step lowers it. Patterns come in when X breaks their
+constraint: the worst through each step, by dynamic programming over paths on which |X| counts between neighbours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from factorize.solvers.epochs.patterns import Places, blocks_of
+from factorize.solvers.methods.arrays import Array
+from factorize.solvers.problem import StepReport
+
+MAX_COLUMNS = 1 << 15
+"""Columns of all factors together: the certificate multiplies with a matrix of so many columns."""
+MAX_WORK = 1 << 26
+"""Multiplications of all blocks of X with their factors, some 20 ms."""
+_ROUNDS = 16
+_STEPS = 12  # of power, between two looks for patterns
+_SHARE = 0.3  # of the weights, for those that come in
+_CLEAR = 1e-3  # by which X has to break the constraint of one
+_FAINT = 1e-4  # of the largest weight: what is dropped
+_RIDGE = 1e-13
+
+
+def dual_of_patterns(
+    target: Array, start: Places, separation: int, most: int, report: StepReport
+) -> tuple[Array, Places]:
+    """Return factors, shape (patterns, most, most), and their patterns, filled up with -1.
+
+    Args:
+        target: T, shape (m, n).
+        start: disjoint patterns that cover the steps, filled up with -1.
+        separation: between two steps of a pattern.
+        most: steps of one.
+        report: told after each step; what it raises ends the ascent.
+    """
+    n = target.shape[1]
+    patterns = np.where(start < 0, n, start)
+    factors = _even(patterns, n)
+    best, highest = (factors, patterns), 0.0
+    for number in range(_ROUNDS):
+        for _ in range(_STEPS):
+            gram, norm = _gram(target, factors, patterns)
+            cost = float(np.einsum("pij,pij->pi", factors, factors).max(axis=1).sum())
+            if norm**2 / cost > highest:
+                best, highest = (factors, patterns), norm**2 / cost
+            factors = _power_step(gram, factors, patterns)
+            report(number + 1, None)
+        weights = np.einsum("pij->p", factors**2)
+        kept = weights > _FAINT * weights.max()
+        new = _worst_paths(np.abs(gram) * (cost / norm), separation, most)
+        new = new[~(new[:, None] == patterns[None]).all(axis=2).any(axis=1)]
+        new = new[: max(min(MAX_COLUMNS // most, MAX_WORK // most**3) - int(kept.sum()), 0)]
+        patterns = np.concatenate([patterns[kept], new])
+        fresh = _even(new, n) * np.sqrt(_SHARE) if len(new) else np.zeros((0, most, most))
+        factors = np.concatenate([factors[kept] * np.sqrt(1 - _SHARE if len(new) else 1.0), fresh])
+    factors, patterns = best
+    return factors, np.where(patterns == n, -1, patterns)
+
+
+def _even(patterns: Places, n: int) -> Array:
+    """Factors of equal weights that sum to 1, without correlations."""
+    here = (patterns < n)[:, :, None] * np.eye(patterns.shape[1])
+    return np.asarray(here / np.sqrt(max(len(patterns), 1)))
+
+
+def _gram(target: Array, factors: Array, patterns: Places) -> tuple[Array, float]:
+    """Return X and ||T U^1/2||_*."""
+    n = target.shape[1]
+    dual = np.zeros((n + 1) ** 2)
+    places = patterns[:, :, None] * (n + 1) + patterns[:, None, :]
+    dual += np.bincount(places.ravel(), (factors @ factors.swapaxes(1, 2)).ravel(), len(dual))
+    dual = dual.reshape(n + 1, n + 1)[:n, :n]
+    dual[np.diag_indices(n)] += _RIDGE * dual.trace() / n
+    squares, left = np.linalg.eigh(target @ dual @ target.T)
+    s = np.sqrt(np.maximum(squares, _RIDGE * squares[-1]))
+    rows = (target.T @ left) / np.sqrt(s)
+    return rows @ rows.T, float(s.sum())
+
+
+def _power_step(gram: Array, factors: Array, patterns: Places) -> Array:
+    aligned = blocks_of(np.pad(gram, ((0, 1), (0, 1))), patterns) @ factors
+    norms = np.sqrt(np.einsum("pij,pij->pi", aligned, aligned))
+    roots = norms.sum(axis=1) / np.sqrt((norms.sum(axis=1) ** 2).sum())
+    return np.asarray(aligned * (roots[:, None] / np.where(norms > 0, norms, 1.0))[:, :, None])
+
+
+def _worst_paths(sizes: Array, separation: int, most: int) -> Places:
+    """Return the heaviest path through each step that weighs more than 1, filled up with n, shape (paths, most).
+
+    A step weighs |X_ii|, a way from i to the next step j twice |X_ij|; paths have at most `most` steps.
+    """
+    n = len(sizes)
+    ways = np.where(np.subtract.outer(np.arange(n), np.arange(n)) <= -separation, 2 * sizes, -np.inf)
+    onward, before = (_best_ways(each, sizes.diagonal(), most) for each in (ways, ways.T))
+    paths = []
+    for i in range(n):
+        counts = [(onward[0][a, i] + before[0][most - 1 - a, i] - sizes[i, i], a) for a in range(most)]
+        weight, a = max(counts)
+        if weight > 1 + _CLEAR:
+            path = [*_follow(before[1], i, most - 1 - a)[::-1], i, *_follow(onward[1], i, a)]
+            paths.append(path + [n] * (most - len(path)))
+    return np.unique(np.array(paths, dtype=np.intp).reshape(-1, most), axis=0)
+
+
+def _best_ways(ways: Array, weights: Array, most: int) -> tuple[Array, Places]:
+    """Return the weights of the best paths with up to a further steps, shape (most, n), and the next step or -1."""
+    n = len(weights)
+    best, following = np.tile(weights, (most, 1)), np.full((most, n), -1)
+    for a in range(1, most):
+        reach = ways + best[a - 1]
+        places = reach.argmax(axis=1)
+        longer = reach[np.arange(n), places] > 0
+        best[a, longer] += reach[np.arange(n), places][longer]
+        following[a, longer] = places[longer]
+    return best, following
+
+
+def _follow(following: Places, step: int, further: int) -> list[int]:
+    path: list[int] = []
+    while further > 0 and following[further, step] >= 0:
+        step, further = int(following[further, step]), further - 1
+        path.append(step)
+    return path
