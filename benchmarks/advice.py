@@ -104,11 +104,15 @@ JOBS: tuple[dict[str, Any], ...] = (
 
 
 def answer(job: dict[str, Any], seconds: float) -> tuple[float, str, float]:
-    """Return the error of the recommended row, its mechanism, and the processor seconds that it took."""
+    """Return the root of the recommended row's objective, its mechanism, and the processor seconds that it took."""
     began = process_seconds()
     read = read_job({"delta": 1e-6, **job, "seconds": seconds}, RecommendRequest)
     found = advise(read, lambda *_: None)
-    return found["rmse_at_privacy"], f"{found['mechanism']} {found['sampling']}", process_seconds() - began
+    return (
+        found["row"]["objective_at_privacy"] ** 0.5,
+        f"{found['mechanism']} {found['sampling']}",
+        process_seconds() - began,
+    )
 
 
 def main() -> None:

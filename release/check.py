@@ -38,9 +38,14 @@ def _file(root: Path, name: str) -> Path | None:
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module imports, but for the types that only its checker reads."""
+    """Yield what a module imports, but for the types that only its checker reads, and what it does without.
+
+    The latter is tried, with another way where it is not there: the compiler of loops, which needs numba.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Try) and any("ImportError" in ast.unparse(each.type or node) for each in node.handlers):
             continue
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module

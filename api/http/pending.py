@@ -16,9 +16,10 @@ from typing import Any
 from anyio.to_thread import run_sync
 from fastapi import Request
 
+from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.jobs.long_answers import LongAnswer, LongAnswers
 from factorize.encoding import canonical_json
-from factorize.errors import StoreUnavailable
+from factorize.errors import FactorizeError, StoreUnavailable
 
 WAIT_SECONDS = 45.0
 """How long a client waits that does not say: proxies cut off after 60 s."""
@@ -28,6 +29,9 @@ TELL_SECONDS = 2.0
 """Between two words to the ledger about an answer whose address was given out."""
 LOOK_SECONDS = 0.2
 """Between two looks at whether a client is still there."""
+
+REFUSED = "refused "
+"""Begins what the ledger has of an answer that is a refusal; answers are JSON."""
 
 Document = dict[str, Any]
 Work = Callable[[Event, Callable[[Document], object]], Awaitable[bytes]]
@@ -56,10 +60,16 @@ class PendingAnswer:
 
     @property
     def news(self) -> LongAnswer:
-        """How far it is, for the ledger; a refusal is told by the service alone that has it."""
+        """How far it is, for the ledger, and the answer or the refusal at the end."""
         progress = None if self.progress is None else canonical_json(self.progress).decode("ascii")
-        good = self.task.done() and not self.task.cancelled() and self.task.exception() is None
-        return LongAnswer(progress, self.task.result().decode("ascii") if good else None)
+        if not self.task.done() or self.task.cancelled():
+            return LongAnswer(progress, None)
+        error = self.task.exception()
+        if error is None:
+            return LongAnswer(progress, self.task.result().decode("ascii"))
+        problem = error if isinstance(error, ProblemAnswer) else ProblemAnswer("internal")
+        problem = problem_of(error) if isinstance(error, FactorizeError) else problem
+        return LongAnswer(progress, REFUSED + canonical_json([problem.slug, problem.detail, problem.extra]).decode())
 
     async def wait(self, request: Request, seconds: float) -> bytes | None:
         """Return the answer, or None where it takes longer than the client wants to wait.

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from factorize.api.access.caller import Caller
 from factorize.api.http.access import Access, Call, ReadCall, SubmitCall
 from factorize.api.http.answers import RETRY_SECONDS, digest_in, json_response, result_of, wanted_wait
-from factorize.api.http.pending import WAIT_SECONDS, PendingAnswer, PendingAnswers, Work
+from factorize.api.http.pending import REFUSED, WAIT_SECONDS, PendingAnswer, PendingAnswers, Work
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import PING, PING_SECONDS, event
@@ -119,7 +119,7 @@ async def _answer(kind: str, call: Call) -> Response:
         return Response(known, media_type="application/json")
     if _pending(call).find(caller.owner, key) is None:
         with suppress(StoreUnavailable):  # it can be worked out here without a ledger
-            if (reply := await _reply_of_another(call, key)) is not None:
+            if (reply := await _reply_of_another(call, key, again=True)) is not None:
                 return reply
     return await _reply(call, key, _pending(call).start(caller.owner, key, work))
 
@@ -133,11 +133,25 @@ async def _reply(call: Call, key: str, pending: PendingAnswer) -> Response:
     return _response(key, wanted, answer, pending.progress)
 
 
-async def _reply_of_another(call: Call, key: str) -> Response | None:
-    """Return the reply about an answer that another service works out, or None where none does."""
+async def _reply_of_another(call: Call, key: str, *, again: bool = False) -> Response | None:
+    """Return the reply about an answer that another service works out, or None where none does.
+
+    Args:
+        call: asks for it.
+        key: digest of the question.
+        again: whether a question that was refused is to be asked again.
+
+    Raises:
+        ProblemAnswer: it was refused.
+    """
     wanted, loop = wanted_wait(call.request), asyncio.get_running_loop()
     end = loop.time() + (WAIT_SECONDS if wanted is None else wanted)
     while (known := await run_sync(_pending(call).elsewhere.look, call.caller.owner, key)) is not None:
+        if known.answer is not None and known.answer.startswith(REFUSED):
+            if again:
+                return None
+            slug, detail, extra = json.loads(known.answer.removeprefix(REFUSED))
+            raise ProblemAnswer(slug, detail, extra=extra)
         if known.answer is not None or loop.time() >= end or await call.request.is_disconnected():
             answer = None if known.answer is None else known.answer.encode("ascii")
             return _response(key, wanted, answer, None if known.progress is None else json.loads(known.progress))

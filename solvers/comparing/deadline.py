@@ -9,8 +9,8 @@ SOLVES, CALIBRATIONS, CLAIMS = 0.8, 0.9, 1.0
 """Shares of the time by which the stages end: searches are stopped then, and nothing of a later stage begins that is
 not expected to end by its share."""
 
-LATE_CLAIMS = 1.5
-"""The same of the claim of a row that is recommended, where one was tested before."""
+LATE_CLAIMS = 2.5
+"""The same of the claims of rows that are recommended, and of leads near them, where one was tested before."""
 _WORK_A_SECOND, _LEAST_WORK = 3e6, 1 << 22  # of the whole time: about a third of it tests a claim
 _REFERENCES = 0.3  # of the time
 

@@ -38,6 +38,7 @@ IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
     "factorize/any_factors.py",
+    "api/commands/application.py",
     "api/jobs/database.py",
     "api/proof.py",
     "api/questions/registry.py",

@@ -1,8 +1,6 @@
-"""b-min-sep sampling: weights of a bet, and bounds without samples, for a C of at most b bands.
+"""b-min-sep sampling of a C of at most b bands: weights of a bet, and bounds without samples.
 
-An example that took part in none of the last b - 1 steps takes part in a step with probability p. Columns of C that are
-b steps apart do not overlap, so that the likelihood ratio is a product along the steps of an example, and its mean over
-all of them a recursion of b numbers. docs/notes/amplification-proofs.md has theorems 11 and 12.
+docs/notes/amplification-proofs.md has theorems 11 and 12, and docs/notes/bins-1.md the protocol.
 """
 
 from __future__ import annotations
@@ -28,18 +26,13 @@ _AT_ONCE = 1 << 19  # numbers of candidates that are drawn together: they stay i
 
 
 def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
-    """Return at least |C[t + d, t]|, shape (n, b).
-
-    Raises:
-        InvalidParameter: C has more than b bands.
-        TooLarge: n is above 2048.
-    """
+    """Return at least |C[t + d, t]|, shape (n, b); InvalidParameter for more bands, TooLarge for more steps."""
     n = strategy.n
     if strategy.bandwidth > separation:
         raise InvalidParameter(
-            f"C has {strategy.bandwidth} bands, and two steps of an example may be {separation} apart, so that their "
-            f"noise would be shared; take a min_sep of at least {strategy.bandwidth}, or a C with fewer bands",
-            field="min_sep",
+            f"C has {strategy.bandwidth} bands, more than the {separation} steps that an example's are apart; take "
+            "more, or a C with fewer bands",
+            field="bins",
         )
     if n > MAX_MIN_SEP_STEPS:
         raise TooLarge(f"claims about b-min-sep sampling are limited to n={MAX_MIN_SEP_STEPS} steps; got {n}")
@@ -110,15 +103,7 @@ class MinSepSteps:
 
 
 class Centres:
-    """How m examples are drawn whose steps attract each other: one of them first, the others given it.
-
-    Args:
-        law: of the steps of each.
-        order: m, at least 2.
-
-    Raises:
-        InvalidParameter: m is too large for doubles.
-    """
+    """How m examples are drawn whose steps attract each other: one of them first, the others given it."""
 
     def __init__(self, law: MinSepSteps, order: int) -> None:
         self.law, self.order = law, order
@@ -164,16 +149,7 @@ def log_ceiling(law: MinSepSteps, order: int, epsilon: float) -> arb:
 
 @ctx.workprec(PLACES)
 def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
-    """Weights whose mean is delta where the example's contributions are taken out (theorem 11).
-
-    Args:
-        law: of the steps.
-        epsilon: of the claim.
-        order: m, at least 2.
-
-    Raises:
-        InvalidParameter: m is beyond the limits.
-    """
+    """Weights whose mean is delta where the example's contributions are taken out (theorem 11); see `bets.removal`."""
     lost, centres, n = law.slack(order), Centres(law, order), law.steps
     near, plain = epsilon - lost, log_most(arb(epsilon) - lost, 0.0, arb(order)) + centres.log_moment
     extra = plain.exp() * order * (law.most + 2) * n * (16 * n + 2048) * UNIT
@@ -200,12 +176,7 @@ def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
 
 
 class Field:
-    """How low L may be at least: L >= exp(<m, Z> - less), m the mean of the columns under a probability q.
-
-    Args:
-        law: of the steps.
-        rate: q, in (0, 1].
-    """
+    """How low L is at least: L >= exp(<m, Z> - less), m the mean of the columns under a rate q in (0, 1]."""
 
     def __init__(self, law: MinSepSteps, rate: float) -> None:
         n, b = law.columns.shape
@@ -222,17 +193,7 @@ class Field:
 
 @ctx.workprec(PLACES)
 def addition(law: MinSepSteps, epsilon: float, eta: float, rate: float) -> Weights:
-    """Weights whose mean is delta where the example's contributions are put in (theorem 12).
-
-    Args:
-        law: of the steps.
-        epsilon: of the claim.
-        eta: how far the normals are moved, above 0.
-        rate: q, in (0, 1].
-
-    Raises:
-        InvalidParameter: eta is beyond the limits.
-    """
+    """Weights whose mean is delta where the example's contributions are put in (theorem 12); see `bets.addition`."""
     lost, field, x = law.slack(2 + eta), Field(law, rate), arb(eta)
     tilt = x * x * field.square.upper() / 2
     grown = x * (field.less - arb(epsilon) + lost) + tilt

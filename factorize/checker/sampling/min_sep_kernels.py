@@ -1,7 +1,6 @@
-"""Loops of `min_sep`: how much the steps of one example favour those of another, and draws of both; compiled.
+"""Loops of `min_sep`, compiled: gains of theorem 11, and draws by them.
 
-Everywhere p is the chance of a step, keep = 1 - p, and b the least distance of two steps, the width of `products`.
-`favours` has exp(m / 2 K) for a step t and a step t + d of two examples; `products` has K itself.
+`products` has K for steps t and t + d, shape (n, b), and `favours` exp(m / 2 K); keep = 1 - p.
 """
 
 from __future__ import annotations
@@ -13,18 +12,7 @@ from factorize.checker.arithmetic.compiled import kernel, part
 
 @kernel()
 def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
-    """Write by how much the mean over S of exp(m / 2 K(S, S1)) grows at most with each next step of S1.
-
-    Args:
-        p: chance of a step.
-        keep: 1 - p.
-        favours: shape (n, b).
-        gains: receives the growth where a step t follows s, at [s, t], shape (n, n).
-        begins: receives the mean where t is the first step and the only one, shape (n,).
-        alone: receives that mean for S that are free from step t + d on, shape (n, b).
-        ahead: room for n + 2 b numbers.
-        here: room for 2 b numbers.
-    """
+    """Write gain(s, t) at [s, t] of `gains`, first(t), and v of S1 = {t} at t + d; see theorem 11."""
     n, b = favours.shape
     for t in range(n):
         for i in range(n + 2 * b):
@@ -90,22 +78,9 @@ def _field(t, counts, products):
 
 @kernel(error_model="numpy")
 def draw_paths(uniforms, p, keep, order, favours, products, log_gains, log_begins, firsts, nexts, counts, logs, work):
-    """Write for each candidate how many of its m examples take part in each step, and its chance to be kept.
+    """Write for each candidate how many of its m examples take part in each step, and its log chance to be kept.
 
-    Args:
-        uniforms: in [0, 1), shape (candidates, m (k + 2)) for k = ceil(n / b).
-        p: chance of a step.
-        keep: 1 - p.
-        order: m.
-        favours: shape (n, b).
-        products: shape (n, b).
-        log_gains: logarithms of `gains`.
-        log_begins: of `begins`.
-        firsts: running sums of the chances of the centre's first step, n for none, shape (n + 1,).
-        nexts: of its next one, a row for each step, shape (n, n + 1).
-        counts: receives the counts, shape (candidates, n).
-        logs: receives the logarithm of the chance that a candidate is kept.
-        work: room for 3 (n + 2 b) + m + m (k + 2) numbers, shape (5, largest of these).
+    `uniforms` has m times k + 2 numbers of each candidate; `firsts` and `nexts` the centre's running sums.
     """
     n, b = favours.shape
     stride = uniforms.shape[1] // order

@@ -132,11 +132,32 @@ def test_a_long_answer_is_one_for_all_services_of_a_ledger(tmp_path: Path, monke
             live.get(place).problem(404, "not-found")
 
 
-def test_a_long_answer_ends_when_its_caller_says_so(live_service: LiveService) -> None:
-    asked = {"spec": {"workload": {"kind": "prefix", "n": 3000}, "participation": EPOCHS}}
-    place = live_service.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"]
-    assert live_service.send("DELETE", place).json()["state"] == "cancelled"
-    live_service.get(place, {"Prefer": "wait=30"}).problem(404, "not-found")
+def test_a_refusal_is_told_by_every_service_and_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "TELL_SECONDS", 0.1)
+    long = {"spec": {"workload": {"kind": "prefix", "n": 3000}, "participation": EPOCHS}}
+    now = {"Prefer": "wait=0"}
+    with serving(tmp_path / "store", max_solve_seconds=1) as one, serving(tmp_path / "store") as other:
+        place = one.send("POST", "/v1/compare", long, now).headers["location"]
+        wait_for(lambda: one.get(place, now).status != 202)
+        wait_for(lambda: other.get(place, now).status != 202)
+        details = [live.get(place).problem(422, "too-large")["detail"] for live in (one, other)]
+        assert details[0] == details[1] and "seconds" in details[0]
+        assert other.send("POST", "/v1/compare", long, now).status == 202
+        assert other.send("DELETE", place).json()["state"] == "cancelled"
+
+
+def test_a_small_comparison_overtakes_long_ones_which_end_when_their_caller_says_so(live_service: LiveService) -> None:
+    """Two long ones are at work and one is in line: the small one has a place that is kept."""
+    places = []
+    for n in (2992, 3000, 3008):
+        long = {"spec": {"workload": {"kind": "prefix", "n": n}, "participation": EPOCHS}}
+        places.append(live_service.send("POST", "/v1/compare", long, {"Prefer": "wait=0"}).headers["location"])
+    small = {"spec": {"workload": {"kind": "prefix", "n": 24}}, "buffers": 1}
+    wait_for(lambda: live_service.send("POST", "/v1/compare", small, {"Prefer": "wait=5"}).status == 200)
+    assert [live_service.get(place, {"Prefer": "wait=0"}).status for place in places] == [202] * 3
+    for place in places:
+        assert live_service.send("DELETE", place).json()["state"] == "cancelled"
+        live_service.get(place, {"Prefer": "wait=30"}).problem(404, "not-found")
 
 
 def test_a_service_that_ends_ends_its_questions(tmp_path: Path) -> None:

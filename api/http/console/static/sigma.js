@@ -19,7 +19,7 @@ export function sigmaCard(manifest, signal) {
 }
 
 function calibration(found, manifest, signal) {
-  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration", seldom: ["rho", "mu", "sigma", "spent_mu", "steps", "clip_norm", "divisor", "adjacency", "bins", "method"] });
+  const form = new SchemaForm(found, "CalibrationRequest", { id: "calibration", seldom: ["rho", "mu", "sigma", "spent_mu", "steps", "clip_norm", "divisor", "adjacency", "bins", "method", "work"] });
   form.write(PRESET);
   const answer = el("div", { "aria-live": "polite" });
   const submit = async (event) => {
