@@ -14,12 +14,12 @@ from factorize.solvers.epochs.patterns import Places, blocks_of
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import StepReport
 
-MAX_COLUMNS = 1 << 15
+MAX_COLUMNS = 1 << 13
 """Columns of all factors together: the certificate multiplies with a matrix of so many columns."""
-MAX_WORK = 1 << 26
-"""Multiplications of all blocks of X with their factors, some 20 ms."""
-_ROUNDS = 16
-_STEPS = 12  # of power, between two looks for patterns
+MAX_WORK = 1 << 22
+"""Multiplications of all blocks of X with their factors, a millisecond or two."""
+_ROUNDS = 12
+_STEPS = 8  # of power, between two looks for patterns
 _SHARE = 0.3  # of the weights, for those that come in
 _CLEAR = 1e-3  # by which X has to break the constraint of one
 _FAINT = 1e-4  # of the largest weight: what is dropped

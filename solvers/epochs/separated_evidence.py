@@ -33,7 +33,7 @@ LARGEST_BORROWED = 1024  # n up to which the certificate's decomposition is, whe
 _ACCURACY = 3e-4  # a thousandth of what separates such a bound from the optimum
 _LEAST, _MOST = 1e-60, 1e60  # of the inverse's entries, whose fourth powers must be safe
 _RING = 1500.0  # multiplications for each step and pair of epochs
-_DECOMPOSITIONS = 1500.0  # in products of n x n: those of two hundred power steps, measured with 128 to 512 steps
+_DECOMPOSITIONS = 800.0  # in products of n x n: those of a hundred power steps, measured with 128 to 512 steps
 
 
 def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
