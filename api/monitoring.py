@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sqlalchemy.exc import DBAPIError
 
 from factorize.api.jobs.database import SCHEMA_VERSION, other_version, read_version
-from factorize.api.jobs.solving import Missing
+from factorize.api.jobs.one_solve import Missing
 from factorize.errors import FactorizeError, NotFound
 
 if TYPE_CHECKING:

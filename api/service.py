@@ -21,7 +21,6 @@ from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.catalog import Catalog
-from factorize.api.forms import Forms
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure
 from factorize.api.jobs.engine import JobEngine
@@ -30,6 +29,7 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.results import Results
 from factorize.api.settings import Settings, ledger_url
+from factorize.api.stored_forms import Forms
 from factorize.api.telemetry import about, current_trace, record_job
 from factorize.api.workers.pool import SMALL_SECONDS, Pool
 from factorize.api.workers.publishing import ANY_FORM, Form

@@ -18,7 +18,7 @@ _HOMES = {
     "Spec": "factorize.spec",
     "certify": "factorize.api.calls",
     "compare": "factorize.api.calls",
-    "load": "factorize.client.factors",
+    "load": "factorize.client.held_factors",
     "parse_spec": "factorize.spec",
     "recommend": "factorize.api.calls",
     "solve": "factorize.api.calls",

@@ -36,7 +36,7 @@ from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.mechanisms import Added
 from factorize.numbers.covered import column_defect, covering, defect
-from factorize.numbers.series import toeplitz_rows
+from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix

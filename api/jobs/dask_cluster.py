@@ -2,7 +2,7 @@
 
 dask is used as a scheduler of coarse tasks: it places a solve on a worker with enough memory and processors, orders the
 queue, notices dead workers and carries a cancel message. It never runs numerical code itself, since it could not stop
-it; the task has two workers of a pool do it (`solving.py`).
+it; the task has two workers of a pool do it (`one_solve.py`).
 
 A task takes JSON and returns nothing. What happens to its solve, its end too, a worker says as events of plain data,
 and a service reads nothing else from a scheduler. A pickle runs code when it is opened, and dask opens pickles in
@@ -35,7 +35,7 @@ from tornado.platform.asyncio import AsyncIOLoop
 
 from factorize import __version__
 from factorize.api.jobs.job import SolveJob
-from factorize.api.jobs.solving import carry_out, is_large
+from factorize.api.jobs.one_solve import carry_out, is_large
 from factorize.api.telemetry import adopt_dask
 from factorize.api.workers.pool import Pool
 

@@ -37,7 +37,7 @@ from factorize.api.jobs.job import (
     read_progress,
 )
 from factorize.api.jobs.ledger import Ledger, Within
-from factorize.api.jobs.solving import LocalSolves
+from factorize.api.jobs.one_solve import LocalSolves
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable

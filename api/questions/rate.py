@@ -8,7 +8,7 @@ from typing import Any
 
 from factorize.api.questions.training_job import Job, RecommendRequest
 from factorize.training.learning_rate import SPREAD, STUDIED, STUDY, best_rate, note_on_decay
-from factorize.training.schedules import schedule_rates
+from factorize.training.learning_schedules import schedule_rates
 
 _SUMMED = ("prefix", "schedule", "momentum")
 """Workloads that stand for an optimizer."""

@@ -3,7 +3,7 @@
 from factorize.client.cache import FactorCache
 from factorize.client.connection import Event
 from factorize.client.download import fetch
-from factorize.client.factors import Factors, load
+from factorize.client.held_factors import Factors, load
 from factorize.client.noise import NoiseGenerator, even_shard
 from factorize.client.rows import Rows
 from factorize.client.service import Service

@@ -25,7 +25,7 @@ from factorize.format.factors import CertifiedFactors
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
 from factorize.format.tensors import SHAPES, wrapped_structure
 from factorize.numbers.covered import cover_column, cover_inverse
-from factorize.numbers.series import series_quotient
+from factorize.numbers.toeplitz_series import series_quotient
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.series import series_product
+from factorize.numbers.toeplitz_series import series_product
 from factorize.numbers.triangular import lower_inverse
 
 LARGEST_DEFECT = 2.0**-7

@@ -25,8 +25,8 @@ from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 from factorize.training.batches import epochs_of
 from factorize.training.bin_draws import capacity_for, derived_key
-from factorize.training.bins import BallsInBins
 from factorize.training.bins_audit import BinsAuditor
+from factorize.training.bins_order import BallsInBins
 from factorize.training.job import Source, TrainingJob
 
 if TYPE_CHECKING:

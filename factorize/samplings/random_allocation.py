@@ -8,7 +8,7 @@ from factorize.privacy_question import SamplingOptions
 from factorize.samplings.balls_in_bins import BallsInBinsSampling
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
-from factorize.training.bins import RandomAllocation
+from factorize.training.bins_order import RandomAllocation
 
 
 class RandomAllocationSampling(BallsInBinsSampling):

@@ -36,7 +36,6 @@ from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, describe
 from factorize.storage.index import Index, Result
-from factorize.storage.matrices import Matrices, bound_matrices
 from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
@@ -44,6 +43,7 @@ from factorize.storage.medium.location import MARKER, bucket_of, directory_of, i
 from factorize.storage.objects import Objects, StagedFile
 from factorize.storage.records import SpecEntry, lasting, manifest_key, now, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason
+from factorize.storage.user_matrices import Matrices, bound_matrices
 
 _FORMAT = canonical_json({"format": "factorize-store", "version": 1})
 

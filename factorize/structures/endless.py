@@ -13,7 +13,7 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
-from factorize.numbers.series import toeplitz_rows
+from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.structures.base import Matrix, check_parts
 from factorize.structures.blt import BltMatrix
 from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients

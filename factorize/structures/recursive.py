@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.numbers.series import toeplitz_rows
+from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.structures.base import Matrix
 from factorize.structures.recursion import MatrixRecursion
 from factorize.workloads.state_space import StateSpace

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.numbers.series import series_product_rows, series_quotient, toeplitz_rows
+from factorize.numbers.toeplitz_series import series_product_rows, series_quotient, toeplitz_rows
 from factorize.structures.base import StoredMatrix, check_parts
 from factorize.structures.recursion import toeplitz
 from factorize.workloads.state_space import StateSpace

@@ -23,7 +23,7 @@ from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices
 from factorize.privacy import Calibration
 from factorize.training.bin_draws import checked_key, equal_sizes_probability, regularity
-from factorize.training.bins import BallsInBins, covered_by
+from factorize.training.bins_order import BallsInBins, covered_by
 
 _VERSION = 1
 REFUSED_BELOW = 2.0**-64

@@ -76,7 +76,7 @@ class JobBatching:
         order_seed: public, of a fixed order.
         remainder: of a fixed order.
         physical: examples per part.
-        overflow: of bins; see `factorize.training.bins.BallsInBins`.
+        overflow: of bins; see `factorize.training.bins_order.BallsInBins`.
         ranks: processes that train together.
     """
 

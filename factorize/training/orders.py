@@ -10,7 +10,7 @@ import numpy as np
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.participation import example_indices, read_participation
 from factorize.training.batches import Batches, epochs_of
-from factorize.training.bins import BallsInBins, RandomAllocation
+from factorize.training.bins_order import BallsInBins, RandomAllocation
 
 
 class Order(Batches):

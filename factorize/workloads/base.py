@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from factorize.numbers.series import toeplitz_rows
+from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.plain_data import Count, Frozen
 from factorize.workloads.forms import BidiagonalInverse, CascadeForm, FirstOrder, MomentumForm, NesterovForm
 from factorize.workloads.operators import Operator

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.privacy import Calibration
-from factorize.training.bins import BallsInBins
+from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
 from papers.training.clip import GradientFunction, contributions_at
 from papers.training.optimizers import Optimizer

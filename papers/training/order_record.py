@@ -11,7 +11,7 @@ from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Calibration
-from factorize.training.bins import BallsInBins
+from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
 from factorize.training.receipt import Receipt
 

@@ -16,7 +16,7 @@ from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
-from factorize.training.bins import BallsInBins
+from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
 from factorize.training.receipt import Receipt
 from papers.training.clip import Contributions, clipped_sum

@@ -8,7 +8,7 @@ from typing import Any
 
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.solvers.budget import Estimate, machine_memory
-from factorize.solvers.comparing.comparison import Refused, Row
+from factorize.solvers.comparing.comparison_table import Refused, Row
 from factorize.solvers.comparing.sampled_rows import Solved
 from factorize.solvers.comparing.table_rows import named
 from factorize.solvers.methods.threads import CORES

@@ -35,7 +35,7 @@ from factorize.solvers.comparing.candidates import (
     tolerance,
     within,
 )
-from factorize.solvers.comparing.comparison import (
+from factorize.solvers.comparing.comparison_table import (
     CompareProgress,
     Comparison,
     Refused,

@@ -16,7 +16,7 @@ from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Sampling
-from factorize.solvers.comparing.comparison import Refused, Row
+from factorize.solvers.comparing.comparison_table import Refused, Row
 from factorize.training.learning_rate import noise_of_steps
 
 STORED_BYTES = 4

@@ -20,7 +20,7 @@ from factorize.mechanisms import (
     LambdaCgd,
     NuToeplitz,
 )
-from factorize.numbers.series import series_product, series_quotient
+from factorize.numbers.toeplitz_series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.methods.transforms import square_root

@@ -30,8 +30,8 @@ from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
-from factorize.training.bins import RandomAllocation
 from factorize.training.bins_audit import BinsAuditor
+from factorize.training.bins_order import RandomAllocation
 from factorize.training.receipt import Receipt
 
 PASSES = {"kind": "fixed_epochs", "epochs": EPOCHS}

@@ -13,7 +13,7 @@ from specs import solved
 from factorize.accounting import calibrate_bins, calibrate_sampling
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.checker.sampling.calibrations import check_calibration
-from factorize.client.factors import Factors
+from factorize.client.held_factors import Factors
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate

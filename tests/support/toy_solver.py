@@ -11,7 +11,7 @@ from typing import Any
 
 from patience import wait_for
 
-from factorize.api.jobs import solving
+from factorize.api.jobs import one_solve
 from factorize.api.workers.pool import Pool
 from factorize.api.workers.publishing import step_of
 from factorize.api.workers.worker_process import Tell
@@ -69,7 +69,7 @@ def make_and_store(
 
 def install() -> None:
     """Have this process publish without a proof."""
-    solving.make_and_store = make_and_store
+    one_solve.make_and_store = make_and_store
 
 
 def dask_setup(_worker: Any) -> None:

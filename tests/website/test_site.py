@@ -113,7 +113,7 @@ def test_five_questions_are_answered_within_two_clicks(question: str) -> None:
 
 def test_what_is_made_from_code_is_there() -> None:
     names, routes = (parsed(SITE / "reference" / f"{name}.html") for name in ("names", "routes"))
-    assert {"factorize.api.calls.solve", "factorize.client.factors.load"} <= set(names.words)
+    assert {"factorize.api.calls.solve", "factorize.client.held_factors.load"} <= set(names.words)
     assert {"post-v1factorizations", "spec", "problems"} <= set(routes.words)
     assert {"certified", "factorization", "service=None,"} <= set(names.words["factorize.api.calls.solve"].split())
 

@@ -26,7 +26,7 @@ from ports import free_ports
 from servers import shared_pool
 from toy_solver import RESULT
 
-from factorize.api.jobs import dask_cluster, solving
+from factorize.api.jobs import dask_cluster, one_solve
 from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.job import JobOrder, SolveJob, has_ended, has_fallen, new_owner
@@ -123,7 +123,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Place]:
-    monkeypatch.setattr(solving, "make_and_store", toy_solver.make_and_store)
+    monkeypatch.setattr(one_solve, "make_and_store", toy_solver.make_and_store)
     shared = hasattr(request, "param") and request.param == "postgresql"
     with ExitStack() as stack:
         yield Place(tmp_path, stack, request.getfixturevalue("postgres").database() if shared else None)

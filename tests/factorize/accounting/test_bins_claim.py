@@ -20,7 +20,7 @@ from factorize.accounting.claim_search import ClaimSearch
 from factorize.accounting.star_estimate import StarEstimate, log_single_bin
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration, check_claim
 from factorize.checker.strategy import Strategy
-from factorize.client.factors import Factors
+from factorize.client.held_factors import Factors
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.factor_file import load

@@ -16,7 +16,7 @@ from factorize.accounting.claim_search import LEAST_EPSILON
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
-from factorize.client.factors import Factors
+from factorize.client.held_factors import Factors
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate

@@ -41,8 +41,8 @@ from factorize.training.bin_draws import (
     overflow_probability,
     regularity,
 )
-from factorize.training.bins import TAU, BallsInBins
 from factorize.training.bins_audit import BinsAuditor, RegularBins
+from factorize.training.bins_order import TAU, BallsInBins
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from papers.training.private_sums import PrivateSums
 

@@ -10,7 +10,7 @@ from cases import matrices_of, recursions_of
 from specs import spec_of
 
 from factorize.errors import InvalidWorkload
-from factorize.numbers.series import toeplitz_rows
+from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.workloads import KINDS, UserMatrix, Workload
 from factorize.workloads.matrix import check_workload_matrix, from_array
 from factorize.workloads.operators import Decay

@@ -14,7 +14,7 @@ from factorize.privacy_question import SamplingOptions
 from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
 from factorize.solvers.comparing.compare import compare
-from factorize.solvers.comparing.comparison import recommend
+from factorize.solvers.comparing.comparison_table import recommend
 from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.spec import parse_spec
 

@@ -15,7 +15,7 @@ from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.solvers.comparing.compare import compare
-from factorize.solvers.comparing.comparison import Comparison, Row
+from factorize.solvers.comparing.comparison_table import Comparison, Row
 from factorize.solvers.comparing.deadline import CLAIMS, LATE_CLAIMS, Deadline
 
 N, EPOCHS, EXAMPLES, BATCH = 20, 4, 500, 100
