@@ -76,7 +76,7 @@ def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
     """The best selection within each row of |C^T C|, then of the rows; that of all patterns where they are few."""
     n = len(whole)
     choices = (math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
-    if sum(choices) <= _FEW:
+    if sum(choices) <= _FEW and n * n <= _AT_ONCE:
         sizes = np.abs(whole.T @ whole)
         return _visit_patterns(sizes, sizes.diagonal(), separation, most)
     step = max(_AT_ONCE // n, 1)

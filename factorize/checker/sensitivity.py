@@ -251,7 +251,8 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     Where the patterns are few, the largest sum of |X| over one of them.
     """
     n = strategy.n
-    few = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most)) <= MAX_PATTERNS
+    patterns = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most))
+    few = patterns <= MAX_PATTERNS and n * n <= _AT_ONCE  # all of |X| is held
     values, far = strategy.near_columns(np.arange(n))
     lengths = np.sqrt(np.einsum("ij,ij->j", values, values)) + far
     rows, step = np.empty(n), max(_AT_ONCE // n, 1)

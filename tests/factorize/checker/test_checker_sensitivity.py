@@ -102,16 +102,21 @@ def test_brackets_hold_the_truth(raw: np.ndarray, bands: int, participation: dic
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_two_stages_by_their_definition(seed: int) -> None:
-    """Within each row of |C^T C| the best selection, and of these sums again."""
+def test_overlapping_columns_by_the_rules_definitions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest sum of |C^T C| over a pattern; where it is not held whole, the best selections of its rows' best."""
     array = np.tril(np.random.default_rng(seed).integers(-3, 4, (6, 6))).astype(float)
     np.fill_diagonal(array, 4.0)
     gram = abs(array.T @ array)
     for min_sep, most in itertools.product((1, 2), (2, 3)):
         patterns = [list(pattern) for pattern in min_sep_patterns(6, min_sep, most)]
         rows = np.array([max(row[pattern].sum() for pattern in patterns) for row in gram])
-        expected = max(rows[pattern].sum() for pattern in patterns)
-        assert expected <= bracket(array, separated(min_sep, most)).upper <= expected * (1 + 1e-13)
+        worst = max(gram[np.ix_(pattern, pattern)].sum() for pattern in patterns)
+        two_stages = max(rows[pattern].sum() for pattern in patterns)
+        for at_once, rule, expected in ((36, "all patterns", worst), (35, "two-stage", two_stages)):
+            with monkeypatch.context() as patch:
+                patch.setattr(sensitivity, "_AT_ONCE", at_once)
+                found = bracket(array, separated(min_sep, most))
+            assert rule in found.rule and expected <= found.upper <= expected * (1 + 1e-13)
 
 
 def test_majorants_by_hand() -> None:
