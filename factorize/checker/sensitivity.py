@@ -213,7 +213,7 @@ def _squares(column: np.ndarray) -> float:
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
     """Absolute sums of the Gram blocks: for vectors of every dimension, exact where signs can balance."""
     n, k, b = strategy.n, form.most, form.separation
-    above, loose = np.empty(b), np.empty(b)
+    above, near, loose = np.empty(b), np.empty(b), np.empty(b)
     step = max(_AT_ONCE // (n * k), 1)
     for start in range(0, b, step):
         offsets = np.arange(start, min(start + step, b))
@@ -225,8 +225,10 @@ def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
         sums = np.abs(grams).sum(axis=2).sum(axis=1)
         far = block.far.reshape(k, -1).sum(axis=0)
         above[offsets] = (np.sqrt(sums + lost) + far) ** 2
+        signs = np.where(grams[:, 0] < 0, -1.0, 1.0)
+        near[offsets] = np.maximum(grams.sum(axis=(1, 2)), np.einsum("ps,pst,pt->p", signs, grams, signs))
         loose[offsets] = lost + (2 * np.sqrt(sums + lost) + far) * far
-    pattern = np.arange(k) * b + int(np.argmax(above))
+    pattern = np.arange(k) * b + int(np.argmax(near))
     lower, signs_of = _attain(strategy, pattern)
     upper = _ends(float(above.max()), share(roundings=8))[1]
     off = share(2 * float(loose.max()) / max(float(above.max()), 1e-300), roundings=8)

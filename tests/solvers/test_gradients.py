@@ -55,25 +55,26 @@ def toeplitz() -> Iterator[Case]:
 
 
 def banded() -> Iterator[Case]:
-    """The loss of a banded Gram matrix, by its entries beside the diagonal."""
+    """The loss of a banded Gram matrix, by the columns' shares of a pattern and its entries beside the diagonal."""
     n = 11
     for workload in ("prefix", {"kind": "momentum", "momentum": 0.9}, {"kind": "decay", "rate": 0.8}):
         for bands in (2, 6, 11):
             problem = Problem(spec_of(workload, {"kind": "banded", "bands": bands}, n=n))
-            landscape = Landscape(banded_optimum.recursion(problem), n, bands)
+            landscape = Landscape(banded_optimum.recursion(problem), n, bands, np.arange(n) % 6)
             column = np.tril(np.triu(np.random.default_rng(0).normal(size=(n, n)), -bands + 1)) + 4 * np.eye(n)
             column /= np.linalg.norm(column, axis=0)
             gram = column.T @ column
-            inside = np.arange(n) + np.arange(1, bands)[:, None] < n
+            inside = np.arange(n) + np.arange(bands)[:, None] < n
 
             def loss(entries: Array, landscape: Landscape = landscape, inside: Array = inside) -> tuple[float, Array]:
-                offsets = np.zeros(inside.shape)
-                offsets[inside] = entries
-                point = landscape(offsets)
+                unknowns = np.zeros(inside.shape)
+                unknowns[inside] = entries
+                point = landscape(unknowns)
                 assert point is not None
                 return point.loss, point.gradient[inside]
 
-            yield loss, np.concatenate([np.diagonal(gram, -d) for d in range(1, bands)])
+            shares = np.linspace(-0.5, 0.7, n)
+            yield loss, np.concatenate([shares, *(np.diagonal(gram, -d) for d in range(1, bands))])
 
 
 def uneven(n: int, rng: np.random.Generator) -> tuple[Array, Array]:

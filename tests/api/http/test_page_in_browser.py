@@ -313,7 +313,7 @@ def test_one_mechanism_is_recommended_and_solved(view: Watched) -> None:
     page.get_by_role("heading", name="Certificate").wait_for()
     assert page.url.endswith(f"#/f/{digest}")
     title = page.locator("main h1").text_content()
-    assert title.startswith("prefix(n=3), single, mean, ") and page.title() == f"{title} · factorize"
+    assert title.startswith("prefix(n=3), single, lambda_tau(tau=3), ") and page.title() == f"{title} · factorize"
 
 
 def test_a_fleet_is_described_in_a_form_of_its_own(view: Watched) -> None:

@@ -45,7 +45,9 @@ REFUSED: list[tuple[str, Any, str]] = [
 def test_what_no_sampling_covers_is_refused(base: Factorization, sampling: str) -> None:
     """A fixed order alone covers replace_one."""
     factors = base if sampling in ("fixed", "balls_in_bins") else solved(48, "identity", 4)
-    sizes: dict[str, Any] = {"dataset_size": 4800, "batch_size": 100} if "poisson" in sampling else {}
+    sizes: dict[str, Any] = (
+        {"dataset_size": 4800, "batch_size": 100} if "dataset_size" in SAMPLINGS[sampling].takes else {}
+    )
     asked = {"epsilon": 4.0, "delta": 1e-5, "sampling": sampling, **sizes}
     for name, value, message in REFUSED[sampling == "fixed" :]:
         with pytest.raises((InvalidParameter, UnsupportedAdjacency), match=message):

@@ -20,7 +20,15 @@ OTHER = {"rule": "bet", "lambda": (2.0).hex(), "eta": (1.5).hex(), "samples": 81
 
 
 def sound(sampling: str = "balls_in_bins") -> dict[str, Any]:
-    first = {"balls_in_bins": BET, "random_allocation": {"rule": "loss_distribution"}}[sampling]
+    drawn = sampling == "b_min_sep"
+    mechanism = {"bins": 3, "epochs": 2, "factors": "f", "n": 6} | (
+        {"sampling_probability": (0.1).hex()} if drawn else {}
+    )
+    first = {
+        "balls_in_bins": BET,
+        "random_allocation": {"rule": "loss_distribution"},
+        "b_min_sep": {"rule": "star_bound", "m": 3},
+    }[sampling]
     return {
         "adjacency": "zero_out",
         "attempt": 1,
@@ -28,7 +36,7 @@ def sound(sampling: str = "balls_in_bins") -> dict[str, Any]:
         "clip_norm": (0.5).hex(),
         "delta": (1e-5).hex(),
         "epsilon": (2.0).hex(),
-        "mechanism": {"bins": 3, "epochs": 2, "factors": "f", "n": 6},
+        "mechanism": mechanism,
         "protocol": "bins-1",
         "sampling": sampling,
         "sigma": (0.75).hex(),
