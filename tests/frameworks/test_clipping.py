@@ -11,7 +11,8 @@ import torch
 from handmade import handmade
 from opacus import GradSampleModule
 
-from factorize.adapters.clipping import SHRUNK, check_roundings, clipped_sums, refuse_narrow
+from factorize.adapters.clipped_sums import SHRUNK, check_roundings
+from factorize.adapters.clipping import clipped_sums, refuse_narrow
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.client import even_shard
