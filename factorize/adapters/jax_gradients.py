@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from factorize.adapters.clipped_sums import check_roundings, shrink_for_float32
+from factorize.adapters.clipped_sums import SHRUNK, check_roundings, shrink_for_float32
 from factorize.adapters.jax import refuse_unfit
 from factorize.errors import InvalidParameter
 
@@ -65,7 +65,8 @@ class ClippedGradients:
     def _sums(self, params: Any, data: Sequence[Any], indices: jax.Array, mask: jax.Array) -> Any:
         """Return the sums in float64, in which XLA adds up examples one after another."""
         check_roundings(indices.size, len(indices), indices.shape[1])
-        bound = self._clip_norm * shrink_for_float32(indices.size)
+        narrow = any(_wide(leaf) != jnp.float64 for leaf in jax.tree.leaves(params))
+        bound = self._clip_norm * (shrink_for_float32(indices.size) if narrow else SHRUNK)
 
         def add_part(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
             rows, present = part

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 
 from factorize.accounting import BinsCalibration
+from factorize.adapters.clipped_sums import SHRUNK
 from factorize.adapters.jax_gradients import ClippedGradients
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
@@ -136,6 +137,15 @@ class TestGradients:
             rows = np.zeros(shape, dtype=int)
             with pytest.raises(InvalidParameter, match=says):
                 fixed().gradients(jnp.full((6, 3), 0.1), (X, Y), rows, rows == 0)
+
+    def test_parameters_in_float64_are_summed_in_it_whatever_the_number_of_examples(self) -> None:
+        """The way out that the refusal names."""
+        rows = np.arange(64 * 1025).reshape(64, 1025) % 3
+        gradients = ClippedGradients(lambda weights, x: (x @ weights).mean(), CLIP)
+        with jax.enable_x64(True):
+            total = gradients(jnp.zeros(2, jnp.float64), (np.array([[3e3, 4e3]] * 3),), rows, rows >= 0)
+            assert total.dtype == jnp.float64
+            assert np.allclose(total, rows.size * CLIP * SHRUNK * np.array([0.6, 0.8]), rtol=1e-12)
 
     @pytest.mark.parametrize("jit", [False, True])
     @pytest.mark.parametrize("given", ["closed over", "an argument"])
