@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from factorize.adapters.statement import LossCheck, PrivacyStatement
-from factorize.auditor import Auditor, ParticipationAuditor, numbered_users
+from factorize.auditor import Auditor, ParticipationAuditor
 from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
@@ -43,7 +43,9 @@ class Planned(Drawn):
     def shared(self) -> dict[str, Any]:
         """What has to be the same on all ranks, as plain JSON."""
         job, c = self.job, self.calibration
-        batches = {"examples": job.data.examples, "epochs": job.batching.epochs}
+        users = job.data.user_numbers
+        whose = None if users is None else hashlib.sha256(users.tobytes()).hexdigest()
+        batches = {"examples": job.data.examples, "users": whose, "epochs": job.batching.epochs}
         order = {"order_seed": job.batching.order_seed, "remainder": job.batching.remainder}
         noise = {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
         return {**batches, **order, "adaptive": job.noise.adaptive, "factorization": self.factors.digest, **noise}
@@ -66,7 +68,7 @@ class Planned(Drawn):
             self.overflow_delta,
             batching.ranks,
             self.moments,
-            None if data.users is None else int(numbered_users(data.users).max()) + 1,
+            None if data.users is None else data.units,
             loss=loss,
             factors=self.factors,
         )

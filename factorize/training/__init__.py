@@ -1,6 +1,6 @@
 """What a private training job is made of beside its noise: orders, samplings, schedules, receipts and audits."""
 
 from factorize.training.learning_schedules import schedule_rates
-from factorize.training.orders import Order, fixed_order, full_batch
+from factorize.training.orders import Order, fixed_order, full_batch, take_turns
 
-__all__ = ["Order", "fixed_order", "full_batch", "schedule_rates"]
+__all__ = ["Order", "fixed_order", "full_batch", "schedule_rates", "take_turns"]

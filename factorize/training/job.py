@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from factorize.auditor import numbered_users
 from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 
@@ -63,6 +64,16 @@ class JobData:
 
     examples: int
     users: Sequence[Any] | np.ndarray | None = None
+
+    @cached_property
+    def user_numbers(self) -> np.ndarray | None:
+        """Number of each example's user, shape (examples,); None where examples are the units."""
+        return None if self.users is None else numbered_users(self.users)
+
+    @property
+    def units(self) -> int:
+        """How many examples are protected; or how many users, where there are users."""
+        return self.examples if self.user_numbers is None else int(self.user_numbers.max(initial=-1)) + 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.auditor import numbered_users
+from factorize.errors import InvalidParameter
 from factorize.participation import example_indices, read_participation
 from factorize.training.batches import Batches, epochs_of
 from factorize.training.bins_order import BallsInBins, RandomAllocation
@@ -57,24 +58,6 @@ class Order(Batches):
     def participation(self) -> dict[str, Any]:
         """The spec's participation for this order; of fixed epochs, if no example is in two batches of one epoch."""
         return epochs_of(self.epochs) if self._made_for is None else dict(self._made_for)
-
-    def of_users(self, users: np.ndarray) -> Order:
-        """Return the order in which users take part, one index for each.
-
-        Args:
-            users: number of each example's user.
-
-        Raises:
-            InvalidParticipation: a user has several examples in one step.
-        """
-        try:
-            return Order([users[batch] for batch in self._batches], epochs=self.epochs, participation=self._made_for)
-        except InvalidParameter:
-            raise InvalidParticipation(
-                "a user has several examples in one batch, and epsilon per user allows one clipped gradient of each; "
-                "keep one example of each user, or make one example of all that a user has",
-                field="users",
-            ) from None
 
     def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
         """Return what the participation says of the distances and the number of one example's steps."""
@@ -171,6 +154,34 @@ def _passes(group: np.ndarray, batch_size: int, rng: np.random.Generator) -> Ite
     while True:
         shuffled = rng.permutation(group)
         yield from (shuffled[i : i + batch_size] for i in range(0, len(group) - batch_size + 1, batch_size))
+
+
+def take_turns(order: Order, users: Sequence[Any] | np.ndarray, *, seed: int = 0) -> Order:
+    """Return the order of examples in which the users of an order take turns through the examples that each has.
+
+    A user gives one example to each step that it takes part in, so that the participation is the user's. Users with
+    fewer examples than turns begin again; of users with more, some examples are not used.
+
+    Args:
+        order: of users, numbered from 0 as they first appear in `users`.
+        users: user of each example: see `factorize.auditor.ParticipationAuditor`.
+        seed: of the permutation of each user's examples. It is public.
+
+    Raises:
+        InvalidParameter: users who cannot be told apart, or fewer of them than the order has.
+    """
+    user_of = numbered_users(users)
+    shuffled = np.random.default_rng(seed).permutation(len(user_of))
+    by_user = shuffled[np.argsort(user_of[shuffled], kind="stable")]
+    owned = np.bincount(user_of)
+    first, turns, batches = np.cumsum(owned) - owned, np.zeros(len(owned), dtype=np.intp), []
+    for present in order:
+        if present.max(initial=-1) >= len(owned):
+            message = f"the order has user {present.max()}, and the examples are of {len(owned)} users; order those"
+            raise InvalidParameter(message, field="users")
+        batches.append(by_user[first[present] + turns[present] % owned[present]])
+        turns[present] += 1
+    return Order(batches, participation=order.participation)
 
 
 def full_batch(examples: int, steps: int) -> Order:

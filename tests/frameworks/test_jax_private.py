@@ -284,6 +284,14 @@ class TestFixedOrder:
         target = PrivacyTarget(epsilon=4.0, delta=1e-5)
         assert c == calibrate(factors().sensitivity, target, clip_norm=CLIP, divisor=SIZE)
 
+    def test_users_take_turns(self):
+        users = [*range(EXAMPLES)] * 2
+        made = fixed(examples=2 * EXAMPLES, users=users)
+        seen = [indices[mask] for indices, mask in made.batches]
+        assert len(seen) == N and all(len(np.unique(batch % EXAMPLES)) == SIZE for batch in seen)
+        assert len(np.unique(np.concatenate(seen))) == made.statement.used > EXAMPLES
+        assert (made.statement.unit, made.statement.users) == ("user", EXAMPLES)
+
     def test_auto_solves_running_sums(self):
         made = fixed(spec="auto", solve=solve)
         assert made.statement.steps == N

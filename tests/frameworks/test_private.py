@@ -17,7 +17,7 @@ from bin_cases import bin_of_each
 from handmade import handmade
 from opacus import PrivacyEngine
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from factorize.accounting import BinsCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
@@ -222,11 +222,16 @@ class TestRefusals:
                 private(spec)
 
     def test_users(self):
-        with pytest.raises(InvalidParticipation, match="per user"):
-            train(private(users=["one"] * EXAMPLES))
+        with pytest.raises(InvalidParameter, match=f"one example of each user, and 1 make none of {SIZE}"):
+            private(users=["one"] * EXAMPLES)
         made = private(users=list(range(EXAMPLES)))
         train(made)
         assert made.statement.unit == "user"
+        twice = private(loader=DataLoader(ConcatDataset([data()] * 2), SIZE), users=[*range(EXAMPLES)] * 2)
+        assert len(train(twice)) == N and twice.optimizer.auditor.most == EPOCHS  # an epoch is one turn of each user
+        said = twice.statement
+        assert (said.unit, said.users, said.examples) == ("user", EXAMPLES, 2 * EXAMPLES)
+        assert said.used == len(np.unique(np.concatenate(list(twice.loader.order)))) > EXAMPLES
         with pytest.raises(InvalidParameter, match="users for"):
             private(users=[1, 2])
 

@@ -46,8 +46,8 @@ def lora(kind: torch.dtype = torch.float32) -> Any:
     return get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]), autocast_adapter_dtype=False)
 
 
-def factors() -> Any:
-    return handmade(ToeplitzMatrix(0.5 ** np.arange(N), N), FIXED, value=2.0)
+def factors(n: int = N) -> Any:
+    return handmade(ToeplitzMatrix(0.5 ** np.arange(n), n), FIXED, value=2.0)
 
 
 def trainer(folder: Path, model: Any = None, arguments: dict[str, Any] | None = None, **privacy: Any) -> PrivateTrainer:
@@ -102,6 +102,15 @@ def test_what_is_released_is_the_clipped_mean_and_a_row_of_noise(tmp_path: Path,
     after = [p for p in made.model.parameters() if not p.requires_grad]
     assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
     assert not any("loss" in entry or "grad_norm" in entry for entry in made.state.log_history)
+
+
+def test_users_take_turns(tmp_path: Path) -> None:
+    """24 examples of 16 users are two steps an epoch."""
+    made = trainer(tmp_path, spec=factors(4), options={"users": [i % 16 for i in range(EXAMPLES)]})
+    made.train()
+    said = made.statement
+    assert (said.unit, said.users, made.state.global_step) == ("user", 16, 4)
+    assert said.used == EXAMPLES  # whoever has two gives the second in the second epoch
 
 
 def test_auto_asks_for_the_optimum_of_adam(tmp_path: Path) -> None:
