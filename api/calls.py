@@ -35,6 +35,7 @@ from factorize.plain_data.words import document_of_words
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.storage.store import open_store
+from factorize.strategy_file import read_strategy
 
 LARGEST_REMEMBERED = 1 << 28
 """Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
@@ -191,14 +192,18 @@ def solve(
     return factorization
 
 
-def certify(strategy: np.ndarray, spec: Asked = "prefix", /, **words: Unpack[SpecKeywords]) -> Factorization:
-    """Certify a strategy of your own: its sensitivity, its losses, and a lower bound where one is known or cheap.
+def certify(
+    strategy: Any, spec: Asked = "prefix", /, *, holds: str | None = None, **words: Unpack[SpecKeywords]
+) -> Factorization:
+    """Certify anybody's strategy: its sensitivity, its losses, and a lower bound where one is known or cheap.
 
         factorize.certify(C, "momentum", momentum=0.9, participation={"kind": "fixed_epochs", "epochs": 4})
 
     Args:
-        strategy: C, lower triangular with a positive diagonal, shape (n, n).
+        strategy: C, lower triangular with a positive diagonal, shape (n, n); or a file or an object of another library
+            that says it, by its coefficients, bands or buffers (`factorize.strategy_file.read_strategy`).
         spec: what it is for, as for `solve`; the `n` of a named workload is that of C. A mechanism says nothing here.
+        holds: what one array without a name is: `C`, `coefficients` or `inverse_coefficients`.
         **words: fields of the spec.
 
     Raises:
@@ -207,14 +212,15 @@ def certify(strategy: np.ndarray, spec: Asked = "prefix", /, **words: Unpack[Spe
         CertificateError: it does not serve the workload.
         MissingExtra: without the extra `[solve]`.
     """
-    array = np.asarray(strategy)
     named = isinstance(spec, str) and not spec.lstrip().startswith("{")
+    steps = words.get("n") if named else getattr(spec_of(spec, words).workload, "n", None)
+    given = read_strategy(strategy, n=steps if isinstance(steps, int) else None, holds=holds)
     if named and "n" not in words:
-        words = {**words, "n": len(array) if array.ndim else 1}
+        words = {**words, "n": len(given) if isinstance(given, np.ndarray) else given.n}
     with extras_named("a certificate"):
         from factorize.solvers.evidence_search import certify_own
 
-        return certify_own(array, spec_of(spec, words))
+        return certify_own(given, spec_of(spec, words))
 
 
 def _warn(spec: Spec, chosen: Spec) -> None:

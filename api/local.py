@@ -7,9 +7,11 @@ all, so an interrupt at any moment leaves what was finished and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from factorize import solvers
 from factorize.api.proof import certify, prove, write_draft
@@ -21,11 +23,12 @@ from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
 from factorize.solvers import Estimate, choose, estimate
-from factorize.solvers.evidence_search import certify_own
+from factorize.solvers.evidence_search import Recognised, certify_own
 from factorize.spec import Spec
 from factorize.storage.store import Store
+from factorize.strategy_file import read_strategy
 
-__all__ = ["Estimate", "bound", "certify_own", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
+__all__ = ["Estimate", "bound", "certify_file", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
 
 
 def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> Manifest:
@@ -86,3 +89,28 @@ def keep_matrices(spec: Spec, store: Store) -> None:
     for part in spec.user_matrices().values():
         with suppress(InvalidWorkload):  # known by its digest only
             store.put_matrix(part.array)
+
+
+def certify_file(
+    path: Path, spec: Spec, holds: str | None, *, as_given: bool = False, remark: Callable[[str], object]
+) -> Factorization:
+    """Certify the strategy of a file for a spec, in its own structure where one is found.
+
+    Args:
+        path: see `factorize.strategy_file`.
+        spec: canonical, users' matrices bound.
+        holds: what one array without a name is.
+        as_given: see `certify_own`.
+        remark: is told where another structure is kept than the file's.
+
+    Raises:
+        CorruptObject, InvalidStrategy: see `read_strategy`.
+        CertificateError: it does not serve the workload.
+    """
+    given = read_strategy(path, n=None if spec.workload.endless else spec.workload.n, holds=holds)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", Recognised)
+        certified = certify_own(given, spec, as_given=as_given)
+    for note in caught:
+        remark(f"note: {note.message}")
+    return certified

@@ -250,15 +250,18 @@ class Factorization(AnyFactors):
         return tensors, {"manifest": canonical_json(self.manifest).decode("ascii")}
 
 
-def structured(array: np.ndarray, n: int) -> Matrix:
-    """Return an array as a strategy matrix; a Toeplitz one is kept as its column, whose sensitivity has sharper rules.
+def structured(strategy: np.ndarray | Matrix, n: int) -> Matrix:
+    """Return a strategy as a matrix of side n; a Toeplitz array as its column, whose sensitivity has sharper rules.
 
     Raises:
         InvalidStrategy: it is no strategy matrix, or its side is not n.
     """
-    if array.shape != (n, n):
-        raise InvalidStrategy(f"the matrix has shape {array.shape} and the spec asks for n={n}; give C of shape (n, n)")
-    checked = strategy_array(array)
+    shape = strategy.shape if isinstance(strategy, np.ndarray) else (strategy.n, strategy.n)
+    if shape != (n, n):
+        raise InvalidStrategy(f"the matrix has shape {shape} and the spec asks for n={n}; give C of shape (n, n)")
+    if isinstance(strategy, Matrix):
+        return strategy
+    checked = strategy_array(strategy)
     if n > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
         return ToeplitzMatrix(checked[:, 0], n)
     return DenseMatrix(checked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.dense import restore_weights
 from factorize.solvers.single.structured import SMALLEST, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
+from factorize.strategy_file import Given
+from factorize.structures.blt import BltMatrix
+from factorize.structures.recognition import recognised
 
 LARGEST_SINGLE = 1024
 LARGEST_STRUCTURED = 2**20
@@ -112,19 +116,38 @@ def bound_with_dual(spec: Spec, report: Reporter) -> tuple[LowerBound | None, di
     return (bound if bound is not None and bound.objective > 0 else None), dual
 
 
-def certify_own(strategy: np.ndarray, spec: Spec) -> Factorization:
+class Recognised(UserWarning):
+    """A strategy was stored in a structure whose entries differ from the given ones in their last digits."""
+
+
+def certify_own(strategy: Given, spec: Spec, *, as_given: bool = False) -> Factorization:
     """Return the certified factorization of a user's own C, with a lower bound where one is known or cheap.
 
+    A C of few bands is kept as them, and one whose column is a BLT's as that BLT, with a warning: its noise then needs
+    two vectors, say, and not every row.
+
     Args:
-        strategy: C, shape (n, n).
+        strategy: C, shape (n, n), or in a structure (`factorize.strategy_file`).
         spec: canonical, users' matrices bound; its mechanism says nothing here.
+        as_given: keep a Toeplitz C as its column, digit by digit, for who asks what is true of exactly that.
 
     Raises:
         InvalidStrategy: no strategy matrix, or not of the spec's n.
         CertificateError: it does not serve the workload.
     """
-    structured(strategy, spec.workload.n)  # refused before anything is searched
-    return Factorization.from_strategy(spec, strategy, bound_with_dual(spec, Reporter(lambda _step: None))[1])
+    own = structured(strategy, spec.workload.n)
+    found = own if as_given and own.time_invariant else recognised(own)
+    if isinstance(found, BltMatrix) and found is not own:
+        off = np.abs(found.dense()[:, 0] / own.dense()[:, 0] - 1).max()
+        warnings.warn(
+            f"C is kept as a BLT of {len(found.theta)} buffers, and that is what is certified: its entries differ from "
+            f"the given ones by at most {off:.1e}, each of its own size",
+            Recognised,
+            stacklevel=3,
+        )
+    evidence_found = bound_with_dual(spec, Reporter(lambda _step: None))[1]
+    kept = strategy if found is own and isinstance(strategy, np.ndarray) else found
+    return Factorization.from_strategy(spec, kept, evidence_found)
 
 
 def work(spec: Spec) -> float:

@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from factorize.api.local import bound, certify_own, choose, in_form, keep, obtain
+from factorize.api.local import bound, certify_file, choose, in_form, keep, obtain
 from factorize.api.local import estimate as estimate_of
 from factorize.api.proof import prover
 from factorize.api.terminal.output import (
     Commands,
     Dtype,
     Explain,
+    Holds,
     Matrices,
     Shown,
     SpecText,
@@ -41,7 +42,6 @@ from factorize.client.service import Service
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
 from factorize.format.manifest import Manifest
-from factorize.format.reading import read_array
 from factorize.plain_data.fields import about, fields_of, kinds_in, taken_by
 from factorize.spec import Spec, notes_of_choice, parse_spec
 
@@ -129,17 +129,19 @@ def estimate(spec: SpecText, store: str | None = None) -> Shown:
 
 
 def add(
-    strategy: Annotated[Path, argument(metavar="C.npy", help="The matrix: .npy or .safetensors.")],
+    strategy: Annotated[Path, argument(metavar="FILE", help="C: .npy, .npz, .safetensors or TensorProto.")],
     spec: Annotated[str, option(metavar="SPEC", help="What it is for: a path, '-', or inline JSON.")],
+    holds: Holds = None,
     store: str | None = None,
 ) -> Shown:
     """Certify a strategy of your own for a spec, check it exactly from the bytes, and store it.
 
-    Its mechanism becomes `added`, named by the sha256 of the matrix, so it never answers for a solver.
+    Its mechanism becomes `added`, named by the sha256 of its numbers, so it never answers for a solver.
     """
-    array, wanted = read_array(strategy), read_spec(spec)
+    wanted = read_spec(spec)
     results = open_results(store, create=True)
-    manifest = keep(certify_own(array, bound(wanted, results)), results, strict=True)
+    certified = certify_file(strategy, bound(wanted, results), holds, remark=remark)
+    manifest = keep(certified, results, strict=True)
     return manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)"
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
+from factorize.accounting.calibration_request import answer, read_calibration_request
+from factorize.api.local import bound, certify_file
 from factorize.api.proof import confirm_sensitivity, examined
 from factorize.api.terminal.output import (
     ExitCode,
     Explain,
+    Holds,
     PublicKey,
     Shown,
     SignatureFile,
@@ -19,8 +24,9 @@ from factorize.api.terminal.output import (
     describe_certificate,
     explained,
     option,
+    remark,
 )
-from factorize.api.terminal.sources import file_of, open_target, read_spec_text
+from factorize.api.terminal.sources import existing_results, file_of, open_target, read_spec, read_spec_text
 from factorize.checker.check import check_matrix_sensitivity
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
@@ -28,9 +34,10 @@ from factorize.encoding import read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.format.labels import in_one_line
 from factorize.format.quantities import at_most
-from factorize.format.reading import read_array
 from factorize.signatures import check_signature
 from factorize.spec import parse_spec
+from factorize.strategy_file import read_strategy
+from factorize.structures.base import Matrix, StoredMatrix
 
 
 def verify(
@@ -39,13 +46,23 @@ def verify(
         argument(metavar="FILE|DIGEST", help="A factor file, or the digest or spec digest of a stored result."),
     ] = None,
     strategy: Annotated[
-        Path | None, option(metavar="C.npy", help="A matrix of your own: .npy or .safetensors.")
+        Path | None, option(metavar="FILE", help="Anybody's strategy: .npy, .npz, .safetensors or TensorProto.")
     ] = None,
+    holds: Holds = None,
+    spec: Annotated[
+        str | None, option(metavar="SPEC", help="With --strategy: what it is for; its losses are proved too.")
+    ] = None,
+    sigma: Annotated[
+        float | None, option(help="With --spec and --delta: of each entry of Z, for sums of norm 1; epsilon is stated.")
+    ] = None,
+    delta: Annotated[float | None, option(help="With --sigma.")] = None,
     participation: Annotated[
         str | None,
         option(metavar="JSON|SPEC", help="With --strategy: who takes part when, as JSON, or a spec that says so."),
     ] = None,
-    claim: Annotated[float, typer.Option(help="With --strategy: the sensitivity that you believe it has.")] = 1.0,
+    claim: Annotated[
+        float | None, option(help="With --strategy: the sensitivity that you believe it has; 1 if not given.")
+    ] = None,
     calibration: Annotated[
         Path | None,
         option(
@@ -63,7 +80,8 @@ def verify(
 ) -> Shown:
     """Prove every claim of a result from its bytes, and list those that were not looked at.
 
-    With --strategy: answer whether a matrix of your own has the sensitivity that you believe. With --calibration:
+    With --strategy: answer whether anybody's matrix has the sensitivity that you believe under --participation, or
+    prove its sensitivity and losses for --spec, and state the epsilon of --sigma at --delta. With --calibration:
     re-run the test of a claim that calibrate wrote. Exits with 4 where a claim does not hold or the bytes are
     damaged, and with 6 where one was not looked at.
     """
@@ -73,8 +91,16 @@ def verify(
         raise InvalidParameter("--seed is for --calibration CLAIM.json", field="seed")
     if (signature or public_key) and (target is None or calibration is not None):
         raise InvalidParameter("--signature is for the claims of a FILE or DIGEST alone", field="signature")
+    if strategy is None and (spec, sigma, delta, holds) != (None,) * 4:
+        raise InvalidParameter("--spec, --sigma, --delta and --holds are for --strategy FILE", field="strategy")
+    if strategy is not None and spec is not None:
+        if participation is not None or claim is not None:
+            raise InvalidParameter("--spec says the participation, and what is claimed is ours", field="spec")
+        return verify_for_spec(strategy, spec, holds, sigma, delta, store)
     if strategy is not None:
-        return verify_strategy(strategy, participation, claim)
+        if sigma is not None or delta is not None:
+            raise InvalidParameter("--sigma and --delta take --spec SPEC, for which the strategy is", field="spec")
+        return verify_strategy(strategy, participation, 1.0 if claim is None else claim, holds)
     assert target is not None
     if calibration is not None:
         return verify_calibration(target, store, calibration, seed == "fresh")
@@ -100,7 +126,34 @@ _SHOWN = 12
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
-def verify_strategy(path: Path, participation: str | None, claim: float) -> Shown:
+def verify_for_spec(
+    path: Path, text: str, holds: str | None, sigma: float | None, delta: float | None, store: str | None
+) -> Shown:
+    """Certify anybody's strategy as it is for a spec, and prove what that states; with a sigma, its epsilon at delta.
+
+    Raises:
+        VerificationFailed: it is no strategy, the file is damaged, or C does not serve the workload.
+        InvalidParameter: one of sigma and delta alone.
+    """
+    asked = None if sigma is None and delta is None else read_calibration_request({"sigma": sigma, "delta": delta})
+    wanted, results = read_spec(text), existing_results(store)
+    try:
+        spec = wanted if results is None else bound(wanted, results)
+        certified = certify_file(path, spec, holds, as_given=True, remark=remark)
+        with TemporaryDirectory(prefix="factorize.") as folder:
+            certified.save(Path(folder) / "C.safetensors")
+            report = examined((Path(folder) / "C.safetensors").read_bytes(), spec.user_arrays())
+        confirm_sensitivity(report, certified)
+    except (InvalidStrategy, CertificateError, CorruptObject) as error:
+        raise VerificationFailed(error) from None
+    head: dict[str, Any] = {"strategy": str(path), "spec": spec.document()}
+    head["certificate"] = certified.manifest.certificate
+    if asked is not None:
+        head["privacy"] = answer(certified, asked)
+    return _shown_report(report, head)
+
+
+def verify_strategy(path: Path, participation: str | None, claim: float, holds: str | None = None) -> Shown:
     """Answer whether a matrix of anybody's has sensitivity at most `claim` under a participation.
 
     Raises:
@@ -109,11 +162,14 @@ def verify_strategy(path: Path, participation: str | None, claim: float) -> Show
     """
     if participation is None:
         raise InvalidParameter(
-            '--strategy needs --participation: JSON such as \'{"kind": "single"}\', or the spec that the matrix is for',
+            '--strategy needs --participation: JSON such as \'{"kind": "single"}\', or --spec, which the matrix is for',
             field="participation",
         )
     try:
-        array = read_array(path)
+        given = read_strategy(path, holds=holds)
+        if isinstance(given, Matrix) and not isinstance(given, StoredMatrix):
+            raise InvalidParameter(f"{path} says C by a recursion; give --spec, what it is for", field="spec")
+        array = given if isinstance(given, np.ndarray) else given.dense()
         document = _participation(participation, array.shape[1])
         report = check_matrix_sensitivity(array, document, claim=claim)
     except (InvalidStrategy, CorruptObject) as error:
@@ -150,6 +206,10 @@ def _report_lines(report: Report, document: dict[str, Any]) -> list[str]:
         lines += describe_certificate(document["certificate"])
     if "signature" in document:
         lines.append(f"signed        {document['signature']['file']}, by the key sha256:{document['signature']['key']}")
+    if "privacy" in document:
+        known = document["privacy"]
+        level = f"epsilon {at_most(known['epsilon'])} at delta {at_most(known['delta'])}"
+        lines.append(f"privacy       {level}, for a sigma of sums of {known['sigma_of_sums']!r} at clip norm 1")
     value = report.sensitivity
     if value:
         ends = f"{value['upper']!r}" if value["kind"] == "exact" else f"{value['lower']!r} to {value['upper']!r}"

@@ -198,6 +198,10 @@ Target = Annotated[
 Matrices = Annotated[
     str | None, option("--matrices", metavar="C,C_inv,B", help="Matrices to write into the file; C is always there.")
 ]
+Holds = Annotated[
+    str | None,
+    option("--holds", metavar="NAME", help="What one array without a name is: C, coefficients, inverse_coefficients."),
+]
 Dtype = Annotated[
     str,
     typer.Option(

@@ -183,6 +183,9 @@ def load(
             )
     if _is_path(source):
         path = Path(os.fsdecode(source)).expanduser()
+        if path.suffix in (".npy", ".npz") or path.name.endswith("tensor_pb"):
+            message = f"{path} holds numbers without a certificate; factorize.certify(path, spec) makes one"
+            raise InvalidParameter(message, field="source")
         return Factors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
     assert not isinstance(source, os.PathLike)  # which `_is_path` knows
     kept = FactorCache(cache)

@@ -1,13 +1,12 @@
 """The reader of factor files: the one way from bytes to tensors that loading, the light client and the store take.
 
-It needs numpy alone, and checks every byte that is used. A matrix of anybody's is read here too.
+It needs numpy alone, and checks every byte that is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -84,38 +83,3 @@ def matrix_parts(container: Container, manifest: Mapping[str, Any], name: str) -
     """Read one matrix's tensors; see `matrix_of`."""
     entry = manifest["matrices"][name]
     return matrix_of(manifest, name, {tensor: container.read(tensor) for tensor in entry["tensors"]})
-
-
-def read_array(path: Path, name: str = "C") -> np.ndarray:
-    """Return a matrix of numbers from a `.npy` file (never unpickled) or a `.safetensors` file, as doubles.
-
-    Args:
-        path: the file.
-        name: the tensor to take where a safetensors file holds more than one.
-
-    Raises:
-        CorruptObject: damaged, or neither format.
-        InvalidStrategy: not one matrix of numbers that doubles hold exactly.
-        OSError: the file cannot be read.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    kind = ".npy" if path.suffix == ".npy" else "safetensors"
-    try:
-        if kind == ".npy":  # not np.load, which opens zip archives too
-            with path.open("rb") as stream:
-                tensors = {name: np.lib.format.read_array(stream, allow_pickle=False)}
-        else:
-            tensors = load(path.read_bytes())
-    except (SafetensorError, ValueError, EOFError, SyntaxError, TokenError, TypeError, KeyError, RecursionError) as why:
-        raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}") from None
-    if name not in tensors and len(tensors) != 1:
-        raise InvalidStrategy(f"{path} holds the tensors {sorted(tensors)[:5]} and none of them is named {name!r}")
-    array = tensors[name] if name in tensors else next(iter(tensors.values()))
-    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise InvalidStrategy(f"{path} holds an array of {array.dtype} with shape {array.shape}; give one real matrix")
-    doubles = array.astype(np.float64)
-    if not np.isfinite(doubles).all() or (doubles.astype(array.dtype) != array).any():
-        raise InvalidStrategy(f"{path} holds NaN, infinity or integers above 2^53; give finite doubles")
-    return doubles

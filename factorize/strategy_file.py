@@ -1,0 +1,217 @@
+"""A strategy of anybody's, in a file of numbers or an object of another library, by the names of its arrays.
+
+Files are `.npy`, `.npz` and safetensors, and the `TensorProto` that TensorFlow's `io.serialize_tensor` writes, as the
+published matrices of google-research/federated are; nothing is ever unpickled. The names are those of the file format
+(docs/file-format.md), and what other libraries call the same.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+
+from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.structures.base import MAX_DENSE, Matrix
+from factorize.structures.layouts import build_matrix
+
+FORMS = {
+    ("C",): "dense",
+    ("coefficients",): "toeplitz",
+    ("inverse_coefficients",): "inverse_banded_toeplitz",
+    ("omega", "theta"): "blt",
+    ("bands",): "banded",
+}
+"""The arrays that say a strategy, by name, and its structure."""
+SYNONYMS = {"buf_decay": "theta", "output_scale": "omega", "query_matrix": "C"}
+"""Fields of jax_privacy's and opake's BLTs, and of pfl's mechanism."""
+HELD = ("C", "coefficients", "inverse_coefficients", "bands")
+"""What one array without a name may be."""
+MAX_ARRAY_BYTES = 8 * MAX_DENSE**2
+"""An archive may say less than it unpacks to; no strategy that is read whole is larger."""
+_BESIDE = ("dual.", "B", "C_inv")  # what our own factor files have beside C
+_DTYPES = {1: "<f4", 2: "<f8"}  # of TensorFlow: DT_FLOAT and DT_DOUBLE
+_VALUES = {5: 1, 6: 2}  # packed float_val and double_val, and their types
+_MAX_VARINT_BYTES = 10
+
+Given = Matrix | np.ndarray
+"""A strategy in a structure, or whole as an array of shape (n, n)."""
+
+
+def read_strategy(source: Any, *, n: int | None = None, holds: str | None = None) -> Given:
+    """Return the strategy that an array, a file or an object of another library holds.
+
+    Args:
+        source: an array; a path; or an object with such arrays as fields, of jax_privacy, opake or pfl say.
+        n: steps, for what does not say how many it has.
+        holds: what one array without a name is, one of `HELD`; C where it has two dimensions.
+
+    Raises:
+        CorruptObject: a damaged file, or none of these formats.
+        InvalidStrategy: no real numbers that doubles hold exactly, or arrays that do not say what C is.
+        InvalidParameter: what an array is, or how many steps a BLT has, is not said.
+        OSError: the file cannot be read.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        name, arrays = os.fspath(source), _read(Path(source).expanduser())
+    elif isinstance(source, list) or hasattr(source, "__array__"):
+        name, arrays = "the strategy", {"": np.asarray(source)}
+    else:
+        name, arrays = type(source).__name__, _fields(source)
+    if len(arrays) == 1 and (holds is not None or not set(arrays) <= {one for form in FORMS for one in form}):
+        (array,) = arrays.values()
+        if holds is None and array.ndim == 1:
+            raise InvalidParameter(
+                f"{name} holds {len(array)} numbers in a row; say what they are, coefficients (the first column of C) "
+                "or inverse_coefficients (that of C^-1): --holds, holds= or the name in an .npz",
+                field="holds",
+            )
+        arrays = {"C" if holds is None else holds: array}
+    form = tuple(sorted(arrays))
+    if form not in FORMS:
+        known = "; ".join(" and ".join(one) for one in FORMS)
+        raise InvalidStrategy(f"{name} holds {', '.join(form)[:200] or 'no array'}, which is no strategy; give {known}")
+    parts = {one: _doubles(array, name) for one, array in arrays.items()}
+    if form == ("C",):
+        if parts["C"].ndim != 2 or 0 in parts["C"].shape:
+            raise InvalidStrategy(f"{name} holds an array of shape {parts['C'].shape}; give one real matrix")
+        return parts["C"]
+    if n is None:
+        if form == ("omega", "theta"):
+            message = f"{name} holds a BLT of any number of steps; give the spec that it is for"
+            raise InvalidParameter(message, field="n")
+        n = int(parts[form[0]].shape[-1]) if parts[form[0]].ndim else 0
+    if form != ("omega", "theta") and parts[form[0]].shape[-1:] > (n,):
+        raise InvalidStrategy(f"{name} holds {parts[form[0]].shape[-1]} steps, and the spec asks for n={n}")
+    structure = FORMS[form]
+    if structure == "toeplitz" and parts["coefficients"].shape != (n,):
+        structure = "banded_toeplitz"
+    try:
+        return build_matrix(structure, parts, n)
+    except InvalidStrategy as error:
+        message = f"{name} holds {' and '.join(form)} that make no strategy: {error}"
+        if structure == "inverse_banded_toeplitz":
+            message += "; give the coefficients of C"
+        raise InvalidStrategy(message) from None
+
+
+def _fields(source: object) -> dict[str, np.ndarray]:
+    """Return the arrays of an object by our names: its fields, or the matrix that it writes itself as."""
+    if hasattr(source, "params") and hasattr(source, "materialize"):  # jax_privacy's ColumnNormalizedBanded
+        return {"C": np.asarray(source.materialize())}
+    known = {one: one for form in FORMS for one in form} | SYNONYMS
+    return {own: np.asarray(getattr(source, field)) for field, own in known.items() if hasattr(source, field)}
+
+
+def _doubles(array: np.ndarray, name: str) -> np.ndarray:
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise InvalidStrategy(f"{name} holds an array of {array.dtype} with shape {array.shape}; give real numbers")
+    doubles = array.astype(np.float64)
+    if not np.isfinite(doubles).all() or (doubles.astype(array.dtype) != array).any():
+        raise InvalidStrategy(f"{name} holds NaN, infinity or integers above 2^53; give finite doubles")
+    return doubles
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by name; '' for one without a name."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    data = path.read_bytes()
+    kind, read = "safetensors", load
+    if path.suffix in (".npy", ".npz"):
+        kind, read = path.suffix, _read_archive if path.suffix == ".npz" else _read_array
+    elif data[:1] == b"\x08" and int.from_bytes(data[:8], "little") > len(data):
+        kind, read = "TensorProto", _read_tensor
+    try:
+        arrays = read(data)
+    except (SafetensorError, ValueError, EOFError, SyntaxError, TokenError, TypeError, LookupError) as why:
+        raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}") from None
+    except (RecursionError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OverflowError) as why:
+        raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}") from None
+    own = {name.removeprefix("C."): one for name, one in arrays.items() if not name.startswith(_BESIDE)}
+    renamed = {SYNONYMS.get(name, name): array for name, array in own.items()}
+    if len(renamed) < len(own):
+        raise InvalidStrategy(f"{path} holds one array under two names; leave one out")
+    return renamed
+
+
+def _read_array(data: bytes) -> dict[str, np.ndarray]:
+    """Read a `.npy` file; not by np.load, which opens archives and pickles too."""
+    stream = BytesIO(data)
+    array = np.lib.format.read_array(stream, allow_pickle=False)
+    if stream.read(1):
+        raise ValueError("bytes follow the array")
+    return {"": array}
+
+
+def _read_archive(data: bytes) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        for entry in archive.infolist():
+            name = entry.filename.removesuffix(".npy")
+            if name in arrays or entry.file_size > MAX_ARRAY_BYTES:
+                raise ValueError(f"{name[:40]} stands twice, or has more than {MAX_ARRAY_BYTES} bytes")
+            arrays[name] = _read_array(archive.read(entry))[""]
+    return arrays
+
+
+def _read_tensor(data: bytes) -> dict[str, np.ndarray]:
+    """Read a serialized TensorProto of float32 or float64.
+
+    Reference: tensorflow/core/framework/tensor.proto and tensor_shape.proto; the wire format of protocol buffers.
+    """
+    message: dict[int, Any] = {}
+    for number, value in _message(memoryview(data)):
+        if number in message:
+            raise ValueError(f"field {number} stands twice")
+        message[number] = value
+    kind = message.pop(1, None)
+    if kind not in _DTYPES:
+        raise ValueError(f"the tensor has TensorFlow's type {kind}; write it as float64 (2) or float32 (1)")
+    sides = []
+    for number, value in _message(message.pop(2, memoryview(b""))):
+        if number != 2:
+            raise ValueError("the shape is unknown")
+        sides.append(dict(_message(value)).get(1, 0))
+    message.pop(3, None)  # the version
+    ((number, content),) = message.items() or {0: b""}.items()
+    if number != 4 and _VALUES.get(number) != kind:
+        raise ValueError(f"field {number} holds the numbers; write it with tf.io.serialize_tensor")
+    numbers = np.frombuffer(content, _DTYPES[kind])
+    if numbers.size != np.prod(sides, dtype=object) or len(sides) > 2:
+        raise ValueError(f"{numbers.size} numbers do not fill the shape {sides}")
+    return {"": numbers.reshape(sides)}
+
+
+def _message(data: memoryview) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each field: an int, or the bytes of what has a length."""
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
+        value: Any
+        value, position = _varint(data, position)
+        if key & 7 == 2:
+            value, position = data[position : position + value], position + value
+        elif key & 7 != 0:
+            raise ValueError(f"field {key >> 3} has the wire type {key & 7}, which no TensorProto has")
+        if position > len(data):
+            raise ValueError("the file is cut off")
+        yield key >> 3, value
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for count in range(_MAX_VARINT_BYTES):
+        byte = data[position + count]
+        value |= (byte & 127) << (7 * count)
+        if byte < 128:
+            return value, position + count + 1
+    raise ValueError("a number has more than 64 bits")

@@ -1,0 +1,239 @@
+"""Strategies of anybody's: files of every format, whole and damaged, and objects by their fields."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+from strangers_files import field, npy, npz, tensor_proto
+
+import factorize
+from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.strategy_file import read_strategy
+from factorize.structures.base import Matrix
+from factorize.structures.dense import DenseMatrix
+from factorize.structures.recognition import blt_of, recognised
+from factorize.structures.toeplitz import ToeplitzMatrix
+
+FILES = 30
+"""Of each format."""
+
+
+def toeplitz(column: np.ndarray, n: int) -> np.ndarray:
+    padded = np.concatenate([column, np.zeros(n - len(column))])
+    return np.array([[padded[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
+
+
+def lower(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.tril(rng.normal(size=(n, n)), -1) + np.diag(rng.uniform(0.5, 2.0, n))
+
+
+Made = tuple[str, bytes, np.ndarray, dict[str, Any]]
+"""The suffix, the bytes, C, and what is said beside the file."""
+
+
+def whole(rng: np.random.Generator, n: int, write: Callable[[np.ndarray], bytes], suffix: str) -> Made:
+    array = lower(rng, n)
+    return suffix, write(array), array, {}
+
+
+def coefficients(rng: np.random.Generator, n: int, write: Callable[[np.ndarray], bytes], suffix: str) -> Made:
+    column = np.concatenate([[1.0], rng.normal(size=int(rng.integers(0, n)))])
+    return suffix, write(column), toeplitz(column, n), {"n": n, "holds": "coefficients"}
+
+
+def inverse(rng: np.random.Generator, n: int) -> Made:
+    noising = np.concatenate([[1.0], -rng.dirichlet(np.ones(3))[: max(0, min(2, n - 1))]])
+    return ".npz", npz(inverse_coefficients=noising), np.linalg.inv(toeplitz(noising, n)), {"n": n}
+
+
+def blt(rng: np.random.Generator, n: int) -> Made:
+    theta, omega = np.sort(rng.uniform(0.1, 0.99, 2)), rng.uniform(0.1, 0.5, 2)
+    column = np.concatenate([[1.0], theta ** np.arange(n - 1)[:, None] @ omega])
+    names = ("theta", "omega") if rng.random() < 0.5 else ("buf_decay", "output_scale")
+    return ".npz", npz(**dict(zip(names, (theta, omega), strict=True))), toeplitz(column, n), {"n": n}
+
+
+def bands(rng: np.random.Generator, n: int) -> Made:
+    rows = np.array([[rng.uniform(0.5, 2.0) if j + d < n else 0.0 for j in range(n)] for d in range(min(3, n))])
+    array = sum(np.diag(row[: n - d], -d) for d, row in enumerate(rows))
+    return ".npz", npz(bands=rows), np.asarray(array), {}
+
+
+FORMATS: dict[str, Callable[[np.random.Generator, int], Made]] = {
+    "npy": lambda rng, n: whole(rng, n, npy, ".npy"),
+    "npz": lambda rng, n: whole(rng, n, lambda array: npz(C=array), ".npz"),
+    "safetensors": lambda rng, n: whole(rng, n, lambda array: save({"C": array}), ".safetensors"),
+    "tensor content": lambda rng, n: whole(rng, n, tensor_proto, "c_matrix_tensor_pb"),
+    "packed doubles": lambda rng, n: whole(rng, n, lambda array: tensor_proto(array, 2, 6), ".pb"),
+    "column in npy": lambda rng, n: coefficients(rng, n, npy, ".npy"),
+    "column in a tensor": lambda rng, n: coefficients(rng, n, tensor_proto, "_tensor_pb"),
+    "inverse": inverse,
+    "blt": blt,
+    "bands": bands,
+}
+
+
+def as_array(given: Matrix | np.ndarray) -> np.ndarray:
+    return given if isinstance(given, np.ndarray) else given.rows(0, given.n)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_files_of_each_format_are_read_or_refused_by_name(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(len(name))
+    for index in range(FILES):
+        suffix, data, expected, said = FORMATS[name](rng, int(rng.integers(1, 12)))
+        path = tmp_path / f"C{suffix}"
+        path.write_bytes(data)
+        exact = name in ("inverse", "blt")
+        np.testing.assert_allclose(
+            as_array(read_strategy(path, **said)), expected, rtol=1e-12 if exact else 0, atol=1e-15
+        )
+        damaged = bytearray(data)
+        if index % 3 == 0:
+            del damaged[int(rng.integers(0, len(data))) :]
+        elif index % 3 == 1:
+            damaged[int(rng.integers(0, len(data)))] ^= 1 << int(rng.integers(0, 8))
+        else:
+            damaged += b"\x2a"
+        path.write_bytes(damaged)
+        try:
+            read = read_strategy(path, **said)
+        except (CorruptObject, InvalidParameter) as refused:
+            assert path.name in str(refused)
+        else:  # one bit of a number, which nothing protects here; or what an archive has beside its arrays
+            assert as_array(read).shape == expected.shape and (index % 3 == 1 or suffix == ".npz")
+            if suffix == ".npz":  # its checksums
+                np.testing.assert_allclose(as_array(read), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x08\x03" + field(2, b"") + field(4, b"1234"), "TensorFlow's type 3"),
+        (b"\x08\x02" + field(2, b"\x18\x01") + field(4, b""), "the shape is unknown"),
+        (b"\x08\x02" + field(2, field(2, b"\x08\x03")) + field(4, struct.pack("<d", 1.0)), "do not fill the shape"),
+        (b"\x08\x02" + field(2, field(2, b"\x08\x01")) + field(9, struct.pack("<d", 1.0)), "field 9 holds the numbers"),
+        (b"\x08\x02\x08\x02" + field(4, struct.pack("<d", 1.0)), "stands twice"),
+        (b"\x08" + b"\xff" * 12, "more than 64 bits"),
+    ],
+)
+def test_tensors_that_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "C_tensor_pb"
+    path.write_bytes(data)
+    with pytest.raises(CorruptObject, match=words):
+        read_strategy(path)
+
+
+def test_a_row_of_numbers_says_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "c.npy"
+    np.save(path, np.array([1.0, 0.5]))
+    with pytest.raises(InvalidParameter, match="2 numbers in a row; say what they are") as refused:
+        read_strategy(path)
+    assert refused.value.field == "holds"
+    with pytest.raises(InvalidStrategy, match="2 steps, and the spec asks for n=1"):
+        read_strategy(path, n=1, holds="coefficients")
+    with pytest.raises(InvalidStrategy, match="give the coefficients of C"):
+        read_strategy(path, holds="inverse_coefficients")  # 0.5 is positive
+    with pytest.raises(InvalidStrategy, match="which is no strategy; give C"):
+        read_strategy(path, holds="theta")
+    path = tmp_path / "blt.npz"
+    np.savez(path, theta=[0.5], omega=[0.5])
+    with pytest.raises(InvalidParameter, match="a BLT of any number of steps"):
+        read_strategy(path)
+    np.savez(path, theta=[0.5], buf_decay=[0.5], omega=[0.5])
+    with pytest.raises(InvalidStrategy, match="one array under two names"):
+        read_strategy(path)
+
+
+def test_our_own_files_are_strategies_too(tmp_path: Path) -> None:
+    solved = factorize.solve("prefix", n=16, mechanism="square_root")
+    solved.with_matrices(["C", "B"]).save(tmp_path / "own.safetensors")
+    read = read_strategy(tmp_path / "own.safetensors", n=16)
+    assert {name: list(part) for name, part in read.tensors().items()} == {
+        name: list(part) for name, part in solved.strategy.tensors().items()
+    }
+    with pytest.raises(InvalidParameter, match=r"factorize.certify\(path, spec\) makes one"):
+        factorize.load(tmp_path / "C.npy")
+
+
+class Command:
+    """What a pickle may hold: a call that is made when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_arrays_are_never_unpickled(tmp_path: Path, suffix: str) -> None:
+    write = np.save if suffix == ".npy" else np.savez
+    write(tmp_path / f"C{suffix}", np.array([[Command(tmp_path / "made")]], dtype=object), allow_pickle=True)
+    with pytest.raises(CorruptObject, match="file of plain numbers"):
+        read_strategy(tmp_path / f"C{suffix}")
+    assert not (tmp_path / "made").exists()
+
+
+def test_what_is_no_array_of_numpy_ends_in_a_sentence(tmp_path: Path) -> None:
+    header = b"\x93NUMPY\x01\x00\x64\x00" + b"(" * 99 + b"\n"
+    for content in (npz(C=np.eye(2)), b"", b"PK\x03\x04nothing", header, b"\x93NUMPY\x09\x00"):
+        (tmp_path / "C.npy").write_bytes(content)
+        with pytest.raises(CorruptObject, match="not a .npy file"):
+            read_strategy(tmp_path / "C.npy")
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((0, 2)), np.zeros((1, 1, 1)), np.eye(2, dtype=complex), np.eye(2, dtype=np.longdouble)]
+)
+def test_arrays_that_are_no_matrices(array: np.ndarray) -> None:
+    with pytest.raises(InvalidStrategy, match="give (one real matrix|real numbers)"):
+        read_strategy(array)
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, 2**63 - 1, np.nan, np.inf])
+def test_numbers_that_doubles_do_not_hold(value: float) -> None:
+    with pytest.raises(InvalidStrategy, match="finite doubles"), np.errstate(invalid="ignore"):
+        read_strategy(np.array([[value]]))
+    assert as_array(read_strategy([[2**53, -3], [True, 0]])).tolist() == [[2.0**53, -3.0], [1.0, 0.0]]
+
+
+def test_objects_by_their_fields() -> None:
+    blt = read_strategy(SimpleNamespace(buf_decay=[0.9, 0.5], output_scale=[0.1, 0.2], dtype="float64"), n=8)
+    assert blt.tensors()["theta"].tolist() == [0.9, 0.5]
+    assert read_strategy(SimpleNamespace(query_matrix=np.eye(3))).tolist() == np.eye(3).tolist()
+    with pytest.raises(InvalidStrategy, match="SimpleNamespace holds no array, which is no strategy"):
+        read_strategy(SimpleNamespace(sigma=1.0))
+
+
+def test_a_blt_that_comes_as_a_matrix_needs_its_buffers() -> None:
+    theta, omega, n = np.array([0.99, 0.7]), np.array([0.05, 0.3]), 64
+    array = toeplitz(np.concatenate([[1.0], theta ** np.arange(n - 1)[:, None] @ omega]), n)
+    with pytest.warns(UserWarning, match="C is kept as a BLT of 2 buffers"):
+        own = factorize.certify(array, participation={"kind": "min_sep", "min_sep": 16})
+    np.testing.assert_allclose(own.strategy.tensors()["theta"], theta, rtol=1e-9)
+    assert own.strategy.structure == "blt"
+    own.verify()
+    narrow = np.tril(np.triu(lower(np.random.default_rng(5), n), -3))
+    kept = recognised(DenseMatrix(narrow))
+    assert kept.structure == "banded" and (kept.rows(0, n) == narrow).all()
+
+
+def test_what_is_no_blt_stays_as_it_is() -> None:
+    root = np.cumprod(np.concatenate([[1.0], (2 * np.arange(1, 256) - 1) / (2 * np.arange(1, 256))]))
+    rng = np.random.default_rng(3)
+    falling = np.concatenate([[1.0], np.sort(rng.uniform(0.1, 0.5, 63))[::-1]])
+    for column in (root, falling, np.eye(1, 64)[0], falling[:8]):
+        matrix = ToeplitzMatrix(column, len(column))
+        assert recognised(matrix) is matrix
+    for decay in (0.5, 0.999, 1.0):
+        found = blt_of(np.concatenate([[1.0], 0.25 * decay ** np.arange(255)]))
+        np.testing.assert_allclose([found.theta[0], found.omega[0]], [decay, 0.25], rtol=1e-12)
