@@ -6,17 +6,13 @@ import json
 import os
 import re
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from browser import watched
-from patience import wait_for
-from ports import free_ports
+from nginx_server import nginx
 from servers import Client, LiveService, serving
 
 from factorize.client import fetch
@@ -26,43 +22,6 @@ if TYPE_CHECKING:
 
 SPEC = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
 PREFIX = "/tools/factorize"
-CONFIGURATION = Path(__file__).parents[3] / "deploy" / "nginx.conf"
-
-
-@contextmanager
-def nginx(live: LiveService, folder: Path) -> Iterator[str]:
-    """Run nginx with the configuration that the repository ships, in the clear and below a path."""
-    (port,) = free_ports(1)
-    server = CONFIGURATION.read_text()
-    for old, new in (
-        ("listen 443 ssl;", f"listen 127.0.0.1:{port};"),
-        ("http://127.0.0.1:8000;", f"{live.url}/;"),
-        ("location / {", f"location {PREFIX}/ {{"),
-        ("$host", "localhost"),
-    ):
-        assert old in server
-        server = server.replace(old, new)
-    server = "\n".join(line for line in server.splitlines() if "ssl_certificate" not in line)
-    kinds = "client_body proxy fastcgi uwsgi scgi".split()
-    places = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
-    whole = (
-        f"daemon off; pid {folder}/pid; error_log stderr; events {{}}\nhttp {{ access_log off; {places}\n{server} }}"
-    )
-    (folder / "nginx.conf").write_text(whole)
-    with subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]) as process:
-        try:
-            wait_for(lambda: _answers(port), 60)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +64,7 @@ def test_the_path_of_a_trusted_proxy_alone_is_taken(tmp_path: Path, said: str, t
 def test_nginx_shows_the_service_below_a_path(below: LiveService, tmp_path: Path, browser: Browser) -> None:
     if shutil.which("nginx") is None and not os.environ.get("REQUIRE_NGINX"):
         pytest.skip("nginx is not installed (Debian: apt-get install nginx-light)")
-    with nginx(below, tmp_path) as url:
+    with nginx(below.url, tmp_path, PREFIX) as url:
         assert Client(url).send("GET", f"{PREFIX}/healthz").status == 200
         fetched = fetch(SPEC, url=f"{url}{PREFIX}", to=tmp_path / "f.safetensors")
         assert fetched.stat().st_size > 0
