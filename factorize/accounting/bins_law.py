@@ -102,8 +102,14 @@ class BinsLaw(Law):
         return moment + constant + MARGIN * (1 + abs(moment) + abs(constant))
 
 
-def best_order_from(start: int, log_weight: Callable[[int], float]) -> tuple[int, float]:
-    """Return the m of the smallest W(m), and log W(m), by steps from `start` that double and turn."""
+def best_order_from(start: int, log_weight: Callable[[int], float], *, close: float = 0.0) -> tuple[int, float]:
+    """Return the m of the smallest W(m), and log W(m), by steps from `start` that double and turn.
+
+    Args:
+        start: where the search begins.
+        log_weight: log W(m).
+        close: relative, of m: the search ends with steps of this size.
+    """
     known: dict[int, float] = {}
 
     def at(order: int) -> float:
@@ -111,8 +117,8 @@ def best_order_from(start: int, log_weight: Callable[[int], float]) -> tuple[int
             known[order] = log_weight(order)
         return known[order]
 
-    order, step = start, 1
-    while step:
+    order, step = start, max(1, int(close * start))
+    while step >= max(1, int(close * order)):
         nearest = min((max(2, order - step), order, min(LARGEST_ORDER, order + step)), key=at)
         step = step * 2 if nearest != order else step // 2
         order = nearest

@@ -33,6 +33,7 @@ from factorize.privacy_question import WORK, GivenNoise, Question
 MOST_ATTEMPTS = 16
 MOST_SAMPLES = 1 << 30
 _STEP, _GROWTH = 0.0025, 1.15  # relative, of sigma: what each further attempt adds at least
+_LEAP = 0.8  # of the root of how much too much work a plan takes: work falls faster than the margin's square grows
 
 _MOST_MARGIN = 0.3
 LEAST_EPSILON = 2.0**-30
@@ -202,22 +203,30 @@ class ClaimSearch:
             level = self._proposed(margin)
             if level is None:
                 return
-            planned = self._planned(level)
-            if planned is None:
-                self._order = 0  # the best order where nothing is affordable need not be that of what is
-            else:
+            growth, planned = _GROWTH, self._planned(level)
+            if isinstance(planned, tuple):
                 yield margin, level, planned
-            margin = max(margin + _STEP, margin * _GROWTH)
+            else:
+                self._order = 0  # the best order where nothing is affordable need not be that of what is
+                if planned == math.inf:
+                    return
+                growth = max(growth, _LEAP * math.sqrt(planned / self._work))
+            margin = max(margin + _STEP, margin * growth)
 
-    def _planned(self, level: Level) -> tuple[ClaimEvidence, ClaimEvidence] | None:
+    def _planned(self, level: Level) -> tuple[ClaimEvidence, ClaimEvidence] | float:
+        """Return the plan, or where it takes too much work, how much: infinity where a larger margin saves none."""
         if least_reverse_work(self.estimate, level) > self._work and _bound(self.estimate, "qp", level) is None:
-            return None
+            return self._work
         pq = plan(self.estimate, "pq", level, self._order)
-        self._order = int(pq.evidence.tilt or 0) if pq is not None else self._order
-        if pq is None or pq.work > self._work:
-            return None
+        if pq is None:
+            return self._work
+        self._order = int(pq.evidence.tilt or 0)
+        if pq.work > self._work:
+            return math.inf if pq.evidence.samples == CHUNK else pq.work
         qp = plan(self.estimate, "qp", level)
-        return None if qp is None or qp.work > self._work else (pq.evidence, qp.evidence)
+        if qp is None or qp.work > self._work:
+            return self._work
+        return pq.evidence, qp.evidence
 
     def _noise(self, level: Level) -> tuple[float, float]:
         """Return the sigma of a level, rounded up, and its multiplier, rounded down."""

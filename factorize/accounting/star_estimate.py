@@ -29,6 +29,8 @@ _NUMBERS = 1 << 23  # of normals kept
 _CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
 _LIGHT = 1e4  # of m^2 times the largest K: up to there single precision is good for an estimate
 _TUPLE_WORK = 2.0  # of each pick of a tuple, in bins of a sample
+_MOST_PICKS, _LEAST_SAMPLES = 128, 1024  # of a sample: where it has more, there are fewer samples, but so many
+_ORDERS_SAMPLES, _CLOSE_ORDER = 512, 1 / 32  # the same where orders are compared, and relative, of the order
 _SEEN = 0.1  # of the largest second moment that a ceiling allows: it may be there, and not be seen
 _LESS, _NEAR = 0.9, 1e-3  # of the star bound's sigma, from which the search starts; relative, of that of many bins
 
@@ -114,11 +116,14 @@ class StarEstimate(Curve):
     def forward(
         self, multiplier: float, epsilon: float, order: int | None = None, samples: int | None = None
     ) -> Sampled:
-        """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest, and of all samples."""
+        """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest.
+
+        By default, too, of all samples, but of fewer where each has a long tuple.
+        """
         rest = self._rest(multiplier, epsilon)
         spread, m = math.sqrt(rest.shared) / multiplier, order or self.lowest_order(multiplier, epsilon)
         kernel = rest.law.gram / multiplier**2
-        picks, log_moment = self._tuples(kernel, m, samples)
+        picks, log_moment = self._tuples(kernel, m, samples or self._fewer(self.samples, m, _LEAST_SAMPLES))
         single = m * m * float(kernel.max()) < _LIGHT
         rows = kernel.astype(np.float32) if single else kernel
 
@@ -137,17 +142,21 @@ class StarEstimate(Curve):
         ceiling = math.exp(min(log_moment + log_call_ceiling(epsilon, spread, m), 700.0))
         return Sampled(weights, ceiling, m, spread**2, chances)
 
+    def _fewer(self, samples: int, order: int, least: int) -> int:
+        """Return how many samples cost no more than these do where the order is smaller than the bins."""
+        return min(samples, max(least, samples * max(_MOST_PICKS, 2 * self.width) // order))
+
     def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
         """Return an order whose bet takes little work: by the second moment of some weights, and by their ceiling."""
 
         def log_work(order: int) -> float:
-            sampled = self.forward(multiplier, epsilon, order, CHUNK)
+            sampled = self.forward(multiplier, epsilon, order, self._fewer(CHUNK, order, _ORDERS_SAMPLES))
             assert sampled.chances is not None
             second = float((sampled.weights**2 / np.maximum(sampled.chances, 1e-300)).mean())
             each = candidate_work(order, self.gram.bins, float(sampled.chances.mean()))
             return math.log((second + _SEEN * sampled.ceiling * delta) * each)
 
-        return best_order_from(self.lowest_order(multiplier, epsilon), log_work)[0]
+        return best_order_from(self.lowest_order(multiplier, epsilon), log_work, close=_CLOSE_ORDER)[0]
 
     def lowest_order(self, multiplier: float, epsilon: float) -> int:
         """Return the order whose ceiling is lowest."""
@@ -227,10 +236,10 @@ class StarEstimate(Curve):
         """
         m = self.law.best_order(multiplier, epsilon)[0]
         kernel = self.gram.gram / multiplier**2
-        picks, _ = self._tuples(kernel, m)
+        picks, _ = self._tuples(kernel, m, self._fewer(self.samples, m, _LEAST_SAMPLES))
         total = np.zeros_like(kernel)
-        for start in range(0, self.samples, CHUNK):
-            part = slice(start, start + CHUNK)
+        for start in range(0, len(picks), CHUNK):
+            part = slice(start, min(start + CHUNK, len(picks)))
             rows = sums_of_rows(kernel, picks[part])
             log_chance = _log_chances(rows, kernel, picks[part])
             rows += self._drawn(0.0).base[part] / multiplier
