@@ -15,7 +15,7 @@ SITE := .venv-docs
 CLIENTS := .venv-clients
 FEDERATED := .venv-federated
 
-.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes forgeries release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes forgeries tampered-mirrors release sbom advisories bench bench-quick bench-page soak lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -110,6 +110,10 @@ probes: $(STAMP)
 # 3,000 receipts with two fields changed, each refused or no stronger than the truth; `make test` tries 200.
 forgeries: $(STAMP)
 	FORGERIES=3000 $(BIN)/python -m pytest tests/factorize/checker/test_receipt_forgeries.py
+
+# 1,000 mirrors that somebody has tampered with: none is accepted by a client with the key; `make test-clients` tries 36.
+tampered-mirrors: $(CLIENTS)/.installed
+	TAMPERED_MIRRORS=1000 $(CLIENTS)/bin/python -m pytest tests/clients/test_mirror_signatures.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -27,6 +27,7 @@ from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import check_target, label_of, write_whole
 from factorize.client import load
 from factorize.client.cache import FactorCache, default_folder
+from factorize.client.held_factors import find_mirrored
 from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
@@ -386,8 +387,9 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
     chosen = choose(spec)
     if not chosen.user_matrices():  # whose numbers are in no file
         known = FactorCache().find(chosen.digest)
-        if known is not None:
-            return load(known[0])
+        path = find_mirrored(chosen) if known is None else known[0]
+        if path is not None:
+            return load(path)
     return remember(solve_here(spec, progress=report))
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from factorize import solvers
 from factorize.api.proof import certify, prove, write_draft
 from factorize.api.workers.publishing import Stages
+from factorize.client.held_factors import find_mirrored
 from factorize.errors import InvalidWorkload
-from factorize.factor_file import cast
+from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
@@ -51,6 +52,9 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> Manifest:
     known = store.find(chosen)
     if known is not None:
         return store.manifest(known)
+    mirrored = None if chosen.user_matrices() else find_mirrored(chosen)
+    if mirrored is not None:
+        return keep(load(mirrored), store)
     stages = Stages(progress)
     draft = solvers.search(bound(chosen, store), progress=stages.step)
     with store.objects.stage() as staged:

@@ -25,7 +25,8 @@ CONFIG_VARIABLE = "FACTORIZE_CONFIG"
 CONFIG_FILE = "factorize.toml"
 PREFIX = "FACTORIZE_"
 OTHER_VARIABLES = frozenset(
-    f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "KEY", "KEY_FILE", "METRICS_KEY", "SERVICE")
+    f"{PREFIX}{name}"
+    for name in ("CACHE", "CONFIG", "KEY", "KEY_FILE", "METRICS_KEY", "MIRROR", "MIRROR_KEY", "SERVICE")
 )
 """Variables that are no settings: those of clients, of the file, and of the composed Prometheus."""
 DAY = 86_400.0

@@ -57,6 +57,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Write a factor file: downloaded from a service, resumed where it was cut, and checked before it "
         "gets its name.",
     ),
+    "mirror": (
+        "stored_results",
+        "Write a store as static files that any web server shows: results, index, revocations, a page for each.",
+    ),
     "sign": (
         "stored_results",
         "Sign a factor file or a receipt with a key of yours: a bundle of OpenSSF Model Signing, made offline.",

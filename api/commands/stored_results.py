@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from factorize.api.local import choose, in_form, keep
+from factorize.api.mirror import MAX_DAYS, write_mirror
 from factorize.api.pictures.views import picture
 from factorize.api.terminal.output import (
     Explain,
@@ -24,6 +26,7 @@ from factorize.api.terminal.output import (
     describe_manifest,
     explained,
     option,
+    remark,
 )
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import (
@@ -41,6 +44,7 @@ from factorize.api.terminal.sources import (
 )
 from factorize.client import fetch
 from factorize.client import load as load_from
+from factorize.client.mirror import KEY_VARIABLE, VARIABLE, is_index
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
 from factorize.factor_file import load
@@ -144,19 +148,27 @@ def get(
 ) -> Shown:
     """Write a factor file: downloaded from a service, resumed where it was cut, and checked before it gets its name.
 
-    A service solves a spec that it does not know. Without --service the file comes from the store and has to be there.
+    A service solves a spec that it does not know. Without --service the file comes from the store, or from the mirror
+    that FACTORIZE_MIRROR names. A mirror has the address of its index.json, whose signature is that of --public-key.
     """
     accept = partial(check_signature, signature=signature, public_key=public_key)
+    key: str | Path | None = public_key
     if service is None:
-        manifest = _from_store(source, to, store, dtype, accept)
-    else:
+        try:
+            manifest = _from_store(source, to, store, dtype, accept)
+        except NotFound:
+            service = os.environ.get(VARIABLE)
+            if not service:
+                raise
+            key = os.environ.get(KEY_VARIABLE) or None
+    if service is not None:
         named = source if is_digest(source) else read_spec_text(source)
         with display(service) as shown:
             say = partial(show_event, shown)
-            fetch(named, url=service, to=to, dtype=dtype, progress=say, signature=signature, public_key=public_key)
+            fetch(named, url=service, to=to, dtype=dtype, progress=say, signature=signature, public_key=key)
         manifest = load(to).manifest
     text = f"{describe_manifest(manifest)}\nfile          {to}"
-    signed = accept(to)
+    signed = None if signature is None and is_index(service) else accept(to)
     if signed is None:
         return manifest, text
     return {**manifest, "signature": signed.document()}, f"{text}\nsigned        {signed}"
@@ -182,6 +194,33 @@ def _from_store(
         manifest = keep(in_form(results.load(digest), (), dtype), results)
     copy_stored(results, manifest, to, accept)
     return manifest
+
+
+def mirror(
+    source: Annotated[str, argument(metavar="STORE", help="The store: a folder or a bucket.")],
+    target: Annotated[str, argument(metavar="TARGET", help="Where the files go: a folder or a bucket.")],
+    private_key: Annotated[
+        Path | None, option(metavar="KEY.pem", help="Signs the index: P-256, P-384 or P-521, no password.")
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=MAX_DAYS, help="After which readers no longer believe the index.")
+    ] = 30,
+    address: Annotated[
+        str, typer.Option(metavar="URL", help="Where it will be served, for the commands on its pages.")
+    ] = "https://HOST/PATH",
+) -> Shown:
+    """Write a store as static files: results by digest, an index by spec, revocations, and a page for each result.
+
+    Any web server, bucket or hub shows them, and `load`, `get` and `solve` take the address of index.json. Do it again
+    after each change, and before --days have passed: readers refuse an index that has expired or is an older one.
+    """
+    index = write_mirror(
+        open_results(source, create=False), target, private_key=private_key, days=days, address=address, remark=remark
+    )
+    document = {"target": target, "sequence": index.sequence, "expires": index.expires, "results": len(index.results)}
+    document |= {"revoked": len(index.revoked), "signed": private_key is not None}
+    text = f"{target}: {len(index.results)} results, {len(index.revoked)} revoked, to be renewed before {index.expires}"
+    return document, text
 
 
 def sign(

@@ -26,6 +26,7 @@ TIMEOUT = 30.0
 KEY_VARIABLE = "FACTORIZE_KEY"
 KEY_FILE_VARIABLE = "FACTORIZE_KEY_FILE"
 _KEY_BYTES = 8 << 10
+_ELSEWHERE = (301, 302, 307, 308)
 _DOCUMENT_BYTES = 1 << 28
 _PROBLEM_BYTES = 1 << 20
 
@@ -196,6 +197,8 @@ class Connection:
         url: of the service.
         timeout: seconds without a byte after which the service counts as unreachable.
 
+        anonymous: whether no token is sent, because no service of ours is there.
+
     Attributes:
         url: of the service.
 
@@ -203,9 +206,9 @@ class Connection:
         InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, *, timeout: float = TIMEOUT, anonymous: bool = False) -> None:
         self._address = address_of(url)
-        self.url, self.timeout = self._address.geturl(), timeout
+        self.url, self.timeout, self._anonymous = self._address.geturl(), timeout, anonymous
         self._authorization()
 
     def send(
@@ -221,7 +224,7 @@ class Connection:
         fields = {**(headers or {}), "Connection": "close"}
         authorized = {**fields, **self._authorization()}
         reply = self._ask(self._address, method, self._address.path + path, body, authorized)
-        if method == "GET" and reply.status == 307 and (location := reply.header("Location")):
+        if method == "GET" and reply.status in _ELSEWHERE and (location := reply.header("Location")):
             reply.close()
             return self._elsewhere(location, fields)
         if reply.status >= 300:
@@ -229,7 +232,7 @@ class Connection:
         return reply
 
     def _authorization(self) -> dict[str, str]:
-        key, host = key_of_environment(), str(self._address.hostname)
+        key, host = None if self._anonymous else key_of_environment(), str(self._address.hostname)
         if key is None:
             return {}
         if self._address.scheme == "http" and not is_loopback(host):

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from factorize.client.cache import sync_folder
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
+from factorize.client.mirror import is_index, service_at
 from factorize.client.service import Service, SpecSource
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.manifest import Manifest, StoredFile
@@ -44,13 +45,13 @@ def fetch(
     Args:
         source: a spec (JSON text, plain data, `factorize.Spec`), a digest, or a spec digest. Pin the digest in training
             jobs: it names these bytes for ever.
-        url: of the service.
+        url: of the service, or of a mirror's index (`https://host/path/index.json`).
         to: where to write; a file there is replaced, and kept as it is if it already has the right bytes.
         dtype: `float32` for matrices that the service has rounded and certified anew; as they were solved by default.
         progress: called with the events of a running solve, then with `download` events {bytes, total}.
         timeout: seconds without a byte after which a connection counts as stalled; a download then resumes.
         signature: of the file, by OpenSSF Model Signing; what it does not sign gets no name.
-        public_key: that it has to be made with.
+        public_key: that it has to be made with; without a signature, that of a mirror's index.
 
     Returns:
         The path written.
@@ -66,7 +67,9 @@ def fetch(
     target = Path(to)
     if target.is_dir():
         raise InvalidParameter(f"{target} is a folder; name the file to write", field="to")
-    service = Service(url, timeout=timeout)
+    service = service_at(url, timeout=timeout, public_key=public_key)
+    if signature is None and is_index(url):
+        public_key = None  # which is that of the index
     manifest = service.manifest(source, progress=progress, dtype=dtype)
     accept = partial(check_signature, signature=signature, public_key=public_key)
     download(service, manifest, target, progress=progress, accept=accept)

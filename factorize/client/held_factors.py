@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +15,11 @@ from factorize.any_factors import AnyFactors
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
 from factorize.client.download import download
+from factorize.client.mirror import VARIABLE, is_index, mirror_of_environment, service_at
 from factorize.client.rows import received
 from factorize.client.service import PATH, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest, json_digest
-from factorize.errors import CorruptObject, InvalidParameter, NotFound
+from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, NotFound, Revoked, ServiceError
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
@@ -150,20 +152,20 @@ def load(
 ) -> Factors:
     """Return the factors of a file, spec, digest or URL: rows, sensitivity, calibration and noise.
 
-    A digest is looked for in the cache, then in the store, then asked of the service; a spec likewise, where only the
-    service can name the mechanism for `auto` and solve what nobody has. What is found has been verified byte for byte,
-    and its spec compared with the one asked for.
+    A digest is looked for in the cache, then in the store, then asked of the service or mirror, by default that of
+    $FACTORIZE_MIRROR; a spec likewise, where only a service solves what nobody has. What is found has been verified
+    byte for byte, and its spec compared with the one asked for.
 
     Args:
         source: a path; a spec (JSON text, plain data, `factorize.Spec`); a digest or spec digest; or a URL
             `http://host/v1/factorizations/<digest>`. Pin the digest in training jobs: it names the bytes for ever.
-        url: of a service.
+        url: of a service, or of a mirror's index (`https://host/path/index.json`).
         store: URL or folder of a store.
         cache: folder for downloaded files; by default $FACTORIZE_CACHE or the platform's folder for caches.
         progress: called with the events of a running solve and of the download.
         timeout: seconds without a byte after which a connection counts as stalled.
         signature: of the file, by OpenSSF Model Signing; `Factors.signature` then says what was verified.
-        public_key: that it has to be made with.
+        public_key: that it has to be made with; without a signature, that of a mirror's index.
 
     Raises:
         InvalidParameter: neither `url` nor `store` is given, and the cache has no answer.
@@ -196,14 +198,21 @@ def load(
     if known is None and store is not None:
         known = _from_store(source, store, kept, required=url is None)
     if known is None:
-        if url is None:
+        if url is not None:
+            service: Service | None = service_at(url, timeout=timeout, public_key=public_key, cache=kept)
+        else:
+            service = mirror_of_environment(kept)
+        if service is None:
             raise InvalidParameter(
-                f"{digest} is not in the cache {kept.folder}; give the url= of a service or a store=", field="source"
+                f"{digest} is not in the cache {kept.folder}; give the url= of a service or mirror, or a store=",
+                field="source",
             )
-        known = _from_service(source, Service(url, timeout=timeout), kept, progress)
+        known = from_service(source, service, kept, progress)
     path, manifest = known
     check_answers(manifest, source)
     kept.remember(digest, manifest.digest)
+    if signature is None and is_index(url):
+        public_key = None  # which is that of the index
     return Factors(manifest, path=path, signature=check_signature(path, signature, public_key))
 
 
@@ -224,9 +233,10 @@ def _asked_digest(source: SpecSource) -> str:
     return json_digest(parse_spec(spec_bytes(source)).document())
 
 
-def _from_service(
-    source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback
+def from_service(
+    source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback = ignore
 ) -> tuple[Path, Manifest]:
+    """Return the verified file of what a service or mirror answers, in the cache, and its manifest."""
     manifest = service.manifest(source, progress=progress)
     known = kept.find(manifest.digest)
     if known is not None:
@@ -234,6 +244,29 @@ def _from_service(
     path = kept.path(manifest.digest)
     download(service, manifest, path, progress=progress, wait=True)  # the workers of one machine start together
     return path, check_file(path, manifest.digest)
+
+
+def find_mirrored(spec: SpecSource) -> Path | None:
+    """Return the verified file of what the mirror of $FACTORIZE_MIRROR answers, in the cache; None where it has none.
+
+    A mirror that is away, or whose answer was revoked, is warned of: the spec can be solved all the same.
+
+    Raises:
+        CorruptObject, BadSignature: what it shows is not to be believed.
+    """
+    kept = FactorCache()
+    mirror = mirror_of_environment(kept)
+    if mirror is None:
+        return None
+    try:
+        path, manifest = from_service(spec, mirror, kept)
+    except NotFound:
+        return None
+    except (Revoked, ServiceError) as error:
+        warnings.warn(f"{VARIABLE}: {error}; it is solved here", CacheUnusable, stacklevel=2)
+        return None
+    kept.remember(_asked_digest(spec), manifest.digest)
+    return path
 
 
 def _from_store(

@@ -1,0 +1,197 @@
+"""Mirrors as clients see them: found by spec and digest, looked at first, and refused where they are spoilt or old."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from mirrors import OBJECTS, rewrite, served
+
+import factorize
+from factorize.api.commands.application import run
+from factorize.api.mirror import write_mirror
+from factorize.client import FactorCache, fetch
+from factorize.client.mirror import Mirror
+from factorize.errors import (
+    CacheUnusable,
+    CorruptObject,
+    FactorizeError,
+    InvalidParameter,
+    NotFound,
+    Revoked,
+    ServiceError,
+)
+from factorize.solvers import choose, solve
+from factorize.spec import Spec
+from factorize.storage.store import Store, open_store
+
+SPECS = [
+    ("prefix", {"n": 8}),
+    ("prefix", {"n": 12, "mechanism": "square_root"}),
+    ("prefix", {"n": 6, "mechanism": "identity"}),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of three results and a matrix of somebody's own, and its mirror."""
+    home = tmp_path_factory.mktemp("mirror")
+    results = open_store(home / "store")
+    for workload, words in [*SPECS, (np.tril(np.ones((3, 3))), {"mechanism": "identity"})]:
+        results.put(solve(choose(Spec.of(workload, **words))))
+    notes: list[str] = []
+    write_mirror(open_store(home / "store"), str(home / "mirror"), remark=notes.append)
+    assert len(notes) == 4 and sum("left out" in note for note in notes) == 1
+    return home
+
+
+@pytest.fixture
+def mirror(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the mirror, a cache of its own, and a key that no mirror may see."""
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FACTORIZE_KEY", "secret")
+    monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "patience", 0.1)  # with files of another length
+    shutil.copytree(made / "mirror", tmp_path / "mirror")
+    return tmp_path / "mirror"
+
+
+def asked(index: int, **more: object) -> dict[str, object]:
+    workload, words = SPECS[index]
+    mechanism = {"mechanism": {"kind": words["mechanism"]}} if "mechanism" in words else {}
+    return {"workload": {"kind": workload, "n": words["n"]}, **mechanism, **more}
+
+
+def stored(home: Path) -> Store:
+    return open_store(home / "store", create=False)
+
+
+def test_results_are_found_by_spec_and_digest(mirror: Path, made: Path, tmp_path: Path) -> None:
+    with served(mirror) as url:
+        first = factorize.load(asked(0), url=url)  # `auto`, whose mechanism a client without solvers cannot name
+        assert first.certificate.converged and first.spec["mechanism"] == {"kind": "dense"}
+        by_digest = fetch(first.digest, url=url, to=tmp_path / "f.safetensors")
+        assert by_digest.read_bytes() == b"".join(
+            stored(made).blob(stored(made).manifest(first.digest).file.sha256).read()
+        )
+        assert factorize.load(first.spec_digest, url=url, cache=tmp_path / "third").digest == first.digest
+        with pytest.raises(NotFound, match="the mirror .* has no answer"):
+            factorize.load(asked(0) | {"objective": {"kind": "max"}}, url=url)
+        with pytest.raises(InvalidParameter, match="rounds nothing"):
+            fetch(first.digest, url=url, to=tmp_path / "g.safetensors", dtype="float32")
+    assert factorize.load(asked(0)).digest == first.digest  # offline
+
+
+def test_a_larger_tolerance_is_answered(mirror: Path) -> None:
+    with served(mirror) as url:
+        assert Mirror(url).manifest(asked(1, tolerance=1e-3)).spec["tolerance"] == 1e-9
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_what_digests_show(mirror: Path, tmp_path: Path, kind: str) -> None:
+    with served(mirror) as url:
+        true = [factorize.load(asked(index), url=url, cache=tmp_path / "true").digest for index in range(3)]
+        OBJECTS[kind](mirror, mirror, Random(1))
+        rewrite(mirror, lambda index: index.update(sequence=index["sequence"] + 1))  # the attacker's next index
+        for index in range(3):
+            with pytest.raises(FactorizeError):
+                factorize.load(asked(index), url=url)
+            if kind != "specs exchanged":  # which says nothing of digests
+                with pytest.raises(FactorizeError):
+                    factorize.load(true[index], url=url)
+    assert not list((tmp_path / "cache/factors").glob("*.safetensors"))
+
+
+def test_an_old_or_expired_index_is_refused(mirror: Path, tmp_path: Path, made: Path) -> None:
+    with served(mirror) as url:
+        reader = Mirror(url)
+        now = reader.index().sequence
+        rewrite(mirror, lambda index: index.update(sequence=now - 1))
+        with pytest.raises(CorruptObject, match=f"has the sequence {now - 1}, and {now} was seen before.*use|Use"):
+            reader.index()
+        rewrite(mirror, lambda index: index.update(sequence=now, revoked={"0" * 64: "why not"}))
+        with pytest.raises(CorruptObject, match="another index with the sequence"):
+            reader.index()
+        rewrite(mirror, lambda index: index.update(sequence=now + 1, expires="2026-01-01T00:00:00+00:00"))
+        with pytest.raises(CorruptObject, match=r"expired on 2026-01-01.*renews it by `factorize mirror`"):
+            reader.index()
+        for changes in ({"sequence": "7"}, {"sequence": True}, {"expires": 5}, {"specs": {"x": "y"}}, {"version": 2}):
+            rewrite(mirror, lambda index, changes=changes: index.update(changes))
+            with pytest.raises(CorruptObject, match="no index of a mirror"):
+                Mirror(url, cache=FactorCache(tmp_path / "new")).index()
+            shutil.copy(made / "mirror/index.json", mirror / "index.json")
+        assert reader.index().sequence == now  # the true one, still
+
+
+def test_what_was_revoked_is_told_and_gone(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(made / "store", tmp_path / "store")
+    shutil.copytree(made / "mirror", tmp_path / "mirror")
+    results = open_store(tmp_path / "store", create=False)
+    digest = results.find(factorize.parse_spec(asked(2)))
+    assert digest is not None
+    file = results.manifest(digest).file.sha256
+    results.revoke(digest, "the sensitivity was wrong")
+    index = write_mirror(results, str(tmp_path / "mirror"))
+    assert index.revoked[digest] == "the sensitivity was wrong" and not (tmp_path / "mirror/v1/blobs" / file).exists()
+    with served(tmp_path / "mirror") as url:
+        for source in (digest, asked(2)):
+            with pytest.raises((Revoked, NotFound)) as told:
+                factorize.load(source, url=url)
+            assert source != digest or isinstance(told.value, Revoked)
+
+
+def test_a_mirror_is_looked_at_before_a_spec_is_solved(
+    mirror: Path, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    true = stored(made).find(factorize.parse_spec(asked(1)))
+    monkeypatch.setattr("factorize.solvers.search", None)
+    with served(mirror) as url:
+        monkeypatch.setenv("FACTORIZE_MIRROR", url)
+        assert factorize.solve("prefix", n=12, mechanism="square_root").digest == true
+        shutil.rmtree(tmp_path / "cache/factors")
+        assert run(["solve", json.dumps(asked(1)), "--store", str(tmp_path / "own"), "--output", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["digest"] == true
+        to = tmp_path / "f.safetensors"
+        assert run(["get", json.dumps(asked(2)), "--store", str(tmp_path / "own"), "--to", str(to)]) == 0
+        assert factorize.load(to).spec["workload"]["n"] == 6
+    monkeypatch.undo()  # solvers are there again, and the mirror is not
+    shutil.rmtree(tmp_path / "cache/factors")
+    monkeypatch.setenv("FACTORIZE_MIRROR", url)
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("factorize.client.mirror._FIRST_LOOK_SECONDS", 0.1)
+    with pytest.warns(CacheUnusable, match="FACTORIZE_MIRROR: .*; it is solved here"):
+        assert factorize.solve("prefix", n=6, mechanism="identity").certificate.converged
+    monkeypatch.setenv("FACTORIZE_MIRROR", "https://example.org/mirror")
+    with pytest.raises(InvalidParameter, match=r"give the address of an index.json"):
+        factorize.load("0" * 64)
+
+
+def test_pages_say_what_a_result_is(made: Path) -> None:
+    digest = stored(made).find(factorize.parse_spec(asked(1)))
+    page = (made / "mirror/pages" / f"{digest}.html").read_text()
+    manifest = stored(made).manifest(str(digest))
+    for words in (
+        f"{manifest.certificate['sensitivity']['value']:.12g}",
+        "factorize get",
+        manifest.file.sha256,
+        "Cite",
+    ):
+        assert words in page
+    assert "script" not in page and (made / "mirror/pages" / f"{digest}.png").stat().st_size > 1000
+    assert page.count(str(digest)) >= 3 and f"pages/{digest}.html" in (made / "mirror/index.html").read_text()
+
+
+def test_what_is_no_place_for_a_mirror(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="is a store; give another folder"):
+        write_mirror(stored(made), str(made / "store"))
+    with pytest.raises(InvalidParameter, match="days=0"):
+        write_mirror(stored(made), str(tmp_path), days=0)
+    (tmp_path / "index.json").write_text("{}")
+    with pytest.raises(CorruptObject, match="no index of a mirror"):
+        write_mirror(stored(made), str(tmp_path))
+    with served(tmp_path) as url, pytest.raises(ServiceError):
+        factorize.load("0" * 64, url=url.replace("index.json", "nowhere/index.json"), cache=tmp_path / "cache")
