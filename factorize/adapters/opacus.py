@@ -254,8 +254,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def scale_grad(self) -> None:
         """The divisor was applied after the noise; no number of parts changes it."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return the state of the optimizer with that of noise and auditor, for `torch.save`; the seed is not in it.
+
+        Args:
+            arrays: with the vectors of the noise; see `factorize.adapters.torch.NoiseGenerator.state_dict`.
 
         Raises:
             InvalidParameter: a batch was handed out, and its step not taken yet.
@@ -263,7 +266,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if self.auditor is not None and self.auditor.step != self.noise.step:
             raise InvalidParameter(f"batch {self.noise.step} is handed out and not used; checkpoint after step()")
         state: dict[str, Any] = dict(super().state_dict())
-        state["noise"] = self.noise.state_dict()
+        state["noise"] = self.noise.state_dict(arrays=arrays)
         if self.auditor is not None:
             kept = self.auditor.state_dict()
             state["auditor"] = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in kept.items()}

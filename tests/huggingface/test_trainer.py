@@ -113,6 +113,18 @@ def test_users_take_turns(tmp_path: Path) -> None:
     assert said.used == EXAMPLES  # whoever has two gives the second in the second epoch
 
 
+def test_accumulated_parts_are_one_batch_and_a_run_may_end_early(tmp_path: Path) -> None:
+    halves = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": SIZE // 2, "max_steps": N - 2}
+    made = trainer(tmp_path / "halves", arguments=halves)
+    made.train()
+    assert (made.state.global_step, made.statement.steps, made.private.optimizer.noise.step) == (N - 2, N, N - 2)
+    parts = trainer(tmp_path / "parts", physical_batch_size=SIZE // 2, arguments={"max_steps": N - 2})
+    parts.train()
+    assert torch.equal(flat(trained(made.model)), flat(trained(parts.model)))
+    with pytest.raises(InvalidParameter, match="both cut a batch"):
+        trainer(tmp_path, physical_batch_size=2, arguments=halves)
+
+
 def test_auto_asks_for_the_optimum_of_adam(tmp_path: Path) -> None:
     made = trainer(tmp_path, spec="auto", options={"solve": solve})
     made.train()
@@ -158,8 +170,6 @@ def test_classes_and_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"gradient_accumulation_steps": 2}, "physical_batch_size"),
-        ({"max_steps": 3}, "num_train_epochs"),
         ({"num_train_epochs": 1.5}, "whole number"),
         ({"max_grad_norm": 0.3}, "clip_norm"),
         ({"train_sampling_strategy": "group_by_length"}, "public permutation"),

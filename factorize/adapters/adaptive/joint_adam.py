@@ -140,9 +140,9 @@ class JointAdam(CorrelatedOptimizer):
             p.released_square = square
         self._squares = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return the state with that of both noises; see `CorrelatedOptimizer`."""
-        return {**super().state_dict(), "second_noise": self.second_noise.state_dict()}
+        return {**super().state_dict(arrays=arrays), "second_noise": self.second_noise.state_dict(arrays=arrays)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a checkpoint; see `CorrelatedOptimizer`.

@@ -1,33 +1,41 @@
-"""A `transformers.Trainer` that trains with correlated noise: `pip install 'factorize[huggingface]'`."""
+"""A `transformers.Trainer` that trains with correlated noise: `pip install 'factorize[huggingface]'`.
+
+What makes it private is a mixin, `PrivateTraining`, so that trainers that are made of `Trainer` can have it, too
+(`factorize.adapters.huggingface.trl`).
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from secrets import randbits
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.private import Private, make_private
+from factorize.adapters.ranks.agreement import agree, own_rank, world_size
 from factorize.errors import InvalidParameter, MissingExtra
+from factorize.training.job import JobData
 from factorize.training.run_lock import RunLock
 
 _SECRET = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 _GIVE_LOSSES = "give example_losses= in PrivacyArguments"
 _COVERED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "gradient_accumulation_steps": ((1,), "give physical_batch_size= in PrivacyArguments"),
-    "max_steps": ((-1,), "give num_train_epochs"),
     "max_grad_norm": ((1.0, 0.0, None), "give clip_norm= in PrivacyArguments, for each example"),
     "train_sampling_strategy": (("random",), "the order is one public permutation"),
     "group_by_length": ((False,), "the order is one public permutation"),
     "data_seed": ((None,), "give options={'order_seed': ...} in PrivacyArguments"),
-    "world_size": ((1,), "use make_private with Opacus's data-parallel module"),
     "n_gpu": ((0, 1), "show one device to the job"),
     "fsdp": ((None, False, "", []), "clip in your own loop, with NoiseGenerator"),
     "deepspeed": ((None,), "clip in your own loop, with NoiseGenerator"),
@@ -37,7 +45,7 @@ _COVERED: dict[str, tuple[tuple[Any, ...], str]] = {
     "label_smoothing_factor": ((0.0,), _GIVE_LOSSES),
     "label_names": ((None, ["labels"]), "name the labels `labels`"),
     "neftune_noise_alpha": ((None,), "its noise depends on the longest example of a batch"),
-    "gradient_checkpointing": ((None, False), "give physical_batch_size= in PrivacyArguments"),
+    "gradient_checkpointing": ((None, False), "set it to False, and give physical_batch_size= in PrivacyArguments"),
     "activation_checkpointing": ((None, False), "give physical_batch_size= in PrivacyArguments"),
     "torch_compile": ((False,), "Opacus's hooks do not see into what is compiled"),
     "use_liger_kernel": ((False,), "its kernels add up over examples"),
@@ -45,8 +53,12 @@ _COVERED: dict[str, tuple[tuple[Any, ...], str]] = {
     "include_tokens_per_second": ((False,), "counts of tokens are secret"),
     "debug": (("", []), "it prints activations of the private data"),
     "torch_empty_cache_steps": ((None,), "give physical_batch_size= in PrivacyArguments"),
+    "packing": ((False,), "a packed row is many examples, and each needs a gradient of its own"),
+    "padding_free": ((False,), "it makes one row of a batch, and each example needs a gradient of its own"),
+    "activation_offloading": ((False,), "give physical_batch_size= in PrivacyArguments"),
+    "loss_type": (("nll",), _GIVE_LOSSES),
 }
-"""Settings of `TrainingArguments`: the values that a private job covers, and what to do in place of others."""
+"""Settings of `TrainingArguments` and TRL: the values that a private job covers, and what to do in place of others."""
 _RAW_STEPS = ("lomo", "layerwise", "schedule_free")
 """In names of optimizers that step by raw gradients during the backward pass, or that fail after a row is spent."""
 
@@ -77,16 +89,30 @@ class PrivacyArguments:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class PrivateTrainer(Trainer):
-    """A Trainer whose optimizer releases clipped gradients with correlated noise, over the order that it is for.
+if TYPE_CHECKING:
 
-    Only parameters with `requires_grad` are trained and get noise: with peft that are the adapters. A batch is
-    `per_device_train_batch_size` examples. Losses and gradient norms of training are secret, and are left out of logs.
+    class _Mixed(Trainer):
+        """What it is mixed into."""
+
+else:
+    _Mixed = object
+
+
+class PrivateTraining(_Mixed):
+    """What makes a `Trainer` private: clipped gradients with correlated noise, over the order that the noise is for.
+
+    Only parameters with `requires_grad` are trained and get noise: with peft that are the adapters. Losses and gradient
+    norms of training are secret, and are left out of logs.
+
+    A batch is `per_device_train_batch_size` x `gradient_accumulation_steps` examples of every process; with several
+    accumulation steps a part is `per_device_train_batch_size`. Processes (torchrun, accelerate) share a batch and its
+    noise, and have the noise that one process has. With `max_steps` the noise is that of whole epochs, of which the run
+    may leave out the last steps.
 
     Args:
-        *args: of `Trainer`.
+        *args: of the `Trainer` that it is mixed into.
         privacy: what is asked for.
-        **others: of `Trainer`; `train_dataset` with a length.
+        **others: of that `Trainer`; `train_dataset` with a length.
 
     Attributes:
         private: the job: optimizer, loader and statement; None before `train`.
@@ -95,8 +121,24 @@ class PrivateTrainer(Trainer):
         InvalidParameter: settings of `TrainingArguments` that no guarantee here covers.
     """
 
+    of_batches: ClassVar[Any]
+    """The loss that the trainer has of its own, which no private step computes."""
+
     def __init__(self, *args: Any, privacy: PrivacyArguments, **others: Any) -> None:
-        super().__init__(*args, **others)
+        given = inspect.signature(super().__init__).bind_partial(*args, **others).arguments
+        self._parts = getattr(given.get("args"), "gradient_accumulation_steps", 1)
+        if self._parts > 1:
+            if privacy.physical_batch_size is not None:
+                message = "gradient_accumulation_steps and physical_batch_size both cut a batch into parts; give one"
+                raise InvalidParameter(message, field="gradient_accumulation_steps")
+            given["args"] = copy(given["args"])  # the caller may have a use for its own
+            given["args"].gradient_accumulation_steps = 1  # one item of the loader holds all parts of a step
+        evaluated = given.get("eval_dataset")
+        for each in evaluated.values() if isinstance(evaluated, dict) else [evaluated]:
+            if each is not None and each is given.get("train_dataset"):
+                message = "eval_dataset is the private train_dataset, whose metrics have no noise; give other data"
+                raise InvalidParameter(message, field="eval_dataset")
+        super().__init__(**given)
         self.privacy = privacy
         self.private: Private | None = None
         _check(self.args)
@@ -105,20 +147,21 @@ class PrivateTrainer(Trainer):
         self._check_given()
         self.args.max_grad_norm = 0.0  # it would clip what the noise is already on
         self.args.ignore_data_skip = True  # the loader goes on from the optimizer's step
+        # the private optimizer adds up over the processes: without torch's DDP, which would do so before clipping
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
 
     def _check_given(self) -> None:
-        """Refuse what this trainer would not use, and what it would publish.
+        """Refuse what this trainer would not use.
 
         Raises:
             InvalidParameter: see above.
         """
-        if self.compute_loss_func is not None or type(self).compute_loss is not Trainer.compute_loss:
+        if self.compute_loss_func is not None or type(self).compute_loss is not type(self).of_batches:
             message = f"compute_loss takes the loss of a whole batch, and each example has one; {_GIVE_LOSSES}"
             raise InvalidParameter(message, field="compute_loss_func")
-        evaluated = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
-        if any(each is self.train_dataset for each in evaluated):
-            message = "eval_dataset is the private train_dataset, whose metrics have no noise; evaluate on other data"
-            raise InvalidParameter(message, field="eval_dataset")
+        if getattr(self, "aux_loss_enabled", False):
+            message = "a router's auxiliary loss is one of the whole batch; give router_aux_loss_coef=0.0"
+            raise InvalidParameter(message, field="router_aux_loss_coef")
         if getattr(self.accelerator, "scaler", None) is not None:
             message = "Accelerate has a GradScaler, which looks at gradients without noise; use bf16, which needs none"
             raise InvalidParameter(message, field="fp16")
@@ -147,13 +190,18 @@ class PrivateTrainer(Trainer):
         Raises:
             InvalidParameter: another process trains in `output_dir`: it would go on with the same noise.
         """
-        lock = RunLock(Path(self.args.output_dir) / "checkpoints", field="output_dir")
+        lock = agree("output_dir", lambda: (self._lock(), {}))
         try:
             done = super().train(*args, **others)
         finally:
-            lock.release()
+            if lock is not None:
+                lock.release()
         metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET}
         return TrainOutput(done.global_step, math.nan, metrics)
+
+    def _lock(self) -> RunLock | None:
+        """Return the lock on the run's folder, which rank 0 holds for all."""
+        return RunLock(Path(self.args.output_dir) / "checkpoints", field="output_dir") if own_rank() == 0 else None
 
     def _given_data(self) -> torch.utils.data.DataLoader[Any]:
         """Return the loader that `Trainer` would make of its arguments."""
@@ -164,7 +212,7 @@ class PrivateTrainer(Trainer):
             collate = self._get_collator_with_removed_columns(collate, description="training")
         return torch.utils.data.DataLoader(
             dataset,
-            batch_size=args.train_batch_size,
+            batch_size=args.train_batch_size * self._parts * world_size(),
             shuffle=True,
             collate_fn=collate,
             drop_last=args.dataloader_drop_last,
@@ -177,25 +225,38 @@ class PrivateTrainer(Trainer):
         )
 
     def _make_private(self) -> Private:
-        privacy = self.privacy
+        privacy, ranks = self.privacy, world_size()
         if self.optimizer is None:
             super().create_optimizer()
         self.model.train()
+        data, seed = self._given_data(), [privacy.seed]
+        if ranks > 1 and privacy.seed is None:
+            seed = [randbits(128)]
+            torch.distributed.broadcast_object_list(seed, src=0)
         return make_private(
-            self.model,
+            self.model if ranks == 1 else DifferentiallyPrivateDistributedDataParallel(self.model),
             self.optimizer,
-            self._given_data(),
+            data,
             privacy.spec,
             epsilon=privacy.epsilon,
             delta=privacy.delta,
-            epochs=int(self.args.num_train_epochs),
+            epochs=self._epochs(data),
             clip_norm=privacy.clip_norm,
-            physical_batch_size=privacy.physical_batch_size,
+            physical_batch_size=self.args.train_batch_size if self._parts > 1 else privacy.physical_batch_size,
             loss=lambda _, part: self.example_losses(self.model, self._prepare_inputs(dict(part))),
             loss_reduction="sum",
-            seed=privacy.seed,
+            seed=seed[0],
             **privacy.options,
         )
+
+    def _epochs(self, data: torch.utils.data.DataLoader[Any]) -> int:
+        """Return how many passes the run is planned for: all that `max_steps` begins, where it is given."""
+        if self.args.max_steps <= 0:
+            return int(self.args.num_train_epochs)
+        options, size = self.privacy.options, data.batch_size or 1
+        units = JobData(examples=len(data.dataset), users=options.get("users")).units
+        steps = -(-units // size) if options.get("remainder") == "pad" else units // size
+        return -(-self.args.max_steps // max(1, steps))
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Return the private optimizer, which the loader was made with."""
@@ -249,9 +310,39 @@ class PrivateTrainer(Trainer):
                 logs = {**logs, "epsilon_so_far": private.optimizer.epsilon_so_far()}
         super().log({name: value for name, value in logs.items() if name not in _SECRET}, *args, **others)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save what any number of processes can go on from: the noise without its vectors, where several share them."""
+        if self.private is None or world_size() == 1:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        kept = self.private.optimizer.state_dict(arrays=False)  # all ranks call it, and rank 0 saves
+        optimizer = self.optimizer
+        self.optimizer = cast(Any, _Kept(kept))
+        try:
+            super()._save_optimizer_and_scheduler(output_dir)
+        finally:
+            self.optimizer = optimizer
+
     def floating_point_ops(self, inputs: Any) -> int:
         """Count none: a step holds parts."""
         return 0
+
+
+class PrivateTrainer(PrivateTraining, Trainer):
+    """`transformers.Trainer` with correlated noise: see `PrivateTraining`."""
+
+    of_batches = Trainer.compute_loss
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """In the place of an optimizer that is saved: its state, which all ranks made."""
+
+    state: dict[str, Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        return self.state
 
 
 class _Steps:
@@ -311,6 +402,6 @@ def _check(args: Any) -> None:
             raise InvalidParameter(f"{name}={value} is not covered; {instead}", field=name)
     if any(part in str(args.optim).lower() for part in _RAW_STEPS):
         raise InvalidParameter(f"optim={args.optim} steps by raw gradients; use adamw_torch or sgd", field="optim")
-    if args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1:
-        message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1"
+    if args.max_steps <= 0 and (args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1):
+        message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1; or give max_steps"
         raise InvalidParameter(message, field="num_train_epochs")

@@ -237,8 +237,10 @@ class ShardLayout:
         self, source: Checkpointed, state: Mapping[str, Any]
     ) -> tuple[tuple[int, np.ndarray | None], dict[str, Any]]:
         """Return a checkpoint's step and what is here of its vectors, and what must be the same on all ranks."""
-        step = source.check_step(state, shard=self._shapes)
         stored, own = state.get("state"), source.vectors
+        if isinstance(stored, torch.Tensor | np.ndarray):  # of one process
+            stored = None
+        step = source.check_step({**state, "state": stored}, shard=self._shapes)
         common = {"step": step, "arrays": stored is not None}
         if stored is None or own is None:
             return (step, None), common
