@@ -15,7 +15,7 @@ SITE := .venv-docs
 CLIENTS := .venv-clients
 FEDERATED := .venv-federated
 
-.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes forgeries tampered-mirrors release sbom advisories bench bench-quick bench-page soak lock clean
+.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes forgeries tampered-mirrors release sbom advisories bench bench-quick bench-page soak simulate lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -129,6 +129,10 @@ bench-page: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
+
+# Ten minutes of the simulated cluster, some 2,000 runs with ten faults each; one integer repeats a run (docs/notes/simulation.md).
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --minutes 10 --processes 2
 
 # Wheel and source distribution in dist/, built twice to the same bytes, with materials, provenance and SHA256SUMS.
 release: $(STAMP)

@@ -24,7 +24,7 @@ from faults import FAULTS, Faults, Proxy
 def main() -> None:
     """Run as many faults as are asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster_faults", description=__doc__.splitlines()[0])
-    parser.add_argument("--faults", type=int, default=300)
+    parser.add_argument("--faults", type=int, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
     began = time.monotonic()

@@ -295,7 +295,7 @@ def main() -> None:
     """Run the parts that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is named")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for each part that repeats (10)")
+    parser.add_argument("--minutes", type=float, default=3.0, help="for each part that repeats (3)")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):

@@ -1,0 +1,103 @@
+"""`python -m tests.simulation [--seed S] [--count N | --minutes M] [--processes P]`: runs of the simulated cluster.
+
+Each seed is one run. One that fails is printed with the shortest plan that still fails, and the status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.simulation.run import Plan, draw_plan, fault_count, play, shortest
+
+SHORTEN_SECONDS = 60.0
+"""For the search of the shortest plan, which then is the shortest found."""
+
+
+def failure_of(plan: Plan) -> str | None:
+    """Return what a run of a plan breaks, in a line; None if all holds."""
+    try:
+        play(plan)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _kind(failure: str | None) -> str:
+    return "" if failure is None else " ".join(word for word in failure.split()[:6] if len(word) < 20)
+
+
+def one(seed: int) -> tuple[int, int, Counter[str], str | None]:
+    """Run a seed; how many faults struck, what was answered, what broke."""
+    logging.disable(logging.CRITICAL)
+    try:
+        run = play(draw_plan(seed))
+        return seed, fault_count(run), run.oracle.answered, None
+    except Exception as error:
+        return seed, 0, Counter(), "".join(traceback.format_exception(error)[-3:])
+
+
+def explain(seed: int) -> str:
+    """Return the shortest plan that fails as a seed does, and the log of its run."""
+    plan = draw_plan(seed)
+    failure = failure_of(plan)
+    end = time.monotonic() + SHORTEN_SECONDS
+    small = shortest(plan, lambda less: time.monotonic() < end and _kind(failure_of(less)) == _kind(failure))
+    try:
+        play(small)
+    except Exception as error:
+        log = error.run.world.log if hasattr(error, "run") else []
+        lines = [f"seed {seed}: {error}", f"made as {plan.shape}", *map(str, small.items), "which goes:", *log[-60:]]
+        return "\n".join(lines)
+    return f"seed {seed}: {failure} (does not repeat)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="the first seed; drawn by default")
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--minutes", type=float, help="in place of a count")
+    parser.add_argument("--processes", type=int, default=1)
+    asked = parser.parse_args()
+    first = random.SystemRandom().randrange(10**9) if asked.seed is None else asked.seed
+    began, faults, seeds, answered = time.monotonic(), 0, 0, Counter[str]()
+    failed: list[tuple[int, str]] = []
+    end = began + 60 * asked.minutes if asked.minutes else float("inf")
+    print(f"seeds from {first}", flush=True)
+    with multiprocessing.Pool(asked.processes) as pool:
+        numbers = (
+            first + number for number in range(10**9 if asked.minutes else asked.count) if time.monotonic() < end
+        )
+        results = pool.imap_unordered(one, numbers) if not asked.minutes else _while(pool, numbers)
+        for seed, struck, more, broken in results:
+            seeds, faults, answered = seeds + 1, faults + struck, answered + more
+            if broken is not None:
+                failed.append((seed, broken))
+                print(f"seed {seed} FAILED\n{broken}", flush=True)
+    spent = time.monotonic() - began
+    print(f"{seeds} seeds, {faults} faults in {spent:.0f} s, {len(failed)} failed")
+    print(", ".join(f"{count} {name}" for name, count in sorted(answered.items())))
+    for seed, _ in failed[:3]:
+        print(explain(seed))
+    return bool(failed)
+
+
+def _while(pool: multiprocessing.pool.Pool, numbers: object) -> object:
+    """Like `imap_unordered`, and takes the next number only when a process is free."""
+    waiting = []
+    for number in numbers:  # type: ignore[attr-defined]
+        waiting.append(pool.apply_async(one, (number,)))
+        while len(waiting) > 2 * pool._processes:  # type: ignore[attr-defined]
+            yield waiting.pop(0).get()
+    for result in waiting:
+        yield result.get()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

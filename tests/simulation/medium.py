@@ -1,0 +1,484 @@
+"""The simulated medium: a disk that loses what was not synced, a bucket that fails and answers late, and their faults."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+from obstore.exceptions import AlreadyExistsError, GenericError
+from power_loss import Change, Content, _variants, apply
+
+from factorize.storage.medium.bucket import Bucket
+from factorize.storage.medium.files import Files
+
+from .world import EPOCH, Killed, Process, Violation, World
+
+ROOT = Path("/simulated/store")
+MUTATING = frozenset({"make_directory", "create", "write", "produce", "seal", "sync", "sync_directory", "link", "rename", "unlink", "refresh"})  # fmt: skip
+
+
+@dataclass
+class Armed:
+    """A fault that strikes at the k-th matching request from now on."""
+
+    item: Any
+    requests: frozenset[str]
+    process: str | None
+    left: int
+    effect: str
+
+
+@dataclass
+class Faults:
+    """What is wrong with medium and database at the moment."""
+
+    world: World
+    armed: list[Armed] = field(default_factory=list)
+    until: dict[str, float] = field(default_factory=dict)
+    fired: set[Any] = field(default_factory=set)
+    """The faults of the plan that have struck."""
+    windows: dict[str, Any] = field(default_factory=dict)
+
+    def arm(self, item: Any, requests: frozenset[str], process: str | None, left: int, effect: str) -> None:
+        self.armed.append(Armed(item, requests, process, left, effect))
+
+    def open(self, item: Any, name: str, seconds: float) -> None:
+        self.until[name], self.windows[name] = self.world.now + seconds, item
+
+    def lasts(self, name: str) -> bool:
+        """Whether a condition holds now; that somebody asks counts as a strike of its fault."""
+        holds = self.world.now < self.until.get(name, 0.0)
+        if holds:
+            self.fired.add(self.windows[name])
+        return holds
+
+    def strikes(self, request: str, process: Process) -> str | None:
+        for armed in self.armed:
+            if request in armed.requests and armed.process in (None, process.name.partition(".")[0]):
+                armed.left -= 1
+                if armed.left < 0:
+                    self.armed.remove(armed)
+                    self.fired.add(armed.item)
+                    self.world.say(f"{process.name}: {armed.effect} at {request}")
+                    return armed.effect
+        return None
+
+    def clear(self) -> None:
+        self.armed.clear()
+        self.until.clear()
+
+
+@contextmanager
+def request(faults: Faults, process: Process, name: str, error: Callable[[str], BaseException]) -> Iterator[str | None]:
+    """Carry a request out between two moments at which others go on, unless a fault strikes before it or after it."""
+    world = faults.world
+    world.step()
+    effect = faults.strikes(name, process)
+    if effect == "kill":
+        world.kill(process)
+        raise Killed
+    if effect is not None and not effect.endswith("-after") and effect != "torn":
+        raise error(effect)
+    yield effect
+    if effect == "kill-after":
+        world.kill(process)
+        raise Killed
+    if effect is not None and effect.endswith("-after"):
+        raise error(effect)
+
+
+class Disk:
+    """Names and contents, and which of them a power loss keeps."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.world, self.faults = world, faults
+        self.names: dict[Path, Content | None] = {Path("/"): None, ROOT.parent: None}
+        self.durable = dict(self.names)
+        self.pending: list[Change] = []
+        self.modified: dict[Content, float] = {}
+        self.locks: list[tuple[int, Content, bool]] = []
+        self.open: dict[int, tuple[Content, Process]] = {}
+        self.numbers: dict[Any, int] = {}
+        self.watch: Callable[[Path], None] = lambda path: None
+        self.folders: dict[Path, set[str]] = {}
+
+    def change(self, path: Path, content: Content | None, *, appears: bool = True) -> None:
+        change = Change(path, content, appears)
+        apply(self.names, change)
+        self.pending.append(change)
+        names = self.folders.setdefault(path.parent, set())
+        names.add(path.name) if appears else names.discard(path.name)
+
+    def sync_names(self, folder: Path) -> None:
+        for change in [change for change in self.pending if change.path.parent == folder]:
+            apply(self.durable, change)
+        self.pending = [change for change in self.pending if change.path.parent != folder]
+
+    def survivor(self, luck: random.Random | None) -> dict[Path, bytes | None]:
+        """What a power loss leaves: of what was not synced each part or not, by luck; without luck, nothing of it."""
+        names = dict(self.durable)
+        for change in self.pending:
+            if luck is not None and luck.random() < 0.5:
+                apply(names, change)
+        kept: dict[Path, bytes | None] = {}
+        for path in sorted(names, key=str):
+            content = names[path]
+            if path.parent in kept or path == Path("/"):
+                unsure = content is not None and content.synced != content.cached and luck is not None
+                kept[path] = (
+                    luck.choice(_variants(content.synced, content.cached)) if unsure and content is not None and luck
+                    else None if content is None else content.synced
+                )  # fmt: skip
+        return kept
+
+    def lose_power(self, luck: random.Random) -> None:
+        kept, self.pending, self.locks, self.open = self.survivor(luck), [], [], {}
+        self.names, self.folders = {}, {}
+        by_data: dict[Path, Content] = {}
+        for path, data in kept.items():
+            content = None if data is None else by_data.setdefault(path, Content())
+            if content is not None and data is not None:
+                content.synced = content.cached = data
+                self.modified[content] = EPOCH + self.world.now
+            self.change(path, content)
+        self.folders.get(Path("/"), set()).discard("")
+        self.durable, self.pending = dict(self.names), []
+
+    def leave(self, process: Process) -> None:
+        """Close what a process that has ended had open."""
+        gone = [number for number, (_, owner) in self.open.items() if owner is process]
+        for number in gone:
+            self.close(number)
+
+    def close(self, number: int) -> None:
+        self.open.pop(number, None)
+        self.locks = [held for held in self.locks if held[0] != number]
+
+    def content(self, path: Path) -> Content | None:
+        try:
+            return self.names[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+
+    def rot(self, luck: random.Random, place: str) -> Path | None:
+        """Flip a bit of a published object, as a failing disk does."""
+        there = sorted(path for path, content in self.names.items() if content and f"/{place}/" in str(path))
+        if not there:
+            return None
+        path = luck.choice(there)
+        content = self.names[path]
+        assert content is not None
+        data = bytearray(content.cached)
+        data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
+        fresh = Content()
+        fresh.synced = fresh.cached = bytes(data)
+        self.modified[fresh] = EPOCH + self.world.now + 1.0
+        self.names[path] = self.durable[path] = fresh
+        return path
+
+
+class DiskFiles(Files):
+    """The file operations of one process on the simulated disk."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self.disk, self.process = disk, process
+
+    @contextmanager
+    def _request(self, name: str) -> Iterator[str | None]:
+        def error(effect: str) -> OSError:
+            number = {"full": errno.ENOSPC, "many": errno.EMFILE, "locks": errno.ENOLCK}.get(
+                effect.split("-")[0], errno.EIO
+            )
+            return OSError(number, os.strerror(number))
+
+        faults = self.disk.faults
+        with request(faults, self.process, name, error) as effect:
+            if name in MUTATING:
+                if faults.lasts("read-only"):
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+                if faults.lasts("full") and name not in (
+                    "unlink",
+                    "sync",
+                    "seal",
+                    "sync_directory",
+                    "rename",
+                    "refresh",
+                ):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if faults.lasts("gone"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            yield effect
+
+    def make_directory(self, path: Path, mode: int = 0o777) -> None:
+        with self._request("make_directory"):
+            self.disk.content(path.parent)
+            if path not in self.disk.names:
+                self.disk.change(path, None)
+
+    def create(self, path: Path) -> int:
+        with self._request("create"):
+            self.disk.content(path.parent)
+            content = Content()
+            self.disk.modified[content] = EPOCH + self.disk.world.now
+            self.disk.change(path, content)
+            return self._descriptor(content)
+
+    def _descriptor(self, content: Content) -> int:
+        number = self.disk.world.count = self.disk.world.count + 1
+        self.disk.open[number] = content, self.process
+        return number
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        with self._request("write") as effect:
+            count = (
+                max(1, len(data) // 2)
+                if effect == "torn" or len(data) > 1 and self.process.world.task.luck.random() < 0.1
+                else len(data)
+            )
+            self.disk.open[descriptor][0].cached += bytes(data[:count])
+            if effect == "torn":
+                self.process.world.kill(self.process)
+                raise Killed
+            return count
+
+    def produce(self, path: Path, write: Any) -> None:
+        with self._request("produce"):
+            content = Content()
+            if isinstance(write, bytes):
+                content.cached = write
+            else:
+                with TemporaryDirectory() as folder:
+                    write(Path(folder) / path.name)
+                    content.cached = (Path(folder) / path.name).read_bytes()
+            self.disk.modified[content] = EPOCH + self.disk.world.now
+            self.disk.content(path.parent)
+            self.disk.change(path, content)
+
+    def seal(self, descriptor: int) -> None:
+        with self._request("seal"):
+            pass
+
+    def sync(self, descriptor: int) -> None:
+        with self._request("sync"):
+            content = self.disk.open[descriptor][0]
+            content.synced = content.cached
+
+    def sync_directory(self, path: Path) -> None:
+        with self._request("sync_directory"):
+            self.disk.content(path)
+            self.disk.sync_names(path)
+
+    def link(self, source: Path, target: Path) -> None:
+        with self._request("link"):
+            content = self.disk.content(source)
+            self.disk.content(target.parent)
+            if target in self.disk.names:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+            self.disk.change(target, content)
+            self.disk.watch(target)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self._request("rename"):
+            content = self.disk.content(source)
+            self.disk.content(target.parent)
+            self.disk.change(target, content)
+            self.disk.change(source, content, appears=False)
+
+    def unlink(self, path: Path) -> None:
+        with self._request("unlink"):
+            self.disk.change(path, self.disk.content(path), appears=False)
+            self.disk.watch(path)
+
+    def lock(self, path: Path, exclusive: bool) -> int:
+        with self._request("lock"):
+            content = self.disk.content(path)
+            assert content is not None
+        while any(held is content and (exclusive or other) for _, held, other in self.disk.locks):
+            self.process.world.park(0.05)
+        number = self._descriptor(content)
+        self.disk.locks.append((number, content, exclusive))
+        return number
+
+    def refresh(self, path: Path) -> None:
+        with self._request("refresh"):
+            content = self.disk.content(path)
+            if content is not None:
+                self.disk.modified[content] = EPOCH + self.disk.world.now
+
+    def open(self, path: Path) -> int:
+        with self._request("open"):
+            content = self.disk.content(path)
+            if content is None:
+                return self._descriptor(Content())
+            return self._descriptor(content)
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        with self._request("read"):
+            data = self.disk.open[descriptor][0].cached[offset : offset + size]
+            return data[: max(1, len(data) // 2)] if self.process.world.task.luck.random() < 0.05 else data
+
+    def close(self, descriptor: int) -> None:
+        self.disk.close(descriptor)
+
+    def status(self, path: Path | int) -> Any:
+        with self._request("status"):
+            content = self.disk.open[path][0] if isinstance(path, int) else self.disk.content(path)
+        data = b"" if content is None else content.cached
+        number = self.disk.numbers.setdefault(content, len(self.disk.numbers))
+        mode, moment = stat.S_IFDIR if content is None else stat.S_IFREG | 0o444, self.disk.modified.get(content, EPOCH)  # type: ignore[arg-type]
+        return SimpleNamespace(
+            st_mode=mode, st_ino=number, st_size=len(data), st_mtime=moment, st_mtime_ns=int(moment * 1e9)
+        )
+
+    def list(self, path: Path) -> list[str]:
+        with self._request("list"):
+            if self.disk.content(path) is not None:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            return sorted(self.disk.folders.get(path, ()))
+
+
+@dataclass
+class Stored:
+    """An object of the bucket."""
+
+    data: bytes
+    modified: float
+    tag: str
+
+
+class Cloud:
+    """The simulated bucket's contents."""
+
+    def __init__(self, world: World, faults: Faults, *, lists_late: bool = False, overwrites: bool = False) -> None:
+        self.world, self.faults = world, faults
+        self.objects: dict[str, Stored] = {}
+        self.lists_late, self.overwrites, self.number = lists_late, overwrites, 0
+        self.watch: Callable[[Path], None] = lambda path: None
+
+    def store(self, key: str, data: bytes) -> None:
+        self.number += 1
+        self.objects[key] = Stored(data, EPOCH + self.world.now, f'"{self.number}"')
+        self.watch(ROOT / key)
+
+    def rot(self, luck: random.Random, place: str) -> Path | None:
+        there = sorted(key for key in self.objects if key.startswith(f"{place}/") and self.objects[key].data)
+        if not there:
+            return None
+        key = luck.choice(there)
+        data = bytearray(self.objects[key].data)
+        data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
+        self.store(key, bytes(data))
+        return ROOT / key
+
+
+class CloudCalls:
+    """What stands in for obstore in one process."""
+
+    def __init__(self, cloud: Cloud, process: Process) -> None:
+        self.cloud, self.process = cloud, process
+
+    @contextmanager
+    def _request(self, name: str) -> Iterator[str | None]:
+        def error(effect: str) -> Exception:
+            return GenericError(
+                {"full": "507 InsufficientStorage", "forbidden": "403 Forbidden"}.get(
+                    effect.split("-")[0], "503 SlowDown"
+                )
+            )
+
+        faults = self.cloud.faults
+        with request(faults, self.process, name, error) as effect:
+            if faults.lasts("gone") or (faults.lasts("read-only") and name in ("put", "copy", "delete")):
+                raise error("forbidden" if faults.lasts("read-only") else "gone")
+            if faults.lasts("full") and name in ("put", "copy"):
+                raise error("full")
+            yield effect
+
+    def _at(self, key: str) -> Stored:
+        try:
+            return self.cloud.objects[key]
+        except KeyError:
+            raise FileNotFoundError(key) from None
+
+    @staticmethod
+    def _meta(key: str, stored: Stored) -> dict[str, Any]:
+        return {
+            "path": key,
+            "size": len(stored.data),
+            "last_modified": datetime.fromtimestamp(stored.modified, UTC),
+            "e_tag": stored.tag,
+        }
+
+    def put(self, _: Any, key: str, data: Any, *, mode: str = "overwrite", **__: Any) -> None:
+        data = data.read_bytes() if isinstance(data, Path) else bytes(data)
+        with self._request("put") as effect:
+            if mode == "create" and key in self.cloud.objects and not self.cloud.overwrites:
+                raise AlreadyExistsError(key)
+            self.cloud.store(key, data)
+            if effect == "again-after" and mode == "create":
+                raise AlreadyExistsError(key)  # the answer was lost, and the client has sent the request again
+
+    def head(self, _: Any, key: str) -> dict[str, Any]:
+        with self._request("head"):
+            return self._meta(key, self._at(key))
+
+    def get(self, _: Any, key: str, options: dict[str, Any] | None = None) -> Any:
+        with self._request("get"):
+            stored = self._at(key)
+            start, stop = (options or {}).get("range", (0, None))
+            if options and options.get("if_match", stored.tag) != stored.tag:
+                raise GenericError("412 Precondition Failed")
+            return SimpleNamespace(meta=self._meta(key, stored), bytes=lambda: stored.data[start:stop])
+
+    def list(self, _: Any, prefix: str | None = None, chunk_size: int = 1000) -> Iterator[list[dict[str, Any]]]:
+        with self._request("list"):
+            late = EPOCH + self.world_now() - 5.0 if self.cloud.lists_late else float("inf")
+            found = sorted(self.cloud.objects.items())
+            keys = [
+                self._meta(key, stored)
+                for key, stored in found
+                if key.startswith(f"{prefix or ''}") and stored.modified <= late
+            ]
+        for first in range(0, len(keys), 3):  # pages are small, so that others come in between
+            yield [meta for meta in keys[first : first + 3] if meta["path"] in self.cloud.objects or first == 0]
+            self.cloud.world.step(0.3)
+
+    def world_now(self) -> float:
+        return self.cloud.world.now
+
+    def copy(self, _: Any, key: str, target: str) -> None:
+        with self._request("copy"):
+            self.cloud.store(target, self._at(key).data)
+
+    def delete(self, _: Any, key: str) -> None:
+        with self._request("delete"):
+            self._at(key)
+            del self.cloud.objects[key]
+            self.cloud.watch(ROOT / key)
+
+    def sign(self, _: Any, method: str, key: str, _seconds: Any) -> str:
+        return f"https://bucket/{key}"
+
+
+def bucket_of(cloud: Cloud, process: Process) -> Bucket:
+    bucket = Bucket(None)
+    bucket._calls = CloudCalls(cloud, process)
+    return bucket
+
+
+def check_kept(disk: Disk, keys: list[str]) -> None:
+    """See that the worst power loss keeps what has just been acknowledged."""
+    kept = disk.survivor(None)
+    for key in keys:
+        if kept.get(ROOT / key) is None:
+            raise Violation(f"{key} was acknowledged, and a power loss now would take it away")

@@ -1,0 +1,779 @@
+"""One run of the simulation: a plan that a seed draws, its operations and faults, and what must hold after each step."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from factorize.api.access.caller import ANYONE, AccessRefused, Caller, KeyQuotas, Scope
+from factorize.api.access.key_register import KeyRequest
+from factorize.api.jobs import audit_log
+from factorize.api.jobs.job import SolveJob
+from factorize.api.jobs.ledger import LEASE_SECONDS, Ledger
+from factorize.encoding import sha256
+from factorize.errors import CorruptObject, FactorizeError, NotFound, Revoked, StoreUnavailable
+from factorize.storage import fsck as fsck_module
+from factorize.storage import gc as gc_module
+from factorize.storage.blobs import blob_key
+from factorize.storage.index import Result
+from factorize.storage.records import manifest_key, spec_key
+
+from .cluster import Cluster, Known, Node, by_file, by_spec, library, simulated
+from .medium import MUTATING, ROOT, Disk, check_kept
+from .world import EPOCH, Task, Violation, World, drive
+
+BUSY_SECONDS = 30.0
+END_SECONDS = 400.0
+"""After the last fault, within which each job has ended: three solves that hang, leases that run out, pauses."""
+OPEN_JOBS, CORE_SECONDS, KEPT_BYTES = 2, 10, 9000
+CALLERS = (
+    ANYONE,
+    Caller("key:few", "few", frozenset({Scope.SUBMIT, Scope.READ}), KeyQuotas(open_jobs=OPEN_JOBS)),
+    Caller("key:day", "day", frozenset({Scope.SUBMIT}), KeyQuotas(core_seconds_per_day=CORE_SECONDS)),
+    Caller("key:room", "room", frozenset({Scope.SUBMIT, Scope.UPLOAD}), KeyQuotas(kept_bytes=KEPT_BYTES)),
+)
+OPERATIONS = {"post": 12, "get": 8, "follow": 3, "cancel": 2, "revoke": 1, "put": 2, "gc": 1, "fsck": 1, "upload": 1, "key": 1, "admit": 2, "page": 2, "refuse": 1, "audit": 1, "retry": 1}  # fmt: skip
+READS = frozenset({"open", "read", "status", "list", "lock"})
+BUCKET_REQUESTS = frozenset({"put", "head", "get", "list", "copy", "delete"})
+STATEMENTS = frozenset({"begin", "statement", "commit"})
+WINDOWS = ("full", "read-only", "gone", "slow", "database", "news-lost", "news-twice", "submit", "no-room")
+FAULTS = {"medium": 6, "ledger": 5, "kill": 6, "act": 6, "window": 5, "stop": 2, "skew": 2, "power": 2, "rot": 1, "term": 1, "worker": 2, "scheduler": 1, "restore": 1, "stray": 1}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Item:
+    """One operation or fault of a plan."""
+
+    number: int
+    at: float
+    kind: str
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.at:7.3f} {self.kind} {' '.join(map(str, self.values))}"
+
+
+@dataclass
+class Plan:
+    """What a seed draws: how the cluster is made, and what is done to it."""
+
+    seed: int
+    shape: dict[str, Any]
+    items: list[Item]
+
+
+def draw_plan(seed: int) -> Plan:
+    luck = random.Random(seed)
+    bucket = luck.random() < 0.35
+    remote = luck.random() < 0.4
+    shape = {
+        "medium": "bucket" if bucket else "disk",
+        "remote": remote,
+        "nodes": luck.choice((1, 2, 2, 3)),
+        "machines": luck.choice((1, 2)),
+    }
+    if bucket and luck.random() < 0.03:
+        shape[luck.choice(("overwrites", "late"))] = True
+    items = []
+    for number in range(luck.randrange(15, 36)):
+        kind = luck.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]
+        specs = luck.choice((3, 6, len(library())))
+        values = (
+            luck.randrange(shape["nodes"]),
+            luck.randrange(specs),
+            luck.randrange(len(CALLERS)),
+            luck.randrange(1000),
+        )
+        items.append(Item(number, round(luck.uniform(2.0, BUSY_SECONDS), 3), kind, values))
+    for number in range(100, 100 + luck.choice((0, 12, 20, 28, 40))):
+        kind = luck.choices(list(FAULTS), list(FAULTS.values()))[0]
+        items.append(Item(number, round(luck.uniform(0.0, BUSY_SECONDS), 3), f"!{kind}", _values(kind, shape, luck)))
+    return Plan(seed, shape, sorted(items, key=lambda item: item.at))
+
+
+def _values(kind: str, shape: dict[str, Any], luck: random.Random) -> tuple[Any, ...]:
+    node = luck.randrange(shape["nodes"])
+    bucket = shape["medium"] == "bucket"
+    requests = sorted(BUCKET_REQUESTS if bucket else MUTATING | READS)
+    some = tuple(luck.sample(requests, luck.choice((1, 1, 2, len(requests)))))
+    where = luck.choice((None, f"service{node}", f"worker{1 + node}" if shape["remote"] else f"service{node}"))
+    match kind:
+        case "medium":
+            effect = luck.choice(
+                ("error", "error-after", "full", "again-after", "forbidden")
+                if bucket
+                else ("error", "error-after", "full", "torn", "many", "locks")
+            )
+            return some, where, luck.choice((0, 0, 1, 3, 9)), effect
+        case "ledger":
+            return (
+                tuple(luck.sample(sorted(STATEMENTS), luck.choice((1, 3)))),
+                where,
+                luck.choice((0, 0, 1, 4)),
+                luck.choice(("conflict", "gone", "full", "gone-after")),
+            )
+        case "kill":
+            which = luck.choice((some, tuple(sorted(STATEMENTS)), tuple(requests)))
+            return which, where, luck.choice((0, 1, 2, 5, 11, 23)), luck.choice(("kill", "kill-after"))
+        case "act":
+            return luck.randrange(6), tuple(
+                luck.choices(
+                    ("crash", "crash", "hang", "fail", "memory", "interrupt", "garbage", "swap", "stale", "bug"),
+                    k=luck.choice((1, 1, 2, 4)),
+                )
+            )
+        case "window":
+            return luck.choice(WINDOWS), round(luck.uniform(0.2, 6.0), 2)
+        case "stop":
+            return node, round(luck.uniform(0.5, 25.0), 2)
+        case "skew":
+            return luck.choice(("database", f"service{node}")), luck.choice(
+                (-3600.0, 3600.0, -86_400.0 * 400, 86_400.0 * 400, 30.0, -30.0, 5.0)
+            )
+        case "rot":
+            return luck.choice(("blobs", "manifests", "specs", "families", "revoked")), luck.randrange(1000)
+        case "worker":
+            return (luck.randrange(2),)
+        case "power" | "restore" | "stray":
+            return (luck.randrange(1000),)
+        case _:
+            return (node,)
+
+
+@dataclass
+class Oracle:
+    """What clients were told, and what may excuse what they see later."""
+
+    owed: set[str] = field(default_factory=set)
+    revoked: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    rotten: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
+    keys: dict[str, Any] = field(default_factory=dict)
+    revoked_keys: dict[str, float] = field(default_factory=dict)
+    acted: dict[str, set[str]] = field(default_factory=dict)
+    excused: set[str] = field(default_factory=set)
+    entries: dict[str, str] = field(default_factory=dict)
+    swept: bool = False
+    answered: Counter[str] = field(default_factory=Counter)
+    jobs: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
+    head: tuple[int, str] = (0, "")
+    excused_until: float = -1.0
+    restored: bool = False
+
+
+@cache
+def _template() -> bytes:
+    with TemporaryDirectory() as folder:
+        Ledger(f"sqlite:///{folder}/jobs.sqlite").close()
+        return (Path(folder) / "jobs.sqlite").read_bytes()
+
+
+class Run:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        library()
+        (folder / "jobs.sqlite").write_bytes(_template())
+        self.plan = plan
+        self.world = World(plan.seed)
+        self.cluster = Cluster(self.world, folder, plan.shape)
+        self.oracle, self.requests = Oracle(), list[Task]()
+        self.world.slow = lambda: 40.0 if self.cluster.faults.lasts("slow") else 1.0
+        self.cluster.database.committed = self._check_rows
+        self.cluster.medium.watch = self._check_name
+        self.copy = folder / "copy.sqlite"
+        self.copy.write_bytes(_template())
+
+    # The course of a run
+
+    def play(self) -> None:
+        with simulated(self.cluster):
+            self.cluster.start()
+            for item in self.plan.items:
+                self.world.at(item.at, partial(self._begin, item))
+            self.world.at(BUSY_SECONDS / 2, lambda: self.cluster.database.copy(self.copy))
+            try:
+                self._to_the_end()
+            finally:
+                for process in self.world.processes:
+                    process.alive = False
+                    self.world._bury(process)
+                self.cluster.database.close()
+
+    def _to_the_end(self) -> None:
+        world, cluster = self.world, self.cluster
+        world.run(lambda: world.now > BUSY_SECONDS, BUSY_SECONDS + 60.0)
+        cluster.faults.clear()
+        for process in world.processes:
+            process.stopped_until = 0.0
+            process.skew = 0.0
+        cluster.skews.clear()
+        cluster.acts.clear()
+        if cluster.shape.keys() & {"overwrites", "late"}:
+            if any(node.service is not None for node in cluster.nodes):
+                raise Violation("a bucket that overwrites, or lists late, was taken for a store")
+            return
+        ended = world.run(self._settled, world.now + END_SECONDS)
+        if not ended:
+            raise Violation(f"not ended {END_SECONDS:g} s after the last fault: {self._open()}")
+        end = world.process("end", "m9")
+        cluster.attend(end)
+        end.spawn("checks", self._check_end)
+        if not world.run(lambda: end.tasks[0].done, world.now + END_SECONDS):
+            raise Violation("the last checks have no end")
+
+    def _open(self) -> list[Any]:
+        return self.cluster.database.look(
+            "SELECT spec_digest, state, owner, attempts, deaths FROM jobs WHERE state IN ('queued', 'running')"
+        )
+
+    def _settled(self) -> bool:
+        """Whether every request has ended, and every job; looked at once a second."""
+        if self.world.now < self._next_look:
+            return False
+        self._next_look = self.world.now + 1.0
+        return (
+            all(task.done for task in self.requests)
+            and not self._open()
+            and all(node.service is not None for node in self.cluster.nodes)
+        )
+
+    _next_look = 0.0
+
+    def _begin(self, item: Item) -> None:
+        if item.kind.startswith("!"):
+            getattr(self, f"_fault_{item.kind[1:]}")(item, *item.values)
+            return
+        node = self.cluster.nodes[item.values[0]]
+        if node.service is None or not node.process.alive:
+            return
+        known, caller = library()[item.values[1]], CALLERS[item.values[2]]
+        call = partial(getattr(self, f"_{item.kind}"), node, node.service, known, caller, random.Random(item.values[3]))
+        self.requests.append(node.process.spawn(f"{item.kind}{item.number}", partial(self._request, item, call)))
+
+    def _request(self, item: Item, call: Callable[[], object]) -> None:
+        """An operation; what it was told counts only if its process lived to tell it."""
+        process = self.world.task.process
+        try:
+            answer = call()
+            self.world.say(f"{process.name}: {item} -> {answer}")
+            self.oracle.answered[item.kind] += 1
+        except Violation:
+            raise
+        except (FactorizeError, AccessRefused) as error:
+            self.world.say(f"{process.name}: {item} -> {type(error).__name__}: {str(error)[:90]}")
+            self.oracle.answered[f"{item.kind}: {type(error).__name__}"] += 1
+
+    # Operations
+
+    def _post(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        before = set(self.oracle.revoked)
+        spec = known.spec
+        answer = service.obtain(spec, caller=caller)
+        if isinstance(answer, Result):
+            return self._seen(service, known, answer, before)
+        self.oracle.owed.add(spec.digest)
+        if answer.state == "done":
+            raise Violation(f"a post was told of a job {spec.digest[:6]} that is done and has no result")
+        return answer.state
+
+    _spec_of_answer = staticmethod(lambda result: result.entry.spec_digest)
+
+    def _seen(self, service: Any, known: Known | None, result: Result, revoked: set[str]) -> str:
+        """Check an answer: one of its spec's own, not revoked before it was asked for, and its bytes."""
+        if known is not None and result.digest not in self._family(known):
+            raise Violation(f"{known.spec.digest} was answered by {result.digest}, which is not its answer")
+        if result.digest in revoked:
+            raise Violation(f"the revoked {result.digest} was given out")
+        manifest = result.manifest()
+        with suppress(NotFound, Revoked, CorruptObject, StoreUnavailable):
+            blob = service.store.blob(manifest.file.sha256)
+            data = b"".join(blob.read())
+            if sha256(data) != manifest.file.sha256 or by_file()[manifest.file.sha256].digest != result.digest:
+                raise Violation(f"the file of {result.digest} was given out with other bytes")
+        return result.digest[:6]
+
+    def _family(self, known: Known) -> set[str]:
+        return known.digests | {one for other in library()[9:11] for one in other.digests if known is library()[9]}
+
+    def _get(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        before = set(self.oracle.revoked)
+        for one, data in known.files:
+            if one.digest in before:
+                with suppress(Revoked, StoreUnavailable):
+                    service.store.blob(sha256(data))
+                    raise Violation(f"the file of the revoked {one.digest} was given out")
+        name = luck.choice([known.spec.digest, *sorted(known.digests)])
+        found = service.lookup(name, caller=ANYONE)
+        if isinstance(found, Result):
+            if name in known.digests and found.digest != name:
+                raise Violation(f"{name} was asked for, and {found.digest} given")
+            return self._seen(service, known, found, before)
+        if found is None and name == known.spec.digest and name in self.oracle.owed and not self.oracle.restored:
+            raise Violation(f"the acknowledged post of {name} is not known any more")
+        return "none" if found is None else found.state
+
+    def _follow(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        job = drive(service.engine.wait(known.spec.digest, luck.uniform(0.1, 12.0)))
+        return "none" if job is None else job.state
+
+    def _cancel(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        self.oracle.cancelled.add(known.spec.digest)
+        job = service.cancel(known.spec.digest, caller)
+        return "none" if job is None else job.state
+
+    def _retry(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        before = set(self.oracle.revoked)
+        answer = service.retry(known.spec.digest, caller)
+        return answer.state if isinstance(answer, SolveJob) else self._seen(service, known, answer, before)
+
+    def _revoke(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        digest = service.store.digest_of(known.spec.digest) or luck.choice(sorted(known.digests))
+
+        def stands(revocation: Any) -> None:
+            self._durable(f"revoked/{revocation.digest[:2]}/{revocation.digest}.json")
+            self.oracle.revoked.add(revocation.digest)
+
+        self.oracle.cancelled.add(known.spec.digest)  # a job that stores what was revoked meanwhile fails
+        for revocation in service.store.revoke(digest, "its claim is wrong", on_each=stands):
+            service.audit.add("revocation", actor="operator", subject=revocation.digest)
+        return digest[:6]
+
+    def _put(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        one, data = luck.choice(known.files)
+        revoked = set(self.oracle.revoked)
+        proof = {"digest": one.digest, "sha256": sha256(data), "release": "simulated"}
+        manifest = self.cluster.own_store().put(one, check=lambda path: dict(proof))
+        if one.digest in revoked:
+            raise Violation(f"the revoked {one.digest} was stored again, and nothing said")
+        if one.digest not in self.oracle.revoked | self.oracle.deleted:
+            self._durable(manifest_key(manifest.digest), blob_key(manifest.file.sha256))
+        return manifest.digest[:6]
+
+    def _durable(self, *keys: str) -> None:
+        if isinstance(self.cluster.medium, Disk) and not self.oracle.rotten & set(keys):
+            check_kept(self.cluster.medium, list(keys))
+
+    def _gc(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        delete = []
+        if luck.random() < 0.4 and (digest := service.store.digest_of(known.spec.digest)):
+            delete.append(digest)
+            self.oracle.deleted.add(digest)
+            self.oracle.excused.add(known.spec.digest)
+        grace = luck.choice((0.0, 3600.0))
+        self.oracle.swept |= grace == 0.0
+        removed = gc_module.gc(service.store, grace_seconds=grace, delete=delete, dry_run=luck.random() < 0.1)
+        return f"{len(removed.removals)} removed"
+
+    def _fsck(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        report = fsck_module.fsck(service.store, repair=luck.random() < 0.4, grace_seconds=luck.choice((0.0, 3600.0)))
+        return f"{len(report.findings)} findings"
+
+    def _upload(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        matrix = library()[-1].matrix
+        assert matrix is not None
+        service.upload(matrix if luck.random() < 0.5 else matrix * luck.randrange(1, 4), caller)
+        return "kept"
+
+    def _key(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        register = service.keys("operator")
+        if self.oracle.keys and luck.random() < 0.6:
+            name = luck.choice(sorted(self.oracle.keys))
+            register.revoke(name)
+            self.oracle.revoked_keys.setdefault(name, self.world.now)
+            self._durable(f"withdrawn-keys/{name}")
+            for wait in (0.3, 1.2, 2.0):
+                node.process.spawn(
+                    f"admit{node.process.number}",
+                    partial(
+                        self._request,
+                        Item(0, 0.0, "admit", ()),
+                        partial(self._admit, node, service, known, caller, luck),
+                    ),
+                    wait,
+                )
+            return f"{name} is revoked"
+        key, token = register.create(KeyRequest(name="n", scopes=[Scope.READ]))
+        if key.id in self.oracle.keys:
+            raise Violation(f"the key {key.id} was handed out twice")
+        self.oracle.keys[key.id] = token
+        return f"{key.id} is made"
+
+    def _admit(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        if not self.oracle.keys or node.gate is None:
+            return "no key"
+        name = luck.choice(sorted(self.oracle.keys))
+        ended = self.oracle.revoked_keys.get(name, float("inf"))
+        began = self.world.now
+        admitted = drive(node.gate.admit(self.oracle.keys[name].text.encode()))
+        if began > ended + 1.0 and not self.oracle.restored:
+            raise Violation(f"the key {name} was revoked {began - ended:g} s before it was let in")
+        return str(admitted.name)
+
+    def _page(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        before = set(self.oracle.revoked) if self.world.now < 0 else set()
+        rows = service.catalog.page(workload=None, before=None, limit=20)
+        if {row["digest"] for _, row in rows} & before:
+            raise Violation("the list has a revoked result")
+        return f"{len(rows)} rows"
+
+    def _refuse(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        service.audit.refuse(caller.actor, luck.choice(("unauthorized", "forbidden")))
+        return "noted"
+
+    def _audit(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        return str(audit_log.verify_log(service.ledger.engine).rows)
+
+    # Faults
+
+    def _strike(self, item: Item) -> None:
+        self.cluster.faults.fired.add(item.number)
+        self.world.say(str(item))
+
+    def _fault_medium(self, item: Item, requests: tuple[str, ...], where: str | None, left: int, effect: str) -> None:
+        self.cluster.faults.arm(item.number, frozenset(requests), where, left, effect)
+
+    _fault_ledger = _fault_kill = _fault_medium
+
+    def _fault_act(self, item: Item, spec: int, acts: tuple[str, ...]) -> None:
+        digest = library()[spec].spec.digest
+        self.cluster.acts.setdefault(digest, []).extend(
+            (act, item.number * 10 + place) for place, act in enumerate(acts)
+        )
+        self.oracle.acted.setdefault(digest, set()).update(acts)
+
+    def _fault_window(self, item: Item, name: str, seconds: float) -> None:
+        self.cluster.faults.open(item.number, name, seconds)
+
+    def _fault_stop(self, item: Item, node: int, seconds: float) -> None:
+        self._strike(item)
+        self.cluster.nodes[node].process.stopped_until = self.world.now + seconds
+
+    def _fault_skew(self, item: Item, whose: str, seconds: float) -> None:
+        self._strike(item)
+        self.oracle.excused_until = self.world.now + LEASE_SECONDS + 1.0
+        if whose == "database":
+            self.world.database_skew += seconds
+        else:
+            self.cluster.skews[whose] = seconds
+            self.cluster.nodes[int(whose[-1])].process.skew = seconds
+
+    def _fault_term(self, item: Item, node: int) -> None:
+        self._strike(item)
+        one = self.cluster.nodes[node]
+        if one.process.alive:
+            one.process.spawn("stop", one.stop)
+
+    def _fault_worker(self, item: Item, number: int) -> None:
+        if self.cluster.scheduler is not None:
+            self._strike(item)
+            self.world.kill(self.cluster.scheduler.workers[number % len(self.cluster.scheduler.workers)])
+
+    def _fault_scheduler(self, item: Item, _: int) -> None:
+        if self.cluster.scheduler is not None:
+            self._strike(item)
+            self.cluster.scheduler.die()
+
+    def _fault_power(self, item: Item, number: int) -> None:
+        """The power of all machines goes, or, where the medium is a bucket, that of one."""
+        self._strike(item)
+        luck = random.Random(number)
+        machines = {node.machine for node in self.cluster.nodes}
+        down = {luck.choice(sorted(machines))} if self.cluster.in_bucket else machines
+        for machine in down:
+            self.cluster.boots[machine] = self.cluster.boots.get(machine, 0) + 1
+        for process in self.world.processes:
+            if process.alive and (process.machine in down or not self.cluster.in_bucket):
+                self.world.kill(process)
+        if isinstance(self.cluster.medium, Disk):
+            self.world.at(self.world.now, partial(self.cluster.medium.lose_power, luck))
+            self.oracle.entries.clear()
+
+    def _fault_rot(self, item: Item, place: str, number: int) -> None:
+        self.oracle.rotten.add(place)
+        path = self.cluster.medium.rot(random.Random(number), place)
+        if path is not None:
+            self._strike(item)
+            key = str(path.relative_to(ROOT))
+            self.oracle.rotten.add(key)
+            self.oracle.excused |= self._specs_behind(key)
+
+    def _specs_behind(self, key: str) -> set[str]:
+        """Specs whose answers are not whole without an object."""
+        return {
+            known.spec.digest
+            for known in library()
+            if any(
+                name in key for name in (known.spec.digest, *known.digests, *(sha256(data) for _, data in known.files))
+            )
+            or (known.matrix is not None and key.startswith("blobs"))
+        }
+
+    def _fault_stray(self, item: Item, number: int) -> None:
+        """A file of somebody else's in the store's folder."""
+        self._strike(item)
+        key = random.Random(number).choice(("notes.txt", "blobs/readme", "manifests/ab/x.json", "tmp/old"))
+        self.oracle.rotten.add(key)
+        if self.cluster.in_bucket:
+            self.cluster.medium.store(key, b"mine")
+
+    def _fault_restore(self, item: Item, number: int) -> None:
+        """All services stop, and the ledger is put back from a copy."""
+        if number % 2 or not self.world.now > BUSY_SECONDS / 2:
+            return
+        self._strike(item)
+        for process in self.world.processes:
+            if process.alive and process.name.startswith("service"):
+                self.world.kill(process)
+        self.world.at(self.world.now, self._put_back)
+
+    def _put_back(self) -> None:
+        self.cluster.database.restore(self.copy)
+        self.oracle.restored, self.oracle.owed, self.oracle.head = True, set(), (0, "")
+        self.oracle.jobs.clear()
+        self.oracle.tasks.clear()
+
+    # What must hold
+
+    def _check_name(self, path: Path) -> None:
+        """After a name has come: what a manifest names is there, and so is what an entry names."""
+        key = str(path.relative_to(ROOT))
+        there = (
+            (lambda name: name in self.cluster.medium.objects)
+            if self.cluster.in_bucket
+            else (lambda name: ROOT / name in self.cluster.medium.names)
+        )
+        if not there(key) or self.oracle.rotten or key.partition("/")[0] not in ("manifests", "specs", "families"):
+            return
+        data = (
+            self.cluster.medium.objects[key].data if self.cluster.in_bucket else self.cluster.medium.names[path].cached
+        )
+        record = json.loads(data)["record"]
+        name = record["digest"] if "digest" in record else Path(key).stem
+        known = [(one, file) for file, one in by_file().items() if one.digest == name]
+        if not known:
+            raise Violation(f"{key} has appeared and is none of the answers: {data[:80]!r}")
+        one, file = known[0]
+        first = self.oracle.entries.setdefault(key, one.digest)
+        if key.startswith("specs") and first != one.digest and first not in self.oracle.revoked | self.oracle.deleted:
+            raise Violation(f"{key} named {first} and now {one.digest}")
+        self.oracle.entries[key] = one.digest
+        if not there(blob_key(file)) or (not key.startswith("manifests") and not there(manifest_key(one.digest))):
+            if one.digest not in self.oracle.deleted:
+                raise Violation(f"{key} has appeared before what it names")
+
+    def _check_rows(self) -> None:
+        """After a transaction: states and leases move as they may, quotas hold, the log only grows."""
+        oracle, look = self.oracle, self.cluster.database.look
+        seconds = EPOCH + self.world.now + self.world.database_skew
+        rows = {
+            row[0]: row
+            for row in look("SELECT spec_digest, state, seq, owner, task, lease, digest, submitted, progress FROM jobs")
+        }
+        for digest, row in rows.items():
+            _, state, seq, owner, task, lease, answer, submitted, _ = row
+            before = oracle.jobs.get(digest)
+            if before is not None and before != row:
+                self._check_change(before, row)
+                taken = (
+                    owner != before[3]
+                    and before[3]
+                    and owner
+                    and before[1] in ("queued", "running")
+                    and state == "queued"
+                    and task == before[4]
+                )
+                alive = taken and seconds < before[5] and not self._gone(before[3])
+                if alive and self.world.now > oracle.excused_until:
+                    raise Violation(f"{digest[:6]} was taken from {before[3]}, whose lease lasts")
+            if state == "done" and (before is None or before[1] != "done"):
+                if answer not in by_spec()[digest].digests:
+                    raise Violation(f"{digest[:6]} is done by {answer}, which is not its answer")
+                if digest not in oracle.excused and answer not in oracle.revoked | oracle.deleted:
+                    self._durable(manifest_key(answer), spec_key(digest))
+            if oracle.tasks.setdefault(task, digest) != digest:
+                raise Violation(f"the task {task} was given to two jobs")
+        if missing := oracle.jobs.keys() - rows.keys():
+            raise Violation(f"the row of {missing} is gone")
+        oracle.jobs = rows
+        self._check_quotas(look)
+        if row := look("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1"):
+            seq, head = row[0]
+            if seq < oracle.head[0] or (seq == oracle.head[0] and head != oracle.head[1]):
+                raise Violation(f"the audit log went back from {oracle.head} to {row[0]}")
+            oracle.head = seq, head
+
+    def _check_change(self, before: tuple[Any, ...], row: tuple[Any, ...]) -> None:
+        """A change of one job: only a claim leaves a terminal state, and only the owner says how far a solve is."""
+        name, state, seq, owner, task, _, _, submitted, _ = row
+        was_open = before[1] in ("queued", "running")
+        if seq < before[2]:
+            raise Violation(f"the number of changes of {name[:6]} fell from {before[2]} to {seq}")
+        if not was_open and state != before[1] and (state != "queued" or task == before[4]):
+            raise Violation(f"{name[:6]} was {before[1]} and is {state}")
+        if was_open and submitted != before[7]:
+            raise Violation(f"{name[:6]} was open, and was claimed again")
+        if state == "running" and seq != before[2] and self.world.inside:
+            process = self.world.task.process
+            if task == before[4] and self.world.processes[int(owner.split()[3])] is not process:
+                raise Violation(f"{process.name} has said how far {name[:6]} is, which {owner} has")
+
+    def _check_quotas(self, look: Callable[..., Any]) -> None:
+        few = look("SELECT COUNT(*) FROM jobs WHERE caller = 'key:few' AND state IN ('queued', 'running')")[0][0]
+        if few > OPEN_JOBS:
+            raise Violation(f"{few} jobs of a caller are open, and the limit is {OPEN_JOBS}")
+        for (used,) in look(
+            "SELECT SUM(core_seconds) FROM charges WHERE owner = 'key:day' GROUP BY CAST(began / 86400 AS INTEGER)"
+        ):
+            if used > CORE_SECONDS:
+                raise Violation(f"{used} core-seconds of a day are used, and the limit is {CORE_SECONDS}")
+
+    def _gone(self, owner: str) -> bool:
+        return not self.world.processes[int(owner.split()[3])].alive
+
+    def _check_end(self) -> None:
+        """When faults are over: every job has ended by name, and store, log and catalog hold."""
+        oracle, cluster = self.oracle, self.cluster
+        service = next(node.service for node in cluster.nodes if node.service is not None)
+        for digest in sorted(oracle.owed):
+            known, job = by_spec()[digest], service.ledger.get(digest)
+            if job is None:
+                raise Violation(f"the acknowledged post of {digest} is lost")
+            self._check_job(known, job, service)
+        report = fsck_module.fsck(service.store)
+        bad = [finding for finding in report.findings if finding.error or finding.kind in ("foreign", "unindexed")]
+        if not oracle.rotten and [finding for finding in bad if finding.kind != "unindexed"]:
+            raise Violation(f"fsck finds {bad[0]}")
+        fsck_module.fsck(service.store, repair=True, grace_seconds=0.0)
+        again = fsck_module.fsck(service.store)
+        if [finding for finding in again.findings if finding.error and not finding.key.startswith("revoked")]:
+            raise Violation(f"fsck finds after its repair {again.findings}")
+        told = {row[0] for row in cluster.database.look("SELECT subject FROM audit WHERE event = 'submission'")}
+        if oracle.owed - told:
+            raise Violation(f"the audit log has no submission of {oracle.owed - told}")
+        head = audit_log.verify_log(service.ledger.engine).head
+        if (head.seq, head.hash) != oracle.head and oracle.head != (0, ""):
+            raise Violation(f"the audit log ends at {head} and not at {oracle.head}")
+        for name, token in oracle.keys.items():
+            if name in oracle.revoked_keys:
+                with suppress(AccessRefused, NotFound):
+                    service.register.revoke_withdrawn()
+                    cluster.nodes[0].gate.identify(token.text.encode())  # type: ignore[union-attr]
+                    raise Violation(f"the revoked key {name} is let in")
+        for known in library()[:3]:  # a post heals what faults have left
+            self._heal(service, known)
+        self._check_catalog(service)
+
+    def _check_job(self, known: Known, job: SolveJob, service: Any) -> None:
+        digest, oracle = known.spec.digest, self.oracle
+        if not job.finished:
+            raise Violation(f"the job {digest[:6]} has not ended")
+        if job.state == "failed" and digest not in oracle.excused | oracle.cancelled:
+            kind = (job.error or {}).get("type", "")
+            acts = oracle.acted.get(digest, set())
+            excuse = {
+                "gave_up": bool(acts & {"crash"})
+                or any(
+                    item.kind in ("!worker", "!scheduler", "!power", "!kill", "!medium") for item in self.plan.items
+                ),
+                "timeout": "hang" in acts,
+                "out_of_memory": "memory" in acts,
+                "solve-failed": "fail" in acts,
+                "certificate-error": "garbage" in acts,
+                "internal": "bug" in acts,
+                "not_stored": bool(acts & {"swap"}) or bool(oracle.deleted),
+                "corrupt-object": bool(acts & {"stale", "garbage"}),
+                "store-unavailable": any(item.kind == "!window" for item in self.plan.items),
+                "revoked": bool(oracle.revoked),
+                "not-found": oracle.swept,
+            }.get(kind, False)
+            if not excuse:
+                raise Violation(f"the job {digest[:6]} has failed without a cause: {job.error}")
+        if job.state == "cancelled" and digest not in oracle.cancelled:
+            raise Violation(f"the job {digest[:6]} was cancelled, and nobody asked for it")
+        if (
+            job.state == "done"
+            and digest not in oracle.excused
+            and not known.digests & (oracle.revoked | oracle.deleted)
+        ):
+            found = service.lookup(digest)
+            if not isinstance(found, Result):
+                raise Violation(f"the job {digest[:6]} is done, and its answer is {found}")
+            self._seen(service, known, found, set(oracle.revoked))
+
+    def _heal(self, service: Any, known: Known) -> None:
+        end = self.world.now + 120.0
+        while self.world.now < end:
+            try:
+                answer = service.obtain(known.spec)
+            except Revoked:
+                return
+            if isinstance(answer, Result):
+                self._seen(service, known, answer, set(self.oracle.revoked))
+                return
+            drive(service.engine.wait(known.spec.digest, 30.0))
+            job = service.ledger.get(known.spec.digest)
+            if job.state == "failed" and known.digests & self.oracle.revoked:
+                return
+        raise Violation(f"{known.spec.digest} cannot be answered any more")
+
+    def _check_catalog(self, service: Any) -> None:
+        self.world.task.process.skew = 700.0  # so that nothing is young any more
+        stored = {manifest.digest for manifest in service.store.index.manifests()}
+        rows = dict[str, str]()
+        for _ in range(30):  # a look that took long is followed by a longer pause
+            self.world.park(6.0)
+            service.catalog.catch_up()
+            rows = dict(self.cluster.database.look("SELECT digest, standing FROM results"))
+            if rows.keys() == stored:
+                break
+        if service.catalog.whole and stored - rows.keys() and not self.oracle.rotten:
+            raise Violation(f"the catalog lacks {stored - rows.keys()}")
+        if stored and not set(rows) <= stored:
+            raise Violation(f"the catalog has {set(rows) - stored}, which the store has not")
+        for digest in self.oracle.revoked & rows.keys():
+            if rows[digest] != "revoked":
+                raise Violation(f"the catalog lists the revoked {digest}")
+
+
+def play(plan: Plan) -> Run:
+    """Run a plan; raise what does not hold."""
+    with TemporaryDirectory(prefix="simulation.", dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        run = Run(plan, Path(folder))
+        try:
+            run.play()
+        except BaseException as error:
+            error.run = run  # type: ignore[attr-defined]
+            raise
+        return run
+
+
+def fault_count(run: Run) -> int:
+    return len(run.cluster.faults.fired)
+
+
+def shortest(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
+    """Return a plan with as few items as still fail, by delta debugging."""
+    items, parts = plan.items, 2
+    while len(items) >= 2:
+        size = -(-len(items) // parts)
+        for first in range(0, len(items), size):
+            rest = items[:first] + items[first + size :]
+            if fails(replace(plan, items=rest)):
+                items, parts = rest, max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(len(items), 2 * parts)
+    return replace(plan, items=items)
