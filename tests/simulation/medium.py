@@ -293,6 +293,7 @@ class DiskFiles(Files):
             self.disk.content(target.parent)
             self.disk.change(target, content)
             self.disk.change(source, content, appears=False)
+            self.disk.watch(target)
 
     def unlink(self, path: Path) -> None:
         with self._request("unlink"):

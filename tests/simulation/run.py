@@ -373,6 +373,10 @@ class Run:
         grace = luck.choice((0.0, 3600.0))
         self.oracle.swept |= grace == 0.0
         removed = gc_module.gc(service.store, grace_seconds=grace, delete=delete, dry_run=luck.random() < 0.1)
+        if isinstance(self.cluster.medium, Disk) and not removed.dry_run:
+            for path in (ROOT / manifest_key(digest) for digest in removed.deleted):
+                if path in self.cluster.medium.durable and path not in self.cluster.medium.names:
+                    raise Violation(f"{path} was deleted, and a power loss now would bring it back")
         return f"{len(removed.removals)} removed"
 
     def _fsck(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
