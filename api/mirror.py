@@ -89,7 +89,8 @@ def write_mirror(
         pages = f"{PAGES}/{manifest.digest}.html", f"{PAGES}/{manifest.digest}.png"
         if there.get(keys[0]) != file.bytes or sha256(objects.content(keys[0])) != file.sha256:
             write(keys[0], b"".join(results.blob(file.sha256).read()))
-        write(keys[1], canonical_json(manifest))
+        manifest_text = canonical_json(manifest)
+        write(keys[1], manifest_text)
         write(pages[0], _page(manifest, address).encode())
         if pages[1] not in there:
             write(pages[1], _draw(results, manifest))
@@ -97,6 +98,7 @@ def write_mirror(
         mirrored.append(
             MirrorResult(
                 manifest.digest,
+                sha256(manifest_text),
                 entry.spec_digest,
                 entry.family,
                 entry.tolerance,

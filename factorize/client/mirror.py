@@ -56,6 +56,7 @@ class MirrorResult:
 
     Attributes:
         digest: of its manifest.
+        manifest: sha256 of the manifest's text, which has parts that no digest covers.
         spec_digest: of the spec that it answers.
         family: the same without the tolerance.
         tolerance: that was asked for.
@@ -65,6 +66,7 @@ class MirrorResult:
     """
 
     digest: str
+    manifest: str
     spec_digest: str
     family: str
     tolerance: float
@@ -228,11 +230,12 @@ class Mirror(Service):
         if listed is None:
             raise NotFound(f"the mirror {self.connection.url} has no answer to this; solve it, or ask a service")
         text = self.patiently(partial(self._get, f"{PATH[1:]}/{listed.digest}", MAX_INDEX_BYTES))
-        document = read_json(text, limit=MAX_INDEX_BYTES)
-        manifest = Manifest.check(document)
+        if sha256(text) != listed.manifest:
+            raise CorruptObject(f"{self.connection.url} sent another manifest of {listed.digest} than its index names")
+        manifest = Manifest.check(read_json(text, limit=MAX_INDEX_BYTES))
         file = manifest.file
         if (manifest.digest, file.sha256, file.bytes) != (listed.digest, listed.file, listed.bytes):
-            raise CorruptObject(f"{self.connection.url} sent another manifest than its index names, {manifest.digest}")
+            raise CorruptObject(f"the index of {self.connection.url} contradicts the manifest {manifest.digest}")
         check_answers(manifest, source)
         if dtype not in (None, manifest.matrix("C").dtype):
             message = f"the mirror has C in {manifest.matrix('C').dtype}, and rounds nothing; leave dtype out"
