@@ -27,6 +27,7 @@ from factorize.errors import (
 )
 from factorize.solvers import choose, solve
 from factorize.spec import Spec
+from factorize.storage.medium.bucket import connect
 from factorize.storage.store import Store, open_store
 
 SPECS = [
@@ -195,3 +196,11 @@ def test_what_is_no_place_for_a_mirror(made: Path, tmp_path: Path) -> None:
         write_mirror(stored(made), str(tmp_path))
     with served(tmp_path) as url, pytest.raises(ServiceError):
         factorize.load("0" * 64, url=url.replace("index.json", "nowhere/index.json"), cache=tmp_path / "cache")
+
+
+def test_a_mirror_in_a_bucket(made: Path, bucket: str) -> None:
+    for _ in range(2):
+        index = write_mirror(stored(made), bucket)
+    there = {entry.key: entry.size for entry in connect(bucket).list()}
+    assert there["index.json"] and len([key for key in there if key.startswith("v1/blobs/")]) == len(index.results) == 3
+    assert {f"v1/blobs/{one.file}": one.bytes for one in index.results}.items() <= there.items()
