@@ -12,7 +12,18 @@ import torch
 from handmade import handmade
 from held_locks import holding
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer, example_losses
 from factorize.adapters.torch import NoiseGenerator
@@ -163,7 +174,7 @@ def test_classes_and_words() -> None:
     logs = scores.log_softmax(2)
     found = example_losses(Output(scores), words)
     assert torch.allclose(found, torch.stack([-(logs[0, 0, 1] + logs[0, 1, 2]) / 2, -logs[1, 0, 4]]))
-    with pytest.raises(InvalidParameter, match="neither classes nor words"):
+    with pytest.raises(InvalidParameter, match="neither classes, nor words"):
         example_losses(Output(logits), torch.zeros(2))
 
 
@@ -255,6 +266,69 @@ def test_losses_that_compare_examples_are_refused(tmp_path: Path, physical: int 
     with pytest.raises(InvalidParameter, match="mixes the examples of a batch"):
         made.train()
     assert made.private.optimizer.noise.step == 0
+
+
+TINY = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+T5 = {
+    "vocab_size": 16,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "decoder_start_token_id": 0,
+}
+GPT2 = {"vocab_size": 16, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+DROPLESS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**TINY)),
+    "bert": lambda: BertForMaskedLM(BertConfig(**TINY, **DROPLESS)),
+    "t5": lambda: T5ForConditionalGeneration(T5Config(**T5, dropout_rate=0.0)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**GPT2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
+}
+LORA = {"llama": ["q_proj", "v_proj"], "bert": ["query", "value"], "t5": ["q", "v"], "gpt2": ["c_attn"]}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_example_moves_the_sum_by_at_most_the_clip_norm(tmp_path: Path, name: str) -> None:
+    """An example without labels has no gradient; adapters on a frozen base, in each family of models."""
+    released = []
+    for silent in (False, True):
+        torch.manual_seed(1)
+        model = get_peft_model(MODELS[name](), LoraConfig(r=2, target_modules=LORA[name], init_lora_weights=False))
+        made = trainer(tmp_path, model, {"max_steps": 1})
+        made.get_train_dataloader()
+        row = made.train_dataset[int(made.private.loader.order[0][0])]
+        row["labels"] = torch.full_like(row["labels"], -100) if silent else row["labels"]
+        made.private.optimizer.attach_step_hook(lambda o: released.append(flat(p.grad for p in o.params)))
+        made.train()
+        made.private.optimizer.close()
+    moved = float((released[0] - released[1]).norm()) * SIZE
+    assert 0 < moved <= CLIP * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "gpt2"])
+def test_the_loss_is_that_of_the_model_for_one_example(tmp_path: Path, name: str) -> None:
+    """Models of transformers say themselves what their loss is; in a batch it is a mean over all tokens."""
+    model = MODELS[name]().eval()
+    made = trainer(tmp_path, model)
+    for row in data()[:3]:
+        one = {key: value[None] for key, value in row.items()}
+        assert torch.allclose(made.example_losses(model, dict(one))[0], model(**one).loss)
+
+
+def test_a_model_that_does_not_say_where_its_labels_are_needs_a_loss(tmp_path: Path) -> None:
+    class Other(LlamaForCausalLM):
+        pass
+
+    with pytest.raises(InvalidParameter, match="give example_losses"):
+        trainer(tmp_path, Other(LlamaConfig(**TINY))).train()
+
+
+def test_training_that_changes_nothing_is_told(tmp_path: Path) -> None:
+    """The other two begin at 0, which noise always moves."""
+    with pytest.warns(UserWarning, match="changed no bit of 2 of 4 parameters .*lora_A"):
+        trainer(tmp_path, lora(torch.bfloat16), {"learning_rate": 1e-12}).train()
 
 
 def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:

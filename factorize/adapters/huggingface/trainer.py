@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
@@ -25,6 +26,7 @@ from transformers.trainer_utils import TrainOutput
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.ranks.agreement import agree, own_rank, world_size
+from factorize.adapters.ranks.placements import values_sum
 from factorize.errors import InvalidParameter, MissingExtra
 from factorize.training.job import JobData
 from factorize.training.run_lock import RunLock
@@ -191,11 +193,20 @@ class PrivateTraining(_Mixed):
             InvalidParameter: another process trains in `output_dir`: it would go on with the same noise.
         """
         lock = agree("output_dir", lambda: (self._lock(), {}))
+        names = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        before = [values_sum([p]) for _, p in names]
         try:
             done = super().train(*args, **others)
         finally:
             if lock is not None:
                 lock.release()
+        same = [name for (name, p), value in zip(names, before, strict=True) if values_sum([p]) == value]
+        if same and done.global_step and self.args.learning_rate > 0:
+            few = ", ".join(same[:3]) + (" ..." if len(same) > 3 else "")
+            message = (
+                f"training changed no bit of {len(same)} of {len(names)} parameters ({few}): is the rate too small?"
+            )
+            warnings.warn(message, stacklevel=2)
         metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET}
         return TrainOutput(done.global_step, math.nan, metrics)
 
@@ -289,8 +300,13 @@ class PrivateTraining(_Mixed):
         labels = inputs.pop("labels", None)
         if labels is None:
             raise InvalidParameter("the batch has no labels; have the collator give them", field="train_dataset")
+        base = getattr(self.model, "get_base_model", lambda: self.model)()
+        encodes = bool(getattr(getattr(base, "config", None), "is_encoder_decoder", False))
+        if encodes and "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = base.prepare_decoder_input_ids_from_labels(labels)
+        own = self.privacy.example_losses or partial(example_losses, ahead=_labels_ahead(base, encodes))
         with self.compute_loss_context_manager():
-            losses = (self.privacy.example_losses or example_losses)(model(**inputs), labels)
+            losses = own(model(**inputs), labels)
         if losses.shape != labels.shape[:1]:
             raise InvalidParameter(
                 f"the losses have shape {tuple(losses.shape)} for {len(labels)} examples; give one for each, a mean "
@@ -366,28 +382,43 @@ class _Steps:
             yield {"parts": parts}
 
 
-def example_losses(output: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross entropy of each example: of its class, or the mean over its tokens, each predicting the next.
+def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = True) -> torch.Tensor:
+    """Return the cross entropy of each example: of its class, or the mean over those of its tokens that have a label.
 
     Args:
         output: with logits, shape (batch, classes) or (batch, tokens, words).
         labels: classes, shape (batch,), or words, shape (batch, tokens), -100 where none counts.
+        ahead: whether the logits of a token are for the label of the next one; None where nobody knows.
 
     Raises:
-        InvalidParameter: other shapes.
+        InvalidParameter: other shapes, or words where nobody knows which token a label is of.
     """
     logits, entropy = output.logits, torch.nn.functional.cross_entropy
     if logits.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point():
         return entropy(logits.float(), labels, reduction="none")
-    if logits.dim() != 3 or labels.shape != logits.shape[:2]:
+    if logits.dim() != 3 or labels.shape != logits.shape[:2] or ahead is None:
         raise InvalidParameter(
-            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are neither classes nor words; give "
-            "example_losses",
+            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are neither classes, nor words of a "
+            "causal, masked, token-classifying or encoder-decoder model of transformers; give example_losses",
             field="example_losses",
         )
-    ahead = labels[:, 1:]
-    each = entropy(logits[:, :-1].float().transpose(1, 2), ahead, reduction="none", ignore_index=-100)
-    return each.sum(1) / (ahead != -100).sum(1).clamp(min=1)
+    if ahead:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    each = entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=-100)
+    return each.sum(1) / (labels != -100).sum(1).clamp(min=1)
+
+
+def _labels_ahead(model: Any, encodes: bool) -> bool | None:
+    """Return whether a model's logits are for the label of the next token; None where its class does not say so.
+
+    Args:
+        model: of transformers.
+        encodes: whether it has an encoder and a decoder, whose inputs are the labels one later.
+    """
+    name = type(model).__name__
+    if encodes or name.endswith(("ForMaskedLM", "ForTokenClassification")):
+        return False
+    return True if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) else None
 
 
 def _check(args: Any) -> None:
