@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from factorize.errors import InvalidParameter
@@ -87,3 +90,27 @@ def shrink_for_float32(examples: int) -> float:
             field="batch_size",
         )
     return SHRUNK - 2.0**-22 * examples
+
+
+def clipped(update: Sequence[np.ndarray], clip_norm: float) -> np.ndarray | None:
+    """Return an update as one vector of norm `clip_norm` at most, float64; None where it is not finite.
+
+    Args:
+        update: arrays, whose norm is that of all together.
+        clip_norm: the bound.
+
+    Raises:
+        InvalidParameter: an array of anything but floating-point numbers: what is complex would lose a part.
+    """
+    kinds = {np.asarray(part).dtype for part in update}
+    if any(kind.kind != "f" for kind in kinds):
+        message = f"the update has arrays of {', '.join(sorted(map(str, kinds)))}; give floating-point numbers"
+        raise InvalidParameter(message, field="update")
+    flat = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in update])
+    largest = float(np.abs(flat).max(initial=0.0))
+    if not math.isfinite(largest):
+        return None
+    if largest == 0.0:
+        return flat
+    norm = largest * float(np.linalg.norm(flat / largest))  # squares of large entries would overflow
+    return flat * min(1.0, clip_norm * SHRUNK / norm)

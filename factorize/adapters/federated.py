@@ -7,13 +7,10 @@ docs/federated.md says what holds after a crash.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import os
 import random
-import unicodedata
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load, save
 
-from factorize.adapters.clipped_sums import SHRUNK, GroupedSum, check_roundings
+from factorize.adapters.client_ids import ClientId, client_id
+from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
+from factorize.adapters.state_file import read_state, write_state
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
-from factorize.client.cache import replace_file
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
@@ -39,11 +36,7 @@ from factorize.privacy import Adjacency, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
 from factorize.training.run_lock import RunLock
 
-MAX_ID_CHARACTERS = 256
-"""Of a client's id: the state keeps the ids of all clients, and some are sent by the clients themselves."""
-
 Arrays = Sequence[np.ndarray]
-ClientId = str | int
 _VERSION = 2
 _EARLY = "too early"
 _FULL = (
@@ -51,53 +44,6 @@ _FULL = (
     "often than it may; give each an id that it keeps (client_id=), or begin a run with all clients that may come"
 )
 _log = logging.getLogger(__name__)
-
-
-def client_id(value: object) -> ClientId:
-    """Return the id of a client in the one form in which clients are told apart.
-
-    Texts that are canonically equivalent in Unicode are one id, their normal form C (NFC). The number 7 is not the text
-    "7".
-
-    Raises:
-        InvalidParameter: no whole number and no text; or a text that is empty, too long, with spaces around it, or with
-            characters that are not printed.
-    """
-    if isinstance(value, str):
-        text = unicodedata.normalize("NFC", value)
-        if 0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable() and text == text.strip():
-            return text
-    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    raise InvalidParameter(
-        f"{str(value)[:40]!r} ({type(value).__name__}) is no id of a client; give a whole number, or printable text of "
-        f"at most {MAX_ID_CHARACTERS} characters without spaces around it",
-        field="client_id",
-    )
-
-
-def clipped(update: Arrays, clip_norm: float) -> np.ndarray | None:
-    """Return an update as one vector of norm `clip_norm` at most, float64; None where it is not finite.
-
-    Args:
-        update: arrays, whose norm is that of all together.
-        clip_norm: the bound.
-
-    Raises:
-        InvalidParameter: an array of anything but floating-point numbers: what is complex would lose a part.
-    """
-    kinds = {np.asarray(part).dtype for part in update}
-    if any(kind.kind != "f" for kind in kinds):
-        message = f"the update has arrays of {', '.join(sorted(map(str, kinds)))}; give floating-point numbers"
-        raise InvalidParameter(message, field="update")
-    flat = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in update])
-    largest = float(np.abs(flat).max(initial=0.0))
-    if not math.isfinite(largest):
-        return None
-    if largest == 0.0:
-        return flat
-    norm = largest * float(np.linalg.norm(flat / largest))  # squares of large entries would overflow
-    return flat * min(1.0, clip_norm * SHRUNK / norm)
 
 
 class FederatedRounds(Secret):
@@ -434,8 +380,7 @@ class FederatedRounds(Secret):
             "open": list(self._open),
             "refused": dict(self.refused),
         }
-        body = save(arrays, metadata={"state": json.dumps(plain)})
-        replace_file(self.path, [hashlib.sha256(body).digest(), body])
+        write_state(self.path, plain, arrays)
 
     def _load(self) -> None:
         """Go on from the state in the file.
@@ -443,11 +388,7 @@ class FederatedRounds(Secret):
         Raises:
             InvalidParameter: it is damaged, or of another model, seed, scale or factorization.
         """
-        data = self.path.read_bytes()
-        if hashlib.sha256(data[32:]).digest() != data[:32]:
-            raise InvalidParameter(f"{self.path} is damaged; restore the newest whole state", field="path")
-        size = int.from_bytes(data[32:40], "little")
-        kept = json.loads(json.loads(data[40 : 40 + size])["__metadata__"]["state"])
+        kept, arrays = read_state(self.path)
         parts = [(tuple(shape), kind) for shape, kind in kept["parts"]]
         check_stated(kept, {"version": _VERSION, **self._fleet()})
         if parts != self._parts:
@@ -455,7 +396,6 @@ class FederatedRounds(Secret):
                 f"{self.path} is the state of a model with arrays {str(parts)[:120]}, not {str(self._parts)[:120]}"
             )
             raise InvalidParameter(message, field="model")
-        arrays = load(data[32:])
         self._auditor.load_state_dict({**kept["auditor"], "last": arrays["last"], "count": arrays["count"]})
         self._noise.load_state_dict(kept["noise"])
         self._numbers = {client: number for number, client in enumerate(kept["ids"])}

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
+from factorize.adapters.altered_batches import Randomness, alter_batches, rare_example
 from factorize.adapters.given import EmptyCollate, GivenData, empty_like
 from factorize.adapters.opacus import CorrelatedOptimizer
-from factorize.adapters.rehearsal import Part, Randomness, Rehearsal, alter_batches, rare_example
+from factorize.adapters.rehearsal import Part, Rehearsal
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.training.batches import Batches

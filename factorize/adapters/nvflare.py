@@ -21,7 +21,8 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from factorize.adapters.federated import FederatedRounds, clipped
+from factorize.adapters.clipped_sums import clipped
+from factorize.adapters.federated import FederatedRounds
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 _log = logging.getLogger(__name__)

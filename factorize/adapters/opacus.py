@@ -14,8 +14,9 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipped_sums import check_roundings
 from factorize.adapters.clipping import clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
+from factorize.adapters.gradient_rows import GradientRows, difference_of_autograd
 from factorize.adapters.ranks.placements import is_sharded
-from factorize.adapters.rehearsal import GradientRows, Rehearsal, difference_of_autograd
+from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import Auditor
 from factorize.client.single_use import Secret

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, strategy_utils
 from flwr.supercore.task_identity import TaskIdentity
 
-from factorize.adapters.federated import clipped
+from factorize.adapters.clipped_sums import clipped
 from factorize.adapters.flower import CorrelatedNoise, authenticated_node
 from factorize.errors import InvalidParameter, InvalidParticipation
 

@@ -16,8 +16,8 @@ import pytest
 
 from factorize import Factorization, Spec, solvers
 from factorize.adapters import federated
-from factorize.adapters.clipped_sums import GroupedSum
-from factorize.adapters.federated import FederatedRounds, clipped
+from factorize.adapters.clipped_sums import GroupedSum, clipped
+from factorize.adapters.federated import FederatedRounds
 from factorize.checker.receipt import check_receipt
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of

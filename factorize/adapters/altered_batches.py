@@ -1,0 +1,171 @@
+"""Altered batches: a batch with other examples in half of its places, made under the same random numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+MAX_SCANNED_EXAMPLES = 64
+"""Examples that are searched for one with rare labels: few enough to be read in the time of a step."""
+MAX_LEFT_EXAMPLES = 8
+"""Examples of a batch of which most are left out: a wrong factor shows in each of them, and few cost little."""
+
+
+class Altered(NamedTuple):
+    """A batch of which some examples were replaced or left out.
+
+    Attributes:
+        batch: as the loader collates it.
+        rows: its number of examples.
+        kept: (place in the batch, place here) of the examples that stayed.
+        alike: whether its tensors have the shapes of the batch, so that random numbers fall on the same entries.
+    """
+
+    batch: Any
+    rows: int
+    kept: list[tuple[int, int]]
+    alike: bool
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """The state of every global generator: Python's, numpy's, torch's on the CPU and on CUDA devices."""
+
+    python: Any
+    numpy: Any
+    torch: torch.Tensor
+    cuda: list[torch.Tensor]
+
+    @classmethod
+    def now(cls) -> Randomness:
+        """Return the present state."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
+
+    def restore(self) -> None:
+        """Go back to this state."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+    def still(self) -> bool:
+        """Whether no number was drawn since."""
+        now = Randomness.now()
+        same = all(map(np.array_equal, self.numpy, now.numpy)) and self.python == now.python
+        return same and torch.equal(self.torch, now.torch) and all(map(torch.equal, self.cuda, now.cuda))
+
+
+def alter_batches(
+    items: Sequence[Any], collate: Callable[[Sequence[Any]], Any], other: Any, *, drop: bool, shapes: bool
+) -> tuple[Any, list[Altered]]:
+    """Return a batch, and batches of which every second example is another one.
+
+    Every replaced example becomes the same other one: a batch of the same labels in another order would hide weights of
+    classes. Draws of the collation fall on the same examples in all of them.
+
+    Args:
+        items: of the batch.
+        collate: to a batch.
+        other: an item to replace examples by.
+        drop: also leave out most examples, where the sizes of batches depend on the examples.
+        shapes: also have a batch whose padding is another, where there is one.
+    """
+    before = Randomness.now()
+    batch = collate(_copies(items))
+    after = Randomness.now()
+    size, wanted = len(items), [tensor.shape for tensor in tensors_of(batch)]
+    found: dict[bool, Altered] = {}
+    for kept, new in _replacements(items, other) if size > 1 else ():
+        before.restore()
+        try:
+            made = collate(_copies([items[i] if i in kept else new for i in range(size)]))
+        except Exception:  # examples of other shapes than the batch's do not always stack
+            continue
+        alike = [tensor.shape for tensor in tensors_of(made)] == wanted
+        found.setdefault(alike, Altered(made, size, [(i, i) for i in kept], alike))
+        if alike and (len(found) == 2 or not shapes):
+            break
+    altered = [found[alike] for alike in (True, False) if alike in found and (alike or shapes or len(found) == 1)]
+    if drop and size > 1:
+        before.restore()
+        pairs = [(i, place) for place, i in enumerate(range(0, size, max(2, size // MAX_LEFT_EXAMPLES)))]
+        altered.append(Altered(collate(_copies([items[i] for i, _ in pairs])), len(pairs), pairs, False))
+    after.restore()
+    return batch, altered
+
+
+def _replacements(items: Sequence[Any], other: Any) -> list[tuple[list[int], Any]]:
+    """Return places that stay and the example for all others, first those that change most of what losses divide by."""
+    size, marks = len(items), [_marks(item) for item in items]
+    known: set[tuple[int, float]] = set()
+    diverse: list[int] = []  # every label of the batch is among them, as far as half of it can hold them
+    for i, own in enumerate(marks):
+        if len(diverse) < size // 2 and not known.issuperset(enumerate(own)):
+            diverse.append(i)
+            known.update(enumerate(own))
+    halves = [set(range(0, size, 2)), set(range(1, size, 2)), {*diverse, *range(size // 2 - len(diverse))}]
+    ranked = []
+    for replaced in (*halves, set(range(size)) - halves[2]):
+        kept = [i for i in range(size) if i not in replaced]
+        for new in (other, *(items[i] for i in (kept[0], kept[-1], kept[len(kept) // 2]))):
+            leaves = list(zip(_marks(new), *(marks[i] for i in replaced), strict=False))
+            moved = sum(size * (sum(old) != len(old) * own) + len({own, *old}) for own, *old in leaves)
+            ranked.append((moved, kept, new))
+    ranked.sort(key=lambda each: -each[0])
+    even = len({tuple(tensor.shape for tensor in tensors_of(item)) for item in (*items, other)}) == 1
+    return [each[1:] for each in ranked[: 2 if even else None]]
+
+
+def _copies(items: Sequence[Any]) -> list[Any]:
+    """Return items that a collation may write to."""
+    return [{**item} if isinstance(item, dict) else item for item in items]
+
+
+def rare_example(dataset: Any) -> int:
+    """Return an example whose labels, or numbers of ignored entries, are rare among examples all over the data."""
+    size = len(dataset)
+    places = {int(i) for i in np.linspace(0, size - 1, min(size, MAX_SCANNED_EXAMPLES))}
+    for column in getattr(dataset, "tensors", ()):
+        if torch.is_tensor(column) and column.dim() == 1 and not column.is_floating_point():
+            _, inverse, counts = torch.unique(column, return_inverse=True, return_counts=True)
+            places.add(int((inverse == counts.argmin()).nonzero()[0]))
+    marks = {i: _marks(dataset[i]) for i in sorted(places)}
+
+    def commonness(place: int) -> int:
+        return sum(sum(own[k] == mark for own in marks.values() if k < len(own)) for k, mark in enumerate(marks[place]))
+
+    return min(marks, key=commonness)
+
+
+def _marks(item: Any) -> list[float]:
+    """Return numbers by which losses tell examples apart, of a sequence its length and how often it has its least."""
+    if isinstance(item, Mapping):
+        return [mark for key in item for mark in _marks(item[key])]
+    numbers = isinstance(item, list) and all(isinstance(each, (int, float)) for each in item)
+    if isinstance(item, (list, tuple)) and not numbers:
+        return [mark for each in item for mark in _marks(each)]
+    values = item.detach().cpu().double().numpy() if torch.is_tensor(item) else item
+    if not isinstance(values, (bool, int, float, list, np.ndarray, np.generic)):
+        return []
+    values = np.asarray(values)
+    if values.dtype.kind not in "iufb":
+        return []
+    if values.ndim == 0:
+        return [float(values)]
+    return [float(values.size), float((values == values.min()).sum()) if values.size else 0.0]
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch, in dicts, lists and tuples."""
+    if torch.is_tensor(batch):
+        return [batch]
+    if isinstance(batch, Mapping):
+        return [tensor for key in batch for tensor in tensors_of(batch[key])]
+    return [tensor for each in batch for tensor in tensors_of(each)] if isinstance(batch, (list, tuple)) else []

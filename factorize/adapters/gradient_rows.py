@@ -1,0 +1,155 @@
+"""Rows of gradients, one for each example: compared between a step and its rehearsal, and with plain autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from factorize.adapters.altered_batches import Altered
+from factorize.errors import InvalidParameter
+
+MAX_SKETCH_ENTRIES = 1 << 16
+"""Rows longer than this are folded with random signs, so that a rehearsal keeps 256 kB for each example."""
+TOLERANCE = 1e-3
+"""Clip norms that other examples may move the sum by, beyond roundings: one example moves it by 1.001 at most."""
+TOLERANCE_OF_SHAPES = 2e-2
+"""The same between batches of different shapes, whose matrix products add up in other orders."""
+SHARE_OF_LARGEST = 1e-3
+"""Gradients below this part of the largest are compared with that, since roundings of small ones are larger."""
+
+WAY_OUT = (
+    "take one loss for each example (reduction='none', without weights of classes that a mean divides by) and its mean "
+    "over the batch, keep layers and losses from comparing examples, and draw random numbers from global generators "
+    "alone; loss='not_looked_at' goes on, and the statement then says so"
+)
+
+
+class GradientRows(NamedTuple):
+    """Gradients of one pass by example.
+
+    Attributes:
+        sketch: linear in the gradients and of about their norms, exact for short ones, shape (examples, entries).
+        norms: of the sketch, float64, shape (examples,).
+        rounding: relative, of the arithmetic that made the gradients.
+    """
+
+    sketch: torch.Tensor
+    norms: torch.Tensor
+    rounding: float
+
+    @classmethod
+    def of(cls, samples: Sequence[torch.Tensor]) -> GradientRows:
+        """Return the rows of per-example gradients by parameter."""
+        sketch = _sketch(samples)
+        norms = torch.linalg.vector_norm(sketch.float() if sketch.device.type == "mps" else sketch.double(), dim=1)
+        return cls(sketch, norms, max(_rounding(sample) for sample in samples))
+
+    def clipped(self, unit: float, places: list[int]) -> torch.Tensor:
+        """Return the sketch of some gradients that are clipped to `unit`; zero where one is not finite."""
+        norms = self.norms[places]
+        counts = norms.isfinite() & (norms > 0)
+        weight = torch.where(counts, (unit / norms).clamp(max=1.0), 0.0).to(self.sketch)[:, None]
+        return (self.sketch[places] * weight).masked_fill_(weight == 0, 0.0)
+
+
+def _rounding(sample: torch.Tensor) -> float:
+    """Return the relative rounding of a gradient; CUDA devices may make products of float32 in TF32."""
+    own = torch.finfo(sample.dtype).eps
+    return max(own, 2.0**-11) if sample.is_cuda and sample.dtype == torch.float32 else own
+
+
+def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return rows of at most `MAX_SKETCH_ENTRIES`, of the norms of the gradients in expectation."""
+    total = sum(sample[0].numel() for sample in samples) if len(samples[0]) else 0
+    width, device = min(total, MAX_SKETCH_ENTRIES), samples[0].device
+    out = torch.zeros(len(samples[0]), width, device=device, dtype=torch.float64 if total == width else torch.float32)
+    laps = -(-total // max(width, 1))
+    signs = torch.randint(0, 2, (width + laps,), generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
+    at, lap = 0, 0  # each lap has the signs of the one before, one place on: those of one column are independent
+    for sample in samples:
+        flat, start = sample.flatten(1) if sample.dim() > 1 else sample[:, None], 0
+        while start < flat.shape[1]:
+            count = min(flat.shape[1] - start, width - at)
+            part = flat[:, start : start + count].to(out)
+            out[:, at : at + count].addcmul_(part, signs[at + lap : at + lap + count])
+            start, at = start + count, at + count
+            if at == width:
+                at, lap = 0, lap + 1
+    return out
+
+
+def difference_of_passes(
+    rows: GradientRows, other: GradientRows, altered: Altered, counted: torch.Tensor | None, clip_norm: float
+) -> InvalidParameter | None:
+    """Return what is wrong if the examples that stayed have other gradients."""
+    counts = [True] * len(rows.norms) if counted is None else counted.tolist()
+    kept = [(mine, theirs) for mine, theirs in altered.kept if counts[mine]]
+    if not kept:
+        return None
+    mine, theirs = (list(each) for each in zip(*kept, strict=True))
+    norms = [each.norms.nan_to_num(0, 0, 0) for each in (rows, other)]
+    largest = max(float(each.max()) for each in norms)
+    if largest == 0:
+        return None
+    unit = min(clip_norm, largest)  # gradients far below the clip norm would hide it
+    moved = rows.clipped(unit, mine) - other.clipped(unit, theirs)
+    by = max(float(moved.sum(0).norm()), float(moved.norm(dim=1).max())) / unit
+    own = torch.maximum(norms[0][mine], norms[1][theirs]).clamp(min=SHARE_OF_LARGEST * largest)
+    whole = rows.clipped(largest, mine) - other.clipped(largest, theirs)  # clipping hides what scales a gradient
+    share = float((whole.norm(dim=1) / own).max())
+    rounding = max(rows.rounding, other.rounding)
+    allowed = (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES) + 4 * rounding * len(kept) ** 0.5
+    with_gradient = [int(norms[0].count_nonzero()), int(norms[1][theirs].count_nonzero())]
+    if max(by, share) <= allowed and with_gradient[0] == 1 < len(kept) and with_gradient[1] <= 1:
+        return InvalidParameter(
+            f"one of {len(rows.norms)} examples has a gradient, and all others have none: the loss takes one example "
+            f"of a batch (its largest, say), and which one depends on the others; {WAY_OUT}",
+            field="loss",
+        )
+    if max(by, share) <= allowed:
+        return None
+    what = "replacing" if altered.rows == len(rows.norms) else "leaving out"
+    return InvalidParameter(
+        f"{what} {len(rows.norms) - len(altered.kept)} of {len(rows.norms)} examples moved the sum of the clipped "
+        f"gradients of the others by {by:.3g} clip norms, and one of these gradients by {share:.3g} of its norm "
+        f"(rounding explains {allowed:.1g}): the loss or a layer mixes the examples of a batch, so that one of them "
+        f"can move the sum by more than the clip norm; {WAY_OUT}",
+        field="loss",
+    )
+
+
+def difference_of_autograd(
+    named: Sequence[tuple[str, Any]], samples: Sequence[torch.Tensor], rows: GradientRows
+) -> InvalidParameter | None:
+    """Return what is wrong if the gradients of examples do not add up to plain autograd's gradient of the batch.
+
+    Args:
+        named: parameters with their names; `p.grad` is of this batch alone.
+        samples: their gradients by example.
+        rows: of the samples.
+    """
+    if any(p.grad is None or isinstance(p.grad_sample, list) for _, p in named) or not len(samples[0]):
+        return None
+    allowed = (TOLERANCE + 4 * rows.rounding) * float(rows.norms.sum())  # within 1 %, since a sketch has them
+    whole = rows.sketch.sum(0, dtype=torch.float64), _sketch([p.grad[None] for _, p in named])[0].double()
+    factors = 1, len(samples[0])  # of sums, and of means, whose gradients Opacus multiplies by the examples
+    near = min(float((whole[0] - whole[1] * factor).norm()) for factor in factors)
+    if near <= allowed / 2 or not np.isfinite(near):
+        return None
+    sums = [sample.sum(0, dtype=torch.float64) for sample in samples]
+    pairs = [list(zip(sums, [p.grad.double() * factor for _, p in named], strict=True)) for factor in factors]
+    errors = min(([float((own - other).norm()) for own, other in each] for each in pairs), key=np.linalg.norm)
+    if not np.linalg.norm(errors) > allowed:
+        return None
+    worst = int(np.argmax(errors))
+    share = errors[worst] / max(float(sums[worst].norm()), 1e-300)
+    return InvalidParameter(
+        f"the gradients of examples that Opacus has for {named[worst][0]} add up to another gradient than that of the "
+        f"batch by plain autograd (they differ by {share:.3g} of its norm): it is used outside of its own layer, tied "
+        "to another parameter, or penalized in the loss; use it in its layer alone, and the optimizer's weight_decay "
+        "for penalties",
+        field="model",
+    )
