@@ -6,7 +6,7 @@ weighted workload W A; `weigh` applies W. Where W is diagonal, the squared row n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 class Objective(Frozen):
-    """Base: the mean squared error's answers, changed by each kind where it differs."""
+    """Base: the mean squared error's answers, changed by each kind where it differs.
+
+    Attributes:
+        uniform: whether it is the plain mean over the outputs.
+    """
+
+    uniform: ClassVar[bool] = False
 
     def check(self, m: int) -> None:
         """Raise InvalidParameter if the objective does not fit m outputs."""
@@ -90,6 +96,8 @@ class Objective(Frozen):
 
 class Mean(Objective):
     """Mean squared error: sens(C)^2 ||B||_F^2 / m."""
+
+    uniform: ClassVar[bool] = True
 
     kind: Literal["mean"] = "mean"
 

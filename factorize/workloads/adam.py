@@ -8,7 +8,6 @@ import numpy as np
 
 from factorize.plain_data import Fraction
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import FirstOrder, MomentumForm, running_sum
 from factorize.workloads.operators import Accumulate, Decay, Operator, Scale
 
 
@@ -46,16 +45,3 @@ class Adam(StepWorkload):
         """Decaying sums, the weights, and the sum for the iterate."""
         average = (Decay(np.full(self.n, self.beta)), Scale(1.0 / self.sums()))
         return (*average, Accumulate()) if self.output == "iterate" else average
-
-    def first_order(self) -> FirstOrder | None:
-        """An average follows the one before it; a sum of averages without memory is a sum."""
-        if self.output == "moment":
-            sums = self.sums()
-            return FirstOrder(np.concatenate([[0.0], self.beta * sums[:-1]]) / sums, 1.0 / sums)
-        return None if self.beta else running_sum(np.ones(self.n))
-
-    def momentum_form(self) -> MomentumForm | None:
-        """The iterate is momentum with falling rates."""
-        if self.output == "moment":
-            return None
-        return MomentumForm(np.full(self.n, self.beta), 1.0 / self.sums(), np.ones(self.n))

@@ -11,7 +11,7 @@ import numpy as np
 
 from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.plain_data import Count, Frozen
-from factorize.workloads.forms import BidiagonalInverse, CascadeForm, FirstOrder, MomentumForm, NesterovForm
+from factorize.workloads.forms import BidiagonalInverse, Chain, FirstOrder, chain_of
 from factorize.workloads.operators import Operator
 from factorize.workloads.state_space import StateSpace, identity
 
@@ -58,9 +58,16 @@ class Workload(Frozen):
         """
         return self
 
+    def chain(self) -> Chain | None:
+        """Return A as accumulations, rates and one more accumulation, if it is that; else None."""
+        return None
+
     def first_order(self) -> FirstOrder | None:
         """Return A as a recursion with one state, if it is that; steps with learning rate zero are allowed."""
-        return None
+        chain = self.chain()
+        if chain is None or chain.inner or chain.ahead or not chain.eta.any():
+            return None
+        return FirstOrder(np.concatenate([[0.0], chain.lam[:-1]]), chain.eta)
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
         """Return A^-1 if it is lower bidiagonal, as that of one state which every step feeds is; else None."""
@@ -71,18 +78,6 @@ class Workload(Frozen):
 
     def easier(self) -> Workload | None:
         """Return the nearest workload that more structures have solvers for, or None; it may have an easier one too."""
-        return None
-
-    def momentum_form(self) -> MomentumForm | None:
-        """Return A as momentum, rates and a decaying sum, if it is that; else None."""
-        return None
-
-    def cascade_form(self) -> CascadeForm | None:
-        """Return A as three recursions in a row, if it is that; else None."""
-        return None
-
-    def nesterov_form(self) -> NesterovForm | None:
-        """Return A as Nesterov's momentum, rates and a decaying sum, if it is that; else None."""
         return None
 
     @abstractmethod
@@ -152,6 +147,10 @@ class Product(Workload):
         factors = [operator.state_space(self.n) for operator in self.operators()]
         known = [factor for factor in factors if factor is not None]
         return known if len(known) == len(factors) else None
+
+    def chain(self) -> Chain | None:
+        """That of the operators."""
+        return chain_of(self.operators(), self.n)
 
 
 class StepWorkload(Product):

@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import FirstOrder
 from factorize.workloads.operators import Decay, Operator
 
 
@@ -21,9 +20,3 @@ class ExponentialDecay(StepWorkload):
     def operators(self) -> tuple[Operator, ...]:
         """One first-order recursion."""
         return (Decay(np.full(self.n, self.rate)),)
-
-    def first_order(self) -> FirstOrder:
-        """The sum itself."""
-        follow = np.full(self.n, self.rate)
-        follow[0] = 0.0
-        return FirstOrder(follow, np.ones(self.n))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+
+from factorize.workloads.operators import LookAhead, Operator, Scale
 
 
 class BidiagonalInverse(NamedTuple):
@@ -33,50 +36,49 @@ class FirstOrder(NamedTuple):
     feed: np.ndarray
 
 
-def running_sum(rates: np.ndarray) -> FirstOrder:
-    """Return the running sum of rates times inputs."""
-    return FirstOrder(np.minimum(np.arange(len(rates)), 1.0), rates)
+class Chain(NamedTuple):
+    """A = S_lam diag(eta) M: accumulations M, then rates, then one accumulation more; with `ahead`, M = I + mu M_mu.
 
-
-class MomentumForm(NamedTuple):
-    """A = S_lam diag(eta) M_beta: momentum, then rates, then a decaying sum; the other form with an O(n) solver.
+    A factor acts between a step and the next; the last one acts on nothing, and is 1.
 
     Attributes:
-        beta: momentum factor from each step to the next, in [0, 1], shape (n,).
-        eta: learning rates, positive, shape (n,).
-        lam: decay of the iterate from each step to the next, in (0, 1], shape (n,).
+        inner: factors of the accumulations in M, in [0, 1], the one applied first at the front, each of shape (n,).
+        eta: learning rates, not negative, shape (n,).
+        lam: factors of the last accumulation, in [0, 1], shape (n,); all 0 but the last where there is none.
+        ahead: mu, Nesterov's look ahead, in [0, 1).
     """
 
-    beta: np.ndarray
+    inner: tuple[np.ndarray, ...]
     eta: np.ndarray
     lam: np.ndarray
+    ahead: float = 0.0
 
 
-class CascadeForm(NamedTuple):
-    """A = S_lam diag(eta) M_beta L_decay: a momentum form of gradients that are accumulated first.
+_NEGLIGIBLE = 1e-30  # a factor below this changes no entry of A by a rounding
 
-    Attributes:
-        beta: momentum factor from each step to the next, in (0, 1], shape (n,).
-        eta: learning rates, positive, shape (n,).
-        lam: decay of the iterate from each step to the next, in (0, 1], shape (n,).
-        decay: factor of the first accumulation from each step to the next, positive, shape (n,).
+
+def chain_of(operators: Iterable[Operator], n: int) -> Chain | None:
+    """Return a product of operators as a chain, or None where it is none.
+
+    What scales the outputs of the last accumulation moves in front of it: diag(b) S_lam = S_mu diag(b), with
+    mu_i = lam_i b_i / b_{i-1}.
+
+    Args:
+        operators: the one applied first at the front.
+        n: number of steps.
     """
-
-    beta: np.ndarray
-    eta: np.ndarray
-    lam: np.ndarray
-    decay: np.ndarray
-
-
-class NesterovForm(NamedTuple):
-    """A = S_lam diag(eta) (I + mu M_mu): the gradient and the momentum after it.
-
-    Attributes:
-        mu: momentum factor, in (0, 1].
-        eta: learning rates, positive, shape (n,).
-        lam: decay of the iterate from each step to the next, in (0, 1], shape (n,).
-    """
-
-    mu: float
-    eta: np.ndarray
-    lam: np.ndarray
+    eta, lam, inner, ahead = np.ones(n), None, list[np.ndarray](), 0.0
+    for operator in reversed([part for whole in operators for part in whole.parts()]):
+        factors = operator.follows(n)
+        if isinstance(operator, Scale) and not inner and not ahead:
+            eta = eta * operator.factors
+        elif isinstance(operator, LookAhead) and lam is not None and not inner and not ahead:
+            ahead = operator.momentum if operator.momentum >= _NEGLIGIBLE else 0.0
+        elif factors is None or ahead or (lam is None and not eta.all()):
+            return None
+        elif lam is None:
+            lam = np.append(factors[1:] * (eta[1:] / eta[:-1]), 1.0)
+        elif factors[1:].max(initial=0.0) >= _NEGLIGIBLE:
+            inner.insert(0, np.append(factors[1:], 1.0))
+    lam = np.append(np.zeros(n - 1), 1.0) if lam is None else lam
+    return Chain(tuple(inner), eta, lam, ahead)

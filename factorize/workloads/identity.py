@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import FirstOrder
 from factorize.workloads.operators import Operator
 
 
@@ -19,7 +16,3 @@ class Identity(StepWorkload):
     def operators(self) -> tuple[Operator, ...]:
         """No operator at all."""
         return ()
-
-    def first_order(self) -> FirstOrder:
-        """Nothing follows."""
-        return FirstOrder(np.zeros(self.n), np.ones(self.n))

@@ -8,7 +8,6 @@ import numpy as np
 
 from factorize.plain_data import Fraction
 from factorize.workloads.base import Workload
-from factorize.workloads.forms import FirstOrder, MomentumForm, NesterovForm, running_sum
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.prefix import Prefix
 from factorize.workloads.schedule import Rated, Schedule
@@ -41,21 +40,3 @@ class Momentum(Rated):
         if not self.rates().all():
             return self.model_copy(update={"learning_rates": rates})
         return Schedule(kind="schedule", n=self.n, learning_rates=rates)
-
-    def first_order(self) -> FirstOrder | None:
-        """Only without momentum is this a plain schedule."""
-        return None if self.momentum else running_sum(self.rates())
-
-    def momentum_form(self) -> MomentumForm | None:
-        """Heavy ball with positive rates."""
-        rates = self.rates()
-        if self.nesterov or not rates.all():
-            return None
-        return MomentumForm(np.full(self.n, self.momentum), rates, np.ones(self.n))
-
-    def nesterov_form(self) -> NesterovForm | None:
-        """Nesterov's momentum with positive rates."""
-        rates = self.rates()
-        if not self.nesterov or not self.momentum or not rates.all():
-            return None
-        return NesterovForm(self.momentum, rates, np.ones(self.n))

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import CascadeForm, MomentumForm
 from factorize.workloads.operators import Accumulate, Operator, Scale
 
 
@@ -35,14 +34,3 @@ class MuSquared(StepWorkload):
         i = np.arange(self.n)
         average = (Scale(i + 2.0), Accumulate(), Scale(2.0 / ((i + 2.0) * (i + 3.0))))
         return (Accumulate(), Accumulate(), *average)
-
-    def momentum_form(self) -> MomentumForm | None:
-        """S^2 is momentum that never decays."""
-        return MomentumForm(*np.ones((3, self.n))) if self.output == "w" else None
-
-    def cascade_form(self) -> CascadeForm | None:
-        """x_i = (i+1)/(i+3) x_{i-1} + 2/(i+3) w_i, after two sums."""
-        if self.output != "x":
-            return None
-        i, ones = np.arange(self.n), np.ones(self.n)
-        return CascadeForm(ones, 2.0 / (i + 3.0), (i + 2.0) / (i + 4.0), ones)

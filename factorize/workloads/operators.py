@@ -6,31 +6,43 @@ A workload A is a product of these: `apply` runs the recursion forwards (A x), `
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from factorize.workloads.state_space import StateSpace, first_order, identity, scaling
 
 Array = np.ndarray
+_LEAST_DECAY = 1e-30
 
 
-class Operator(Protocol):
+class Operator(ABC):
     """A lower-triangular n x n map known by its action."""
 
+    @abstractmethod
     def apply(self, x: Array) -> Array:
         """Return L x for x of shape (n, d)."""
 
+    @abstractmethod
     def adjoint(self, y: Array) -> Array:
         """Return L^T y for y of shape (n, d)."""
 
+    @abstractmethod
     def state_space(self, n: int) -> StateSpace | None:
         """Return the map as a recursion with few states, or None if it needs many."""
 
+    def follows(self, n: int) -> Array | None:
+        """Return f where y_i = f_i y_{i-1} + x_i, shape (n,); None for any other map."""
+        return None
+
+    def parts(self) -> tuple[Operator, ...]:
+        """Return simpler operators whose product it is up to rounding, the one applied first at the front."""
+        return (self,)
+
 
 @dataclass(frozen=True)
-class Accumulate:
+class Accumulate(Operator):
     """The prefix sum: y_i = y_{i-1} + x_i."""
 
     def apply(self, x: Array) -> Array:
@@ -45,9 +57,13 @@ class Accumulate:
         """One state, the sum."""
         return first_order(np.ones(n))
 
+    def follows(self, n: int) -> Array:
+        """Ones."""
+        return np.ones(n)
+
 
 @dataclass(frozen=True)
-class Decay:
+class Decay(Operator):
     """A first-order recursion with its own factor each step: y_i = factors_i y_{i-1} + x_i."""
 
     factors: Array
@@ -70,9 +86,13 @@ class Decay:
         """One state, the last output."""
         return first_order(self.factors)
 
+    def follows(self, n: int) -> Array:
+        """The factors."""
+        return self.factors
+
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(Operator):
     """A diagonal matrix: y_i = factors_i x_i."""
 
     factors: Array
@@ -91,7 +111,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Operator):
     """A sliding sum of the last `width` entries."""
 
     width: int
@@ -114,7 +134,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class LookAhead:
+class LookAhead(Operator):
     """Nesterov's output: y = x + momentum m, with m_i = momentum m_{i-1} + x_i."""
 
     momentum: float
@@ -134,7 +154,7 @@ class LookAhead:
 
 
 @dataclass(frozen=True)
-class CoupledDecay:
+class CoupledDecay(Operator):
     """Weight decay added to the gradient: m_i = mu m_{i-1} + x_i - rate s_{i-1}, s_i = s_{i-1} + eta_i m_i; y = s.
 
     s_i is x_0 - x_{i+1} of the optimizer x_{i+1} = x_i - eta_i m_i, m_i = mu m_{i-1} + g_i + rate x_i.
@@ -178,3 +198,24 @@ class CoupledDecay:
         follow[:, 1, 1] = self.momentum
         feed = np.stack([eta, np.ones(n)], axis=1)
         return StateSpace(follow, feed, follow[:, 0, :].copy(), np.array(eta))
+
+    def parts(self) -> tuple[Operator, ...]:
+        """Two decays with the rates between them, where the rates are positive and nothing oscillates.
+
+        With rho_i = eta_i / eta_{i-1} and y_i = s_i - d_i s_{i-1} the recursion is y_i = f_i y_{i-1} + eta_i x_i, where
+        f_i d_{i-1} = rho_i momentum and f_i + d_i is the factor of s_{i-1}. So d_0 = 1 and
+
+            d_i = 1 - eta_i rate - rho_i momentum (1 / d_{i-1} - 1),
+
+        and momentum / d_{i-1} is what multiplies the momentum. Once d_i falls below the momentum, s oscillates.
+        """
+        rates, n = self.learning_rates, len(self.learning_rates)
+        if not rates.all():
+            return (self,)
+        decays, follow = np.ones(n), np.zeros(n)
+        for i in range(1, n):
+            follow[i] = self.momentum / decays[i - 1]
+            decays[i] = 1.0 - rates[i] * self.rate - rates[i] / rates[i - 1] * (follow[i] - self.momentum)
+            if not decays[i] > max(self.momentum, _LEAST_DECAY):
+                return (self,)
+        return Decay(follow), Scale(rates), Decay(decays)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-import numpy as np
 from pydantic import ConfigDict, Field
 
 from factorize.errors import UnsupportedProblem
 from factorize.plain_data import CountOrEndless
 from factorize.workloads.base import OUTLINE_STEPS, Product, Workload
-from factorize.workloads.forms import FirstOrder, running_sum
 from factorize.workloads.operators import Accumulate, Operator
 
 
@@ -52,10 +50,6 @@ class Prefix(Product):
     def operators(self) -> tuple[Operator, ...]:
         """One running sum."""
         return (Accumulate(),)
-
-    def first_order(self) -> FirstOrder:
-        """The sum follows itself."""
-        return running_sum(np.ones(self.n))
 
 
 def easier_ones(workload: Workload) -> Iterator[Workload]:

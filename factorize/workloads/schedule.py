@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 
 from factorize.workloads.base import StepWorkload, Workload
-from factorize.workloads.forms import FirstOrder, running_sum
 from factorize.workloads.operators import Accumulate, Operator, Scale
 from factorize.workloads.schedules import LearningRates, explicit, positive
 
@@ -54,7 +53,3 @@ class Schedule(Rated):
         if self.rates().all():
             return None
         return Schedule(kind=self.kind, n=self.n, learning_rates=positive(self.learning_rates, self.n))
-
-    def first_order(self) -> FirstOrder:
-        """The sum follows itself."""
-        return running_sum(self.rates())

@@ -8,10 +8,7 @@ import numpy as np
 
 from factorize.plain_data import Fraction, UnitInterval
 from factorize.workloads.base import StepWorkload
-from factorize.workloads.forms import CascadeForm, MomentumForm
 from factorize.workloads.operators import Accumulate, Decay, Operator
-
-_NEGLIGIBLE = 1e-30  # a factor below this changes no entry of A by a rounding
 
 
 class RecursiveGradient(StepWorkload):
@@ -28,17 +25,3 @@ class RecursiveGradient(StepWorkload):
     def operators(self) -> tuple[Operator, ...]:
         """Recursive estimate, momentum, sum."""
         return (Decay(np.full(self.n, self.decay)), Decay(np.full(self.n, self.momentum)), Accumulate())
-
-    def cascade_form(self) -> CascadeForm | None:
-        """Three recursions, unless one of the factors is zero."""
-        if min(self.momentum, self.decay) < _NEGLIGIBLE:
-            return None
-        ones = np.ones(self.n)
-        return CascadeForm(self.momentum * ones, ones, ones, self.decay * ones)
-
-    def momentum_form(self) -> MomentumForm | None:
-        """With one of the factors zero the other is the momentum."""
-        if min(self.momentum, self.decay) >= _NEGLIGIBLE:
-            return None
-        ones = np.ones(self.n)
-        return MomentumForm(max(self.momentum, self.decay) * ones, ones, ones)

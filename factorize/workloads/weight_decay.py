@@ -9,12 +9,9 @@ from pydantic import model_validator
 
 from factorize.plain_data import Fraction, NonNegative
 from factorize.workloads.base import Workload
-from factorize.workloads.forms import FirstOrder, MomentumForm
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
 from factorize.workloads.schedule import Rated
 from factorize.workloads.schedules import LearningRates, explicit, positive
-
-_LEAST_DECAY = 1e-30
 
 
 class WeightDecay(Rated):
@@ -53,40 +50,3 @@ class WeightDecay(Rated):
             return self.model_copy(update={"learning_rates": positive(self.rates().tolist(), self.n)})
         plain = self.model_copy(update={"mode": "decoupled", "momentum": 0.0})
         return None if self == plain else plain
-
-    def first_order(self) -> FirstOrder | None:
-        """The decoupled rule without momentum; a step of rate zero does not decay either."""
-        if self.momentum or self.mode == "coupled":
-            return None
-        rates = self.rates()
-        follow = 1.0 - rates * self.rate
-        follow[0] = 0.0
-        return FirstOrder(follow, rates)
-
-    def momentum_form(self) -> MomentumForm | None:
-        """With positive rates: the decoupled rule, and the coupled one where it does not oscillate."""
-        rates = self.rates()
-        if not rates.all():
-            return None
-        if self.mode == "coupled":
-            return self._two_decays(rates)
-        # The factor of step i + 1 acts between i and i + 1; the last one acts on nothing.
-        return MomentumForm(np.full(self.n, self.momentum), rates, np.append(1.0 - rates[1:] * self.rate, 1.0))
-
-    def _two_decays(self, rates: np.ndarray) -> MomentumForm | None:
-        """Split x_{i+1} = (1 - eta_i rate + rho_i momentum) x_i - rho_i momentum x_{i-1} - eta_i g_i into two decays.
-
-        With rho_i = eta_i / eta_{i-1} and y_i = x_{i+1} - s_i x_i the recursion is y_i = r_i y_{i-1} - eta_i g_i, where
-        r_i s_{i-1} = rho_i momentum and r_i + s_i is the factor of x_i. So s_0 = 1 and
-
-            s_i = 1 - eta_i rate - rho_i momentum (1 / s_{i-1} - 1),
-
-        and momentum / s_{i-1} is what multiplies the momentum. Once s_i falls below the momentum, x oscillates.
-        """
-        decays, follow = np.ones(self.n), np.zeros(self.n)
-        for i in range(1, self.n):
-            follow[i - 1] = self.momentum / decays[i - 1]
-            decays[i] = 1.0 - rates[i] * self.rate - rates[i] / rates[i - 1] * (follow[i - 1] - self.momentum)
-            if not decays[i] > max(self.momentum, _LEAST_DECAY):
-                return None
-        return MomentumForm(follow, rates, np.append(decays[1:], 1.0))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.mechanisms import Banded
-from factorize.objective import Mean, Objective, Weighted
+from factorize.objective import Mean, Objective
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
@@ -53,7 +53,8 @@ def supports(spec: Spec) -> str | None:
         refuse_overlaps(spec.participation, workload.n, bands)
     except ConditionNotMet as error:
         return str(error)
-    if isinstance(spec.objective, Weighted) and not all(spec.objective.weights):
+    weights = spec.objective.row_weights(workload.m)
+    if weights is not None and not weights.all():
         return "a weight of zero makes the banded optimum one that no bound certifies; use positive weights"
     refused = refuse_objective(spec)
     if refused is None and workload.n * bands <= LARGEST:

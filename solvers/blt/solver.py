@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from factorize.mechanisms import Blt
-from factorize.objective import MaxError, Mean
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.normalised import best_point, unit_columns
@@ -109,7 +108,7 @@ def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
     """Return the logarithm of the loss as a function of a few variables, and what they stand for."""
     separation, count, _ = problem.participation.spread(problem.n)
     if _is_closed(problem.spec):
-        mean = isinstance(problem.objective, Mean)
+        mean = problem.objective.uniform
         return ClosedLoss(buffers, problem.n, mean=mean, separation=separation, count=count)
     pattern = LeadingPattern(separation, count, problem.n)
     loss = ToeplitzLoss(problem.n, toeplitz.error_form(problem), pattern)
@@ -117,7 +116,9 @@ def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
 
 
 def _is_closed(spec: Spec) -> bool:
-    return isinstance(spec.optimize_for or spec.workload, Prefix) and isinstance(spec.objective, (Mean, MaxError))
+    return isinstance(spec.optimize_for or spec.workload, Prefix) and (
+        spec.objective.uniform or not spec.objective.quadratic
+    )
 
 
 def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:

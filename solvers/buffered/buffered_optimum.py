@@ -22,7 +22,6 @@ import numpy as np
 from factorize.certificate.certificate import RESIDUAL_LIMIT
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
-from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
@@ -82,7 +81,7 @@ def supports(spec: Spec) -> str | None:
     inverse = outline.bidiagonal_inverse()
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
-    if isinstance(spec.objective, Mean) and is_filtered(outline):
+    if spec.objective.uniform and is_filtered(outline):
         if workload.n <= _LARGEST_PROJECTED:
             return None
         return (

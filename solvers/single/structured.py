@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.objective import Mean
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter
@@ -58,11 +57,13 @@ def merged_of(workload: Workload, spec: Spec) -> Merged | None:
 
 def is_filtered(workload: Workload) -> bool:
     """Return whether A has a form with filters from both ends."""
-    nesterov = workload.nesterov_form()
-    if nesterov is None:
-        return workload.momentum_form() is not None or workload.cascade_form() is not None
-    rise = nesterov.eta[1:] / (nesterov.eta[:-1] * nesterov.lam[:-1])
-    return nesterov.mu >= _LEAST_NESTEROV and bool((rise <= (1 + 1 / nesterov.mu) * (1 - 1e-12)).all())
+    chain = workload.chain()
+    if chain is None or not chain.eta.all():
+        return False
+    if not chain.ahead:
+        return len(chain.inner) in (1, 2)
+    rise = chain.eta[1:] / (chain.eta[:-1] * chain.lam[:-1])
+    return chain.ahead >= _LEAST_NESTEROV and bool((rise <= (1 + 1 / chain.ahead) * (1 - 1e-12)).all())
 
 
 def filtered_of(workload: Workload) -> Filtered | None:
@@ -71,14 +72,15 @@ def filtered_of(workload: Workload) -> Filtered | None:
     from factorize.solvers.single.momentum_filters import MomentumFilters
     from factorize.solvers.single.nesterov import Nesterov
 
-    if not is_filtered(workload):
+    chain = workload.chain() if is_filtered(workload) else None
+    if chain is None:
         return None
-    momentum, cascade, nesterov = workload.momentum_form(), workload.cascade_form(), workload.nesterov_form()
-    if momentum is not None:
-        return MomentumFilters(*momentum)
-    if cascade is not None:
-        return Cascade(*cascade)
-    return None if nesterov is None else Nesterov(*nesterov)
+    if chain.ahead:
+        return Nesterov(chain.ahead, chain.eta, chain.lam)
+    if len(chain.inner) == 2:
+        decay, beta = chain.inner
+        return Cascade(beta, chain.eta, chain.lam, decay)
+    return MomentumFilters(chain.inner[0], chain.eta, chain.lam)
 
 
 def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Filtered | None:
@@ -109,7 +111,7 @@ def has_structure(workload: Workload, spec: Spec) -> bool:
 
 
 def _takes_filters(workload: Workload, spec: Spec) -> bool:
-    return isinstance(spec.objective, Mean) and is_filtered(workload)
+    return spec.objective.uniform and is_filtered(workload)
 
 
 def dual_weights(workload: Workload, spec: Spec, v: np.ndarray) -> np.ndarray:

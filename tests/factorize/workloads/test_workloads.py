@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ EXAMPLES: list[dict[str, Any]] = [
 ]
 
 
+def accumulation(factors: np.ndarray) -> np.ndarray:
+    """A sum that each step multiplies by a factor before the next one adds to it."""
+    steps = range(len(factors))
+    return np.array([[np.prod(factors[j:i]) if i >= j else 0.0 for j in steps] for i in steps])
+
+
 def test_every_kind_has_an_example() -> None:
     assert {example["kind"] for example in EXAMPLES} == set(KINDS)
 
@@ -62,6 +69,12 @@ def test_all_views_of_a_workload_agree(fields: dict[str, Any]) -> None:
     if inverse is not None:
         matrix = np.diag(inverse.p) - np.diag(inverse.q[1:], -1)
         np.testing.assert_allclose(matrix @ dense, np.eye(n), atol=1e-12)
+    chain = given_workload.chain()
+    assert chain is not None or fields["kind"] in ("matrix", "window") or fields.get("mode") == "coupled"
+    if chain is not None:
+        ahead = np.eye(n) + chain.ahead * accumulation(np.full(n, chain.ahead)) if chain.ahead else np.eye(n)
+        inner = reduce(lambda product, factors: accumulation(factors) @ product, chain.inner, ahead)
+        np.testing.assert_allclose(accumulation(chain.lam) @ np.diag(chain.eta) @ inner, dense, rtol=1e-12, atol=1e-13)
     space = given_workload.state_space()
     assert (space is None) == (fields["kind"] == "matrix" or fields.get("width", n) < n)
     if space is not None:
