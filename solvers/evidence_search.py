@@ -25,6 +25,7 @@ from factorize.solvers.single import max_error
 from factorize.solvers.single.ascent import maximise as ascent_of
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.dense import restore_weights
+from factorize.solvers.single.newton import maximise
 from factorize.solvers.single.structured import SMALLEST, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
 from factorize.strategy_file import Given
@@ -217,8 +218,6 @@ def _by_rings(own: Problem, report: StepReport, *, settled: bool = False) -> dic
 
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     """Weights from the O(n) solver."""
-    from factorize.solvers.single.newton import maximise
-
     structure = structure_of(own.workload, own.spec)
     if structure is None:
         return {}

@@ -1,79 +1,88 @@
-"""Kernels that compile quickly: their options, and constants. Imported on first use: numba is heavy.
+"""Kernels: functions that are compiled on their first call. numba, which is heavy, is imported then and not before.
 
-A first solve waits for the compiler, so that `kernel` and `part` leave out what nobody calls: the entries for C,
-those for Python where kernels alone call a function, and the counts of references (so that no kernel may make an
-array). No garbage is collected meanwhile: the compiler makes millions of objects, and looking through them takes an
-eighth of its time.
-
-What is called with a constant is compiled for that constant alone, again for each: `plain` hides it. Kernels copy
-arrays by loops: ``out[...] = source`` takes ten seconds to compile, for the words of numba's error about shapes.
+Modules of kernels are imported at the top of others like any module. Where numba is absent, as in a training image, a
+kernel is the function as it is written.
 """
 
 from __future__ import annotations
 
-import gc
+import threading
 from collections.abc import Callable
+from functools import cached_property, update_wrapper
+from importlib.util import find_spec
 from typing import Any, TypeVar, cast
-
-import numba
-from numba import types
-from numba.core import event
-from numba.extending import intrinsic
-
-from factorize.numbers.kernel_cache import KernelCache
-from factorize.numbers.processor_time import compiler_begins, compiler_ends
 
 Value = TypeVar("Value", int, bool)
 
-
-def kernel(**options: Any) -> Any:
-    """Return a decorator: compile a function on its first call, without the interpreter lock, and keep it on disk."""
-
-    def compile_late(function: Any) -> Any:
-        dispatcher = cast(Any, numba.njit)(nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
-        dispatcher._cache = KernelCache(function)
-        return dispatcher
-
-    return compile_late
+HAS_COMPILER = find_spec("numba") is not None
+_LOCK = threading.RLock()
+"""Two threads that import numba at once wait for each other for ever."""
 
 
-def part(**options: Any) -> Any:
+class Kernel:
+    """A function whose compiled form is made when it is called, or when a kernel that calls it is compiled.
+
+    Args:
+        function: of Python.
+        compiled: from the function to what numba calls.
+    """
+
+    def __init__(self, function: Callable[..., object], compiled: Callable[[Callable[..., object]], object]) -> None:
+        update_wrapper(self, function)
+        self._function, self._compiled = function, compiled
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba made of the function."""
+        with _LOCK:
+            return self._compiled(self._function) if HAS_COMPILER else self._function
+
+    def __call__(self, *arguments: object) -> object:
+        """Return what the function returns."""
+        return self.dispatcher(*arguments)
+
+    @cached_property
+    def _numba_type_(self) -> object:
+        """The compiler's type, which it asks for in kernels that call this one."""
+        from numba.core.registry import cpu_target
+
+        made = self.dispatcher
+        for context in (cpu_target.typing_context, cpu_target.target_context):
+            context.refresh()  # to find what was registered meanwhile
+        return cpu_target.typing_context.resolve_value_type(made)
+
+    def __getattr__(self, name: str) -> object:
+        """Return what the compiler asks of a dispatcher: options, the function of Python."""
+        if name.startswith("__") or "_compiled" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.dispatcher, name)
+
+
+def kernel(**options: object) -> Any:
+    """Return a decorator: compile a function on its first call, with numba's options, and keep it on disk."""
+
+    def compiled(function: Callable[..., object]) -> object:
+        from factorize.numbers.kernel_compiler import compile_late
+
+        return compile_late(function, **options)
+
+    return lambda function: Kernel(function, compiled)
+
+
+def part(**options: object) -> Any:
     """Return a decorator: compile a function that kernels alone call; Python cannot call it."""
     return kernel(no_cpython_wrapper=True, **options)
 
 
-class _Compiler(event.Listener):
-    """Keeps the collector and the clock still while a function and those that it calls compile, in one thread."""
+def _plain(_function: object) -> object:
+    from factorize.numbers import kernel_compiler
 
-    depth = 0
-    collects = False
-
-    def on_start(self, event: Any) -> None:
-        if self.depth == 0:
-            self.collects = gc.isenabled()
-            gc.disable()
-            compiler_begins()
-        self.depth += 1
-
-    def on_end(self, event: Any) -> None:
-        self.depth -= 1
-        if self.depth > 0:
-            return
-        compiler_ends()
-        if self.collects:
-            gc.enable()
+    return kernel_compiler.plain
 
 
-event.register("numba:compile", _Compiler())
+def _same(value: Value) -> Value:
+    return value
 
 
-def _without_its_value(_context: Any, value: Any) -> tuple[Any, Any]:
-    def generate(_generation: Any, _builder: Any, _signature: Any, arguments: Any) -> Any:
-        return arguments[0]
-
-    kind = types.unliteral(value)
-    return kind(kind), generate
-
-
-plain: Callable[[Value], Value] = cast(Any, intrinsic(_without_its_value))
+plain = cast(Callable[[Value], Value], Kernel(_same, _plain))
 """The same number, of which the compiler's types do not know that it is a constant."""

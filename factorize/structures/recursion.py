@@ -9,12 +9,13 @@ Where numba is absent, as in a training image, numpy runs the same statements, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from factorize.numbers.compiling import HAS_COMPILER
+from factorize.structures.kernels import recursion_engine
 from factorize.workloads.state_space import StateSpace
 
 X = -1
@@ -154,11 +155,7 @@ class MatrixRecursion:
         backwards: bool,
     ) -> None:
         """Run steps start..stop-1 over a block of rows, whose columns from that one on are theirs."""
-        run = _plain_sweep
-        with suppress(ModuleNotFoundError):
-            from factorize.structures.kernels import recursion_engine
-
-            run = recursion_engine.sweep
+        run = recursion_engine.sweep if HAS_COMPILER else _plain_sweep
         factors = np.empty((1 if self._constant else stop - start, len(self._factors)))  # one row where all is constant
         for number, factor in enumerate(self._factors):
             factors[:, number] = _at(factor, start, stop)

@@ -11,7 +11,7 @@ import numpy as np
 
 from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.plain_data import Count, Frozen
-from factorize.workloads.forms import BidiagonalInverse, Chain, FirstOrder, chain_of
+from factorize.workloads.forms import BidiagonalInverse, AccumulationChain, FirstOrder, chain_of
 from factorize.workloads.operators import Operator
 from factorize.workloads.state_space import StateSpace, identity
 
@@ -58,7 +58,7 @@ class Workload(Frozen):
         """
         return self
 
-    def chain(self) -> Chain | None:
+    def chain(self) -> AccumulationChain | None:
         """Return A as accumulations, rates and one more accumulation, if it is that; else None."""
         return None
 
@@ -148,7 +148,7 @@ class Product(Workload):
         known = [factor for factor in factors if factor is not None]
         return known if len(known) == len(factors) else None
 
-    def chain(self) -> Chain | None:
+    def chain(self) -> AccumulationChain | None:
         """That of the operators."""
         return chain_of(self.operators(), self.n)
 

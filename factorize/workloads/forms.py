@@ -36,7 +36,7 @@ class FirstOrder(NamedTuple):
     feed: np.ndarray
 
 
-class Chain(NamedTuple):
+class AccumulationChain(NamedTuple):
     """A = S_lam diag(eta) M: accumulations M, then rates, then one accumulation more; with `ahead`, M = I + mu M_mu.
 
     A factor acts between a step and the next; the last one acts on nothing, and is 1.
@@ -57,7 +57,7 @@ class Chain(NamedTuple):
 _NEGLIGIBLE = 1e-30  # a factor below this changes no entry of A by a rounding
 
 
-def chain_of(operators: Iterable[Operator], n: int) -> Chain | None:
+def chain_of(operators: Iterable[Operator], n: int) -> AccumulationChain | None:
     """Return a product of operators as a chain, or None where it is none.
 
     What scales the outputs of the last accumulation moves in front of it: diag(b) S_lam = S_mu diag(b), with
@@ -81,4 +81,4 @@ def chain_of(operators: Iterable[Operator], n: int) -> Chain | None:
         elif factors[1:].max(initial=0.0) >= _NEGLIGIBLE:
             inner.insert(0, np.append(factors[1:], 1.0))
     lam = np.append(np.zeros(n - 1), 1.0) if lam is None else lam
-    return Chain(tuple(inner), eta, lam, ahead)
+    return AccumulationChain(tuple(inner), eta, lam, ahead)

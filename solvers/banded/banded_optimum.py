@@ -10,8 +10,6 @@ optimum of equal norms for n = 8192 with 4 bands, 0.39 % with 16, and less for m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +19,7 @@ from factorize.mechanisms import Banded
 from factorize.objective import Mean, Objective
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.banded.gram_descent import GramDescent, GramPoint, Landscape
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
@@ -30,10 +29,6 @@ from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads import Prefix, Workload
 from factorize.workloads.state_space import StateSpace
-
-if TYPE_CHECKING:  # the compiler behind it is heavy
-    from factorize.solvers.banded.gram_descent import GramPoint, Landscape
-
 
 LARGEST = 2**26  # of n x bands
 LARGEST_SEARCHED = 2**22  # of n x bands, above which the Toeplitz start is the answer
@@ -111,8 +106,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         UnsupportedProblem: the workload is no recursion with few states, or its target is singular.
         SolveFailed: the numbers leave the range of double precision.
     """
-    from factorize.solvers.banded.gram_descent import GramDescent, Landscape
-
     report, bands = Reporter(progress), mechanism_of(problem.spec, Banded).bands
     target = recursion(problem)
     if is_start_alone(problem.n, bands):

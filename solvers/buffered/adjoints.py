@@ -8,9 +8,9 @@ tests.
 
 from __future__ import annotations
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.arrays import WIDTH, Array
 from factorize.solvers.methods.kernel_options import compiled
-from factorize.solvers.methods.lanes import WIDTH, load, load_at, reciprocal, spread, store, store_at, total
+from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at, total
 
 
 @compiled

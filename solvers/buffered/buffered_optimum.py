@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,23 +24,18 @@ from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
+from factorize.solvers.buffered.loss import BufferedLoss, places, starts_of_blocks, unit_columns
 from factorize.solvers.buffered.projection import projected
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.methods.quasi_newton import descend, differences
-from factorize.solvers.methods.search import Iterate
+from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
 from factorize.solvers.single import structured
-from factorize.solvers.single.newton import maximise
+from factorize.solvers.single.bidiagonal import Bidiagonal
+from factorize.solvers.single.newton import PolePoint, maximise
 from factorize.solvers.single.structured import is_filtered, structure_of
 from factorize.spec import Spec
-
-if TYPE_CHECKING:
-    from factorize.solvers.buffered.loss import BufferedLoss
-    from factorize.solvers.methods.search import End, Iterate
-    from factorize.solvers.single.bidiagonal import Bidiagonal
-    from factorize.solvers.single.newton import PolePoint
-
 
 MOST_BUFFERS = 24
 """More are lost in double precision: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""
@@ -110,8 +104,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
-    from factorize.solvers.single.bidiagonal import Bidiagonal
-
     structure = structure_of(problem.workload, problem.spec)
     report = Reporter(progress)
     buffers = buffers_of(problem.spec)
@@ -173,9 +165,6 @@ def optimise(
         FloatingPointError: the plain truncation is lost to rounding already.
         ValueError: the numbers leave the range of the dual's solver.
     """
-    from factorize.solvers.buffered.loss import BufferedLoss, places
-    from factorize.solvers.single.bidiagonal import Bidiagonal
-
     if intervals is None:
         intervals = max(1, math.ceil(2 * float(np.abs(places(q)).max()) / _SPACING))
     coarse = thinned(p, q) if len(p) > _COARSE else None
@@ -225,8 +214,6 @@ def thinned(p: Array, q: Array) -> tuple[Array, Array] | None:
 
     Within long blocks every eighth step is kept; of short blocks, those in the middle.
     """
-    from factorize.solvers.buffered.loss import starts_of_blocks
-
     n = len(p)
     starts = np.append(starts_of_blocks(q), n)
     if np.diff(starts).max() > n // _RATIO:
@@ -243,8 +230,6 @@ def thinned(p: Array, q: Array) -> tuple[Array, Array] | None:
 
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
     """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
-    from factorize.solvers.buffered.loss import unit_columns
-
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
     whole = structured.solve(replace(problem, spec=accurate), progress)
     strategy = unit_columns(projected(whole.strategy.finite().dense(), buffers))

@@ -9,7 +9,7 @@ The search starts from that fit (redrawn_start.py) and follows the exact loss (r
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,22 +17,19 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss
+from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
 from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 from factorize.solvers.epochs import recursions
+from factorize.solvers.epochs.blocks import BlockPoint, Ring, maximise
 from factorize.solvers.epochs.cholesky import reverse_cholesky
+from factorize.solvers.epochs.gram import mask, whole_gram
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.quasi_newton import descend
-from factorize.solvers.methods.search import Iterate
+from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.redrawn import RedrawnMatrix
-
-if TYPE_CHECKING:
-    from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
-    from factorize.solvers.epochs.blocks import BlockPoint, Ring
-    from factorize.solvers.methods.search import End
 
 MOST_SIDE = 128
 """Epochs times (buffers + 1): the states of all epochs together, whose cube a step of the search costs.
@@ -180,8 +177,6 @@ def search(
         ValueError: the numbers leave the range of the dual's solver.
         FloatingPointError: the optimum is lost to rounding.
     """
-    from factorize.solvers.epochs.blocks import Ring, maximise
-
     ring = Ring(p, q, epochs)
     optimum = maximise(ring, tolerance=_DUAL_ACCURACY, report=lambda step, _gap: report(step, None))
     decoder = BidiagonalDecoder(q / p, 1.0 / p)
@@ -195,8 +190,6 @@ def search(
 def _inverse(ring: Ring, optimum: End[BlockPoint]) -> np.ndarray:
     """Return C^-1 of the optimum, in the memory of C."""
     from scipy.linalg.lapack import dtrtri
-
-    from factorize.solvers.epochs.gram import mask, whole_gram
 
     gram = whole_gram(ring, optimum.best)
     mask(gram, ring.epochs)

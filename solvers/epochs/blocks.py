@@ -30,8 +30,7 @@ from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.block_kernels import eliminate, invert, tiles
 from factorize.solvers.epochs.correlation_blocks import pack
 from factorize.solvers.methods.anderson import Anderson
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.lanes import WIDTH
+from factorize.solvers.methods.arrays import WIDTH, Array
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.search import End, run
 from factorize.solvers.methods.threads import CORES

@@ -18,8 +18,7 @@ import numpy as np
 
 from factorize.solvers.epochs.block_kernels import tiles
 from factorize.solvers.epochs.blocks import BlockPoint, Ring
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.lanes import WIDTH
+from factorize.solvers.methods.arrays import WIDTH, Array
 from factorize.solvers.methods.threads import run
 
 _COLUMNS = 512  # columns at a time: what is carried along is then 4 KiB per row

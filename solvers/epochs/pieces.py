@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.blocks import Progress, Ring, after_power_step, maximise
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.lanes import WIDTH
+from factorize.solvers.methods.arrays import WIDTH, Array
 from factorize.solvers.methods.poles import Poles, zolotarev
 
 Places = NDArray[np.intp]

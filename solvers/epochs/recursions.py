@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,18 +23,20 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import decompositions as epochs
+from factorize.solvers.epochs.blocks import BlockPoint, Ring, after_power_step, maximise
+from factorize.solvers.epochs.cholesky import reverse_cholesky
+from factorize.solvers.epochs.gram import mask, whole_gram
+from factorize.solvers.epochs.ring import RecursionRing
+from factorize.solvers.epochs.steps import factors
+from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem, Reporter, StepReport, outline_of
 from factorize.solvers.single import dense
+from factorize.solvers.single.newton import require_range
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.workloads import Workload
 from factorize.workloads.forms import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace
-
-if TYPE_CHECKING:
-    from factorize.solvers.epochs.blocks import BlockPoint, Ring
-    from factorize.solvers.epochs.ring import RecursionRing
-    from factorize.solvers.methods.search import End
 
 SMALLEST = 128
 """Below this decompositions are as fast, and compiled code need not be loaded."""
@@ -137,9 +138,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload's numbers leave the range of double precision, or X is not definite in it.
     """
-    from factorize.solvers.epochs.blocks import Ring
-    from factorize.solvers.epochs.gram import whole_gram
-
     try:
         ring = ring_of(problem)
         ascent = ascend(ring, _SAFETY * problem.tolerance, Reporter(progress), beyond=_BEYOND * problem.tolerance)
@@ -168,9 +166,6 @@ def _factor(gram: np.ndarray, k: int, ridges: tuple[float, ...]) -> np.ndarray:
     Raises:
         FloatingPointError: X is not definite in double precision, not even with the largest ridge.
     """
-    from factorize.solvers.epochs.cholesky import reverse_cholesky
-    from factorize.solvers.epochs.gram import mask
-
     for ridge in ridges:
         gram[np.diag_indices_from(gram)] += ridge / k
         gram /= 1 + ridge
@@ -189,8 +184,6 @@ def _by_decompositions(problem: Problem, progress: ProgressCallback) -> Solution
 
 
 def _evidence(dual: np.ndarray) -> dict[str, np.ndarray]:
-    from factorize.solvers.epochs.steps import factors
-
     if dual.shape[1] == 1:
         return {"weights": np.ascontiguousarray(dual[:, 0, 0])}
     return {"factors": factors(dual)}
@@ -209,8 +202,6 @@ def dual_evidence(
             bidiagonal inverse needs few.
         settled: whether what misses the accuracy is nothing.
     """
-    from factorize.solvers.epochs.blocks import Ring, after_power_step, maximise
-
     try:
         ring = ring_of(problem)
         if isinstance(ring, Ring):
@@ -230,8 +221,6 @@ def ring_of(problem: Problem) -> Ring | RecursionRing:
     Raises:
         ValueError: it is no recursion, or its numbers are not finite, or leave the range of its form.
     """
-    from factorize.solvers.epochs.ring import RecursionRing
-
     ring = bidiagonal_ring(problem)
     if ring is not None:
         return ring
@@ -247,9 +236,6 @@ def bidiagonal_ring(problem: Problem) -> Ring | None:
     Raises:
         ValueError: its numbers leave the range in which their fourth powers are safe.
     """
-    from factorize.solvers.epochs.blocks import Ring
-    from factorize.solvers.single.newton import require_range
-
     k, inverse = problem.participation.passes or 1, _inverse(problem.spec, problem.workload)
     if k == 1 or inverse is None:
         return None
@@ -277,8 +263,6 @@ def ascend(
         beyond: a smaller gap, to which cheap steps go on.
         most_steps: after which it ends.
     """
-    from factorize.solvers.epochs.blocks import Ring, maximise
-
     with np.errstate(all="ignore"):
         return maximise(
             ring,

@@ -7,3 +7,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+
+WIDTH = 8
+"""Doubles that move together in a vector; see `lanes`."""

@@ -16,31 +16,20 @@ Compiled code is cached beside the source; the first call on a machine pays once
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
+from typing import TypeVar
 
 from factorize.numbers import compiling
 
-Kernel = TypeVar("Kernel", bound=Callable[..., object])
-
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _FLAGS = {"reassoc", "contract", "nsz"}
 
+compiled: Callable[[Function], Function] = compiling.kernel(error_model="numpy", fastmath=_FLAGS)
+"""Compile a kernel on its first call, without the interpreter lock."""
+part: Callable[[Function], Function] = compiling.part(error_model="numpy", fastmath=_FLAGS)
+"""Compile what kernels alone call, as `compiled`."""
+inlined: Callable[[Function], Function] = compiling.kernel(inline="always", error_model="numpy", fastmath=_FLAGS)
+"""Write a formula out wherever a kernel calls it, before anything is optimised, so that it costs no digit either.
 
-def compiled(kernel: Kernel) -> Kernel:
-    """Compile a kernel on its first call, without the interpreter lock."""
-    return cast(Kernel, compiling.kernel(error_model="numpy", fastmath=_FLAGS)(kernel))
-
-
-def part(kernel: Kernel) -> Kernel:
-    """Compile what kernels alone call, as `compiled`."""
-    return cast(Kernel, compiling.part(error_model="numpy", fastmath=_FLAGS)(kernel))
-
-
-def inlined(formula: Kernel) -> Kernel:
-    """Write a formula out wherever a kernel calls it, before anything is optimised, so that it costs no digit either.
-
-    A compiled function would round on its own, and another kernel's sums would come out otherwise in the last bit.
-    """
-    return cast(Kernel, numba.njit(inline="always", error_model="numpy", fastmath=_FLAGS)(formula))
+A compiled function would round on its own, and another kernel's sums would come out otherwise in the last bit.
+"""

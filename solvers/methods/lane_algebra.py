@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.arrays import WIDTH, Array
 from factorize.solvers.methods.kernel_options import part
-from factorize.solvers.methods.lanes import WIDTH, load, reciprocal, spread, store
+from factorize.solvers.methods.lanes import load, reciprocal, spread, store
 
 
 def vectors(entries: int) -> Array:

@@ -21,7 +21,9 @@ from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.merging import Merged, merge
 from factorize.solvers.single.recovery import RIDGES, best_of, filled, row_losses
+from factorize.solvers.single.streaming import streaming_factor
 from factorize.solvers.single.two_sided import Pair, maximise
+from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
 from factorize.spec import Spec
 from factorize.workloads import Workload
 
@@ -61,8 +63,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
 def dual_evidence(workload: Workload, accuracy: float, report: StepReport) -> dict[str, np.ndarray]:
     """Return evidence for the lower bound: `weights` of the columns and `row_weights`."""
     if is_structured(workload):
-        from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
-
         merged = _merged(workload)
         ascent = maximise(TwoSidedBidiagonal(merged.p, merged.q), tolerance=accuracy, report=report)
         return _evidence_of(ascent.best, merged.rows, merged.columns, workload)
@@ -96,9 +96,6 @@ def solve_bidiagonal(problem: Problem, report: Reporter) -> Solution:
         SolveFailed: it is not.
         FloatingPointError: rounding lost a pivot of C.
     """
-    from factorize.solvers.single.streaming import streaming_factor
-    from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
-
     merged = _merged(problem.workload)
     two_sided = TwoSidedBidiagonal(merged.p, merged.q)
     ascent = maximise(two_sided, tolerance=_SAFETY * problem.tolerance, report=report)

@@ -9,8 +9,6 @@ Steps of rate zero and outputs of weight zero are merged with others first (merg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from factorize.errors import SolveFailed
@@ -18,15 +16,18 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.problem import Problem, Reporter
 from factorize.solvers.single import dense
+from factorize.solvers.single.bidiagonal import Bidiagonal
+from factorize.solvers.single.cascade import Cascade
+from factorize.solvers.single.filtered import Filtered
+from factorize.solvers.single.merging import Merged, merge
+from factorize.solvers.single.momentum_filters import MomentumFilters
+from factorize.solvers.single.nesterov import Nesterov
+from factorize.solvers.single.newton import maximise
+from factorize.solvers.single.streaming import streaming_factor
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
-
-if TYPE_CHECKING:
-    from factorize.solvers.single.bidiagonal import Bidiagonal
-    from factorize.solvers.single.filtered import Filtered
-    from factorize.solvers.single.merging import Merged
 
 SMALLEST = 128
 """Below this the decompositions of dense.py are as fast, and compiled code need not be loaded."""
@@ -50,7 +51,6 @@ def merged_of(workload: Workload, spec: Spec) -> Merged | None:
         return None
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
-    from factorize.solvers.single.merging import merge
 
     return merge(steps, weights)
 
@@ -68,10 +68,6 @@ def is_filtered(workload: Workload) -> bool:
 
 def filtered_of(workload: Workload) -> Filtered | None:
     """Return A in a form with filters from both ends, or None if it has none."""
-    from factorize.solvers.single.cascade import Cascade
-    from factorize.solvers.single.momentum_filters import MomentumFilters
-    from factorize.solvers.single.nesterov import Nesterov
-
     chain = workload.chain() if is_filtered(workload) else None
     if chain is None:
         return None
@@ -88,15 +84,11 @@ def structure_of(workload: Workload, spec: Spec) -> Bidiagonal | Filtered | None
     inverse = workload.bidiagonal_inverse()
     weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
     if weighted is not None:
-        from factorize.solvers.single.bidiagonal import Bidiagonal
-
         return Bidiagonal(*weighted)
     if _takes_filters(workload, spec):
         return filtered_of(workload)
     merged = merged_of(workload, spec)
     if merged is not None:
-        from factorize.solvers.single.bidiagonal import Bidiagonal
-
         return Bidiagonal(merged.p, merged.q)
     return None
 
@@ -141,9 +133,6 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
     """
-    from factorize.solvers.single.newton import maximise
-    from factorize.solvers.single.streaming import streaming_factor
-
     structure = structure_of(problem.workload, problem.spec)
     if structure is None:
         raise SolveFailed("the weighted workload has no banded inverse")

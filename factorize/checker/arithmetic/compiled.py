@@ -1,4 +1,4 @@
-"""The compiler of loops: that of numba, imported on first use, or none, as in `factorize-check`, in no hurry."""
+"""The compiler of loops: that of numba, or none, as in `factorize-check`, which is in no hurry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ try:
     from factorize.numbers.compiling import part as part
 except ImportError:
 
-    def kernel(**_options: Any) -> Any:
+    def kernel(**options: object) -> Any:
         """Leave a function as it is."""
         return lambda function: function
 

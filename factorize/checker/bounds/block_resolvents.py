@@ -53,6 +53,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import evidence_of, row_weights
+from factorize.checker.bounds.resolvent_kernels import block_resolvent_trace
 from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.spec.workloads import program_of
@@ -197,8 +198,6 @@ def _springs(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | No
 
 def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> list[float]:
     """Return the terms from u outwards and a lower bound of the rest."""
-    from factorize.checker.bounds.resolvent_kernels import block_resolvent_trace
-
     trace: Any = block_resolvent_trace
     blocks, side, _ = arguments[-1].shape
     scratch = [np.empty(shape) for shape in ((blocks, side, side), (side, side), (4 * side, side))]

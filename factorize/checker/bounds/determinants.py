@@ -24,6 +24,7 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.bounds import determinant_kernels
 from factorize.checker.bounds.evidence import row_weights, weights_of
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.spec.programs import X
@@ -95,8 +96,6 @@ def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
 @ctx.workprec(_PLACES)  # in both threads
 def _norm(recursion: DeterminantRecursion) -> Fraction:
     """A number not above the nuclear norm."""
-    from factorize.checker.bounds import determinant_kernels
-
     determinant: Any = determinant_kernels.determinant
     saturated = _logarithm(*pivots(recursion), relative=len(recursion.inputs) * _LOST_IN_PIVOTS)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.losses.variance_kernels import carry
 from factorize.checker.spec.programs import Coefficient, Program, X, pair
 
 Factor = Coefficient | float | np.ndarray | Callable[[int, int], np.ndarray]
@@ -58,8 +59,6 @@ def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwar
     Raises:
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it, or it would take too long.
     """
-    from factorize.checker.losses.variance_kernels import carry
-
     statements, reading, noise = recursion
     factors = list({_name(factor): factor for _, terms in statements for factor in terms.values()}.values())
     columns = {_name(factor): column for column, factor in enumerate(factors)}

@@ -3,7 +3,7 @@
 A statement x_a <- sum_k c_k x_k + y replaces row and column a of the covariance P. What it rounds is a matrix between
 -d I and d I, which moves on as P does: the same statements on R, with d I added each time, bound all that was lost, in
 the order of positive semidefinite matrices. R is in doubles; its own roundings stay below a quarter of the d I of their
-statement, so that twice R covers them. Imported on first use, since numba is heavy.
+statement, so that twice R covers them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Compiled recurrences of the structures, one file per structure. Imported on first use."""
+"""Compiled recurrences of the structures, one file per structure."""

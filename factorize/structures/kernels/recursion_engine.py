@@ -1,4 +1,4 @@
-"""The compiled loop behind every recursion (structures/recursion.py). Imported on first use, since numba is heavy.
+"""The compiled loop behind every recursion (structures/recursion.py).
 
 The last values of state v stand in a ring of slots; from step to step every place moves on by one slot and returns
 from the end of its ring to the beginning. Statement s sets one of the states to the sum over its terms t, from

@@ -6,7 +6,7 @@ import time
 
 import numba
 
-from factorize.numbers import compiling
+from factorize.numbers import kernel_compiler
 from factorize.numbers.processor_time import process_seconds, thread_seconds
 
 
@@ -18,7 +18,7 @@ def test_seconds_of_the_compiler_do_not_count() -> None:
             value *= base
         return value
 
-    assert compiling.event is numba.core.event  # imported, it listens
+    assert kernel_compiler.event is numba.core.event  # imported, it listens
     counted, whole, spent = thread_seconds(), process_seconds(), time.thread_time()
     assert power(2.0, 3) == 8.0
     counted, spent = thread_seconds() - counted, time.thread_time() - spent

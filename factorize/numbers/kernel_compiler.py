@@ -1,0 +1,67 @@
+"""The compiler of kernels: options with which it is quick, its clock, and constants. Imported on first use.
+
+A first solve waits for the compiler, so that kernels leave out what nobody calls: the entries for C,
+those for Python where kernels alone call a function, and the counts of references (so that no kernel may make an
+array). No garbage is collected meanwhile: the compiler makes millions of objects, and looking through them takes an
+eighth of its time.
+
+What is called with a constant is compiled for that constant alone, again for each: `plain` hides it. Kernels copy
+arrays by loops: ``out[...] = source`` takes ten seconds to compile, for the words of numba's error about shapes.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, cast
+
+import numba
+from numba import types
+from numba.core import event
+from numba.extending import intrinsic
+
+from factorize.numbers.kernel_cache import KernelCache
+from factorize.numbers.processor_time import compiler_begins, compiler_ends
+
+
+def compile_late(function: Callable[..., object], **options: object) -> Any:
+    """Return a function that compiles on its first call, without the interpreter lock, and is kept on disk."""
+    dispatcher = cast(Any, numba.njit)(nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
+    dispatcher._cache = KernelCache(function)
+    return dispatcher
+
+
+class _Compiler(event.Listener):
+    """Keeps the collector and the clock still while a function and those that it calls compile, in one thread."""
+
+    depth = 0
+    collects = False
+
+    def on_start(self, event: Any) -> None:
+        if self.depth == 0:
+            self.collects = gc.isenabled()
+            gc.disable()
+            compiler_begins()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        if self.depth > 0:
+            return
+        compiler_ends()
+        if self.collects:
+            gc.enable()
+
+
+event.register("numba:compile", _Compiler())
+
+
+def _without_its_value(_context: Any, value: Any) -> tuple[Any, Any]:
+    def generate(_generation: Any, _builder: Any, _signature: Any, arguments: Any) -> Any:
+        return arguments[0]
+
+    kind = types.unliteral(value)
+    return kind(kind), generate
+
+
+plain: Callable[[int], int] = cast(Any, intrinsic(_without_its_value))
