@@ -11,7 +11,7 @@ import numpy as np
 
 from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.plain_data import Count, Frozen
-from factorize.workloads.forms import BidiagonalInverse, AccumulationChain, FirstOrder, chain_of
+from factorize.workloads.forms import AccumulationChain, BidiagonalInverse, FirstOrder, chain_of
 from factorize.workloads.operators import Operator
 from factorize.workloads.state_space import StateSpace, identity
 

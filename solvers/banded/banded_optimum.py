@@ -48,7 +48,7 @@ def supports(spec: Spec) -> str | None:
         refuse_overlaps(spec.participation, workload.n, bands)
     except ConditionNotMet as error:
         return str(error)
-    weights = spec.objective.row_weights(workload.m)
+    weights = spec.objective.row_weights(workload.m) if spec.objective.listed else None
     if weights is not None and not weights.all():
         return "a weight of zero makes the banded optimum one that no bound certifies; use positive weights"
     refused = refuse_objective(spec)

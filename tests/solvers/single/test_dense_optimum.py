@@ -118,7 +118,7 @@ def test_decompositions_take_over_where_the_factor_is_lost(monkeypatch):
     def lost(*_args):
         raise FloatingPointError("the pivot of step 3 is lost to rounding")
 
-    monkeypatch.setattr("factorize.solvers.single.streaming.streaming_factor", lost)
+    monkeypatch.setattr("factorize.solvers.single.structured.streaming_factor", lost)
     momentum = {"kind": "momentum", "n": 160, "momentum": 0.9}
     assert solved(momentum, "dense").certificate.converged
     monkeypatch.setattr(structured, "LARGEST_REPLACED", 1)
