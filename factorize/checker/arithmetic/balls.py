@@ -1,6 +1,7 @@
 """Balls of Arb (python-flint): a midpoint of many digits and a radius, which every operation keeps true.
 
 The precision of `flint.ctx` is shared by all threads; whoever changes it meanwhile makes balls wider, and never false.
+flint is imported with the first ball.
 """
 
 from __future__ import annotations
@@ -8,23 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from flint import arb, fmpq
+
+if TYPE_CHECKING:
+    from flint import arb
 
 PLACES = 256
 """Binary places of columns, and of bounds on delta."""
-Balls = list[arb]
+Balls: TypeAlias = "list[arb]"
 """A column."""
 
 
 def ball(value: Fraction) -> arb:
     """Return a rational number."""
+    from flint import arb, fmpq
+
     return arb(fmpq(value.numerator, value.denominator))
 
 
 def of_doubles(numbers: np.ndarray) -> Balls:
     """Return doubles as they are."""
+    from flint import arb
+
     return [arb(number) for number in numbers.tolist()]
 
 
@@ -41,6 +49,8 @@ def errors_of(column: Iterable[arb], near: np.ndarray) -> np.ndarray:
 
 def normal(x: arb) -> arb:
     """Return Phi(x), the distribution function of the standard normal law."""
+    from flint import arb
+
     return (-x / arb(2).sqrt()).erfc() / 2
 
 

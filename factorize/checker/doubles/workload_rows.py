@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.checker.arithmetic.balls import errors_of, nearest
 from factorize.checker.arithmetic.near import TINY, Around, Factor, NotEnclosed
 from factorize.checker.doubles.roundings import SLACK, column_norms, gamma, row_norms
 from factorize.checker.doubles.triangles import roundings_of
@@ -102,8 +103,6 @@ def _product(array: Around, matrix: np.ndarray) -> Around:
 
 
 def _whole(document: Mapping[str, Any]) -> Around:
-    from factorize.checker.arithmetic.balls import errors_of, nearest
-
     column = toeplitz_column(document)
     assert column is not None  # the factors are those of every step
     values = nearest(column)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from factorize.checker.arithmetic.balls import PLACES, Balls, ball
 from factorize.checker.spec.programs import Coefficient, Program, Statement, X
 from factorize.errors import CertificateError
-
-if TYPE_CHECKING:
-    from factorize.checker.arithmetic.balls import Balls
 
 Document = Mapping[str, Any]
 _ONE = Fraction(1)
@@ -70,8 +68,6 @@ def toeplitz_column(document: Document) -> Balls | None:
     """Return the first column of A, shape (n,), where A is Toeplitz by its kind; else None."""
     from flint import arb, ctx
 
-    from factorize.checker.arithmetic.balls import PLACES, ball
-
     if document["kind"] == "window":
         return ([arb(1)] * document["width"] + [arb(0)] * document["n"])[: document["n"]]
     program = program_of(document) if document["kind"] in KINDS else None
@@ -91,8 +87,6 @@ def toeplitz_column(document: Document) -> Balls | None:
 def balls_of(document: Document, user: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """Return A in balls, shape (m, n), or None for a user's matrix whose numbers are not given."""
     from flint import arb
-
-    from factorize.checker.arithmetic.balls import ball
 
     if document["kind"] in WITHOUT_PROGRAM:
         array = array_of(document, user)

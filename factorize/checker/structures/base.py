@@ -9,16 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from factorize.checker.arithmetic.balls import Balls, errors_of, nearest, of_doubles
 from factorize.checker.arithmetic.near import Columns, Near, NotEnclosed, share
 from factorize.checker.losses.covariances import Factor, Recursion, Statement, negative, variances
 from factorize.checker.spec.programs import Program, pair
-
-if TYPE_CHECKING:
-    from factorize.checker.arithmetic.balls import Balls
 
 
 class Buffers(NamedTuple):
@@ -79,8 +77,6 @@ class Reading(ABC):
     @cached_property
     def series(self) -> Balls | None:
         """The first column of a Toeplitz matrix."""
-        from factorize.checker.arithmetic.balls import of_doubles
-
         return None if self.column is None else of_doubles(self.column)
 
     @property
@@ -184,8 +180,6 @@ class ComputedToeplitzReading(Reading):
         Raises:
             NotEnclosed: an entry leaves the range of doubles.
         """
-        from factorize.checker.arithmetic.balls import errors_of, nearest
-
         values = nearest(self.series)
         far = float(np.linalg.norm(errors_of(self.series, values))) * (1 + 2.0**-20)
         if not np.isfinite(far):

@@ -14,15 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from factorize.checker.arithmetic.balls import PLACES, Balls, ball, ends, of_doubles
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.structures.base import Buffers, ComputedToeplitzReading
-
-if TYPE_CHECKING:
-    from factorize.checker.arithmetic.balls import Balls
 
 
 class BltReading(ComputedToeplitzReading):
@@ -44,8 +41,6 @@ class BltReading(ComputedToeplitzReading):
     def series(self) -> Balls:
         """The first column."""
         from flint import arb, ctx
-
-        from factorize.checker.arithmetic.balls import PLACES, of_doubles
 
         with ctx.workprec(PLACES):
             total = [arb(0)] * self.n
@@ -81,8 +76,6 @@ def squared_limit(parts: Mapping[str, np.ndarray], separation: int, most: int) -
 def _limit(parts: Mapping[str, np.ndarray], first: Fraction, separation: int, most: int) -> tuple[Fraction, Fraction]:
     """Enclose K r_0 + 2 sum of (K - d) r_db over 0 < d < K, for a column that begins with `first`."""
     from flint import arb, ctx
-
-    from factorize.checker.arithmetic.balls import PLACES, ball, ends, of_doubles
 
     with ctx.workprec(PLACES):
         start, thetas, omegas = ball(first), of_doubles(parts["theta"]), of_doubles(parts["omega"])

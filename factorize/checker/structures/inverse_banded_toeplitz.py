@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from factorize.checker.arithmetic.balls import PLACES, Balls
 from factorize.checker.arithmetic.near import Near, share
 from factorize.checker.losses.covariances import Factor, Recursion, Statement
 from factorize.checker.structures.base import ComputedToeplitzReading
-
-if TYPE_CHECKING:
-    from factorize.checker.arithmetic.balls import Balls
 
 
 class InverseBandedToeplitzReading(ComputedToeplitzReading):
@@ -34,8 +31,6 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
     def series(self) -> Balls:
         """The first column."""
         from flint import arb, ctx
-
-        from factorize.checker.arithmetic.balls import PLACES
 
         terms = [(d, arb(weight)) for d, weight in enumerate(self._weights.tolist()) if weight]
         with ctx.workprec(PLACES):

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from factorize.checker.arithmetic.balls import PLACES, ends
 from factorize.errors import TooLarge
 
 
@@ -20,8 +21,6 @@ def squared_limit(parts: Mapping[str, np.ndarray], _separation: int, most: int) 
         TooLarge: several participations, which have no closed limit.
     """
     from flint import arb, ctx
-
-    from factorize.checker.arithmetic.balls import PLACES, ends
 
     if most > 1:
         raise TooLarge(
