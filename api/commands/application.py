@@ -5,8 +5,11 @@ An expected error is a sentence on stderr (or a JSON document on stdout with `--
 
 from __future__ import annotations
 
+import ast
 import itertools
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Annotated, Any
 
 import typer.core
@@ -28,82 +31,42 @@ from factorize.api.terminal.spec_command import ModelCommand, SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
-COMMANDS: dict[str, tuple[str, str]] = {
-    "solve": (
-        "solve",
-        "Solve a spec, certify the answer and store it; a spec that was solved before is answered from the store.",
-    ),
-    "estimate": (
-        "solve",
-        "Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing.",
-    ),
-    "batch": ("batch", "Solve a grid or a list of specs."),
-    "compare": (
-        "recommend",
-        "Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.",
-    ),
-    "recommend": (
-        "recommend",
-        "Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.",
-    ),
-    "add": ("solve", "Certify a strategy of your own for a spec, check it exactly from the bytes, and store it."),
-    "ls": (
-        "stored_results",
-        "List the results of the store, newest first; every command takes a digest by its first characters.",
-    ),
-    "show": ("stored_results", "Show a result: its spec, its digests, its certificate and what is stored of it."),
-    "get": (
-        "stored_results",
-        "Write a factor file: downloaded from a service, resumed where it was cut, and checked before it "
-        "gets its name.",
-    ),
-    "mirror": (
-        "stored_results",
-        "Write a store as static files that any web server shows: results, index, revocations, a page for each.",
-    ),
-    "sign": (
-        "stored_results",
-        "Sign a factor file or a receipt with a key of yours: a bundle of OpenSSF Model Signing, made offline.",
-    ),
-    "receipt": (
-        "receipt_command",
-        "Write the in-toto statement that the run of a receipt released a model; factorize-check proves the receipt.",
-    ),
-    "verify": ("verify", "Prove every claim of a result from its bytes, and list those that were not looked at."),
-    "plot": ("stored_results", "Draw results (.png, .pdf or .svg): one overview, or several beside each other."),
-    "calibrate": ("calibrate", "Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu."),
-    "profile": (
-        "calibrate",
-        "Compute delta at many epsilons for a given noise, under a sampling and without; all hold at once.",
-    ),
-    "predict": ("calibrate", "Answer a question about a training run: exact losses on quadratics and on regression."),
-    "serve": ("serve", "Run the service until it is interrupted; its address is the first line on stdout."),
-    "worker": (
-        "serve",
-        "Solve what the scheduler gives out until interrupted; the worker's address is the first line on stdout.",
-    ),
-    "fsck": ("serve", "Read every object of the store and compare it with its digest."),
-    "gc": (
-        "serve",
-        "Remove what nothing names: old temporary files and blobs; and the results that --delete and --retention name.",
-    ),
-    "revoke": (
-        "serve",
-        "Take a result back: from now on everyone who asks for it is told why, and its spec is solved anew.",
-    ),
-    "spec": ("solve", "Show, explain or name a spec; list what may be in one."),
-    "jobs": ("administration", "Look after the jobs of a service."),
-    "keys": ("administration", "Look after the keys of a service, in its ledger."),
-    "audit": ("serve", "Check the audit log; or attack a claim of privacy."),
+COMMANDS: dict[str, str] = {
+    "solve": "solve",
+    "estimate": "solve",
+    "batch": "batch",
+    "compare": "recommend",
+    "recommend": "recommend",
+    "add": "solve",
+    "ls": "stored_results",
+    "show": "stored_results",
+    "get": "stored_results",
+    "mirror": "stored_results",
+    "sign": "stored_results",
+    "receipt": "receipt_command",
+    "verify": "verify",
+    "plot": "stored_results",
+    "calibrate": "calibrate",
+    "profile": "calibrate",
+    "predict": "calibrate",
+    "serve": "serve",
+    "worker": "serve",
+    "fsck": "serve",
+    "gc": "serve",
+    "revoke": "serve",
+    "spec": "solve",
+    "jobs": "administration",
+    "keys": "administration",
+    "audit": "serve",
 }
-"""Commands and groups by name: the module that has them, and what the list of all says."""
+"""Commands and groups by name, in the order of the list of all: the module that has them."""
 BY_WORDS = ("solve", "estimate", "compare", "recommend", "get")
 """Commands whose first argument is a spec, which may be said in words."""
 
 
 def command_of(name: str) -> Any:
     """Return a command, or a group of them; its module is imported here."""
-    made = getattr(import_module(f"factorize.api.commands.{COMMANDS[name][0]}"), name)
+    made = getattr(import_module(f"factorize.api.commands.{COMMANDS[name]}"), name)
     alone = Commands(pretty_exceptions_enable=False)
     if isinstance(made, typer.Typer):
         alone.add_typer(made)
@@ -114,8 +77,29 @@ def command_of(name: str) -> Any:
     return typer.main.get_group(alone).commands[name]
 
 
+def line_of(name: str) -> str:
+    """Return what the list of all says of a command: its docstring's first sentence, read without an import."""
+    for node in _parsed(COMMANDS[name]).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and isinstance(node.value, ast.Call):
+            return str(next(ast.literal_eval(one.value) for one in node.value.keywords if one.arg == "help"))
+    raise LookupError(name)
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    return ast.parse(files("factorize.api.commands").joinpath(f"{module}.py").read_text(encoding="utf-8"))
+
+
 class ByName(typer.core.TyperGroup):
     """The group of all commands, whose modules are imported when a command line names them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all, each of which says by now what it does."""
+        for name, command in self.commands.items():
+            command.help = line_of(name)
+        return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that is named, in place of its line in the list."""
@@ -151,8 +135,8 @@ def root(
     """
 
 
-for _name, (_, _line) in COMMANDS.items():
-    app.command(_name, help=_line)(lambda: None)
+for _name in COMMANDS:
+    app.command(_name)(lambda: None)
 
 
 def run(arguments: list[str]) -> int:

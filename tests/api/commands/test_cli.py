@@ -93,8 +93,8 @@ def test_help_lists_every_command_that_there_is_and_no_other(factorize: CommandL
     assert all(f" {name} " in listed for name in (*COMMANDS, *GROUPS))
     assert set(application.COMMANDS) == {*COMMANDS, *GROUPS}
     assert {name: tuple(application.command_of(name).commands) for name in GROUPS} == GROUPS
-    for name, (_, line) in application.COMMANDS.items():
-        assert line == " ".join(application.command_of(name).help.split("\n\n")[0].split())
+    for name in application.COMMANDS:
+        assert application.line_of(name) == " ".join(application.command_of(name).help.split("\n\n")[0].split())
 
 
 @pytest.mark.parametrize("arguments", [["solve"], ["solve", "{}", "--nonsense"], ["nonsense"], ["plot", "x"]])
