@@ -19,23 +19,35 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from factorize import __version__
 from factorize.api.workers.worker import PROVER, Worker
+from factorize.api.workers.worker_process import Tell
+from factorize.certificate.certificate import utility_of
+from factorize.certificate.sensitivity import compare_plain
+from factorize.checker.arithmetic.machine import check_products
+from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.check import check_factor_file, leave_undecided
+from factorize.checker.report import Report
+from factorize.checker.utility import Utility
 from factorize.encoding import canonical_json, sha256
 from factorize.errors import CertificateError, StoreUnavailable, TooLarge
+from factorize.factor_file import from_container
+from factorize.factorization import Factorization
+from factorize.format.container import Container
+from factorize.format.manifest import ENDLESS, Manifest
 from factorize.numbers.blas_threads import one_blas_thread
+from factorize.solution import Draft, Outcome, Solution
+from factorize.spec import parse_spec
 from factorize.storage.medium.files import Files
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from factorize.api.workers.worker_process import Tell
-    from factorize.checker.report import Report
-    from factorize.checker.utility import Utility
-    from factorize.factorization import Factorization
-    from factorize.solution import Draft
+from factorize.storage.records import user_matrices
+from factorize.storage.store import open_store
+from factorize.structures.layouts import build_matrix
 
 Document = dict[str, Any]
 _C, _DUAL = "C.", "dual."
@@ -92,9 +104,6 @@ def check(request: Document) -> Document:
 
 def certify_draft(request: Document) -> Document:
     """Certify the draft that a request names (`path`, `store`), write its factor file there, and check that."""
-    from factorize.certificate.certificate import utility_of
-    from factorize.factorization import Factorization
-
     path, store = Path(request["path"]), request["store"]
     spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
     utility = None if spec.workload.endless else utility_of(spec, solution.strategy.finite(), solution.dual)
@@ -120,9 +129,6 @@ def write_draft(draft: Draft, path: Path) -> None:
     Raises:
         SafetensorError: the disk refuses.
     """
-    import numpy as np
-    from safetensors.numpy import save_file
-
     solution = draft.solution
     document = {
         "spec": draft.spec.document(),
@@ -140,12 +146,6 @@ def write_draft(draft: Draft, path: Path) -> None:
 
 def _read_draft(path: Path, user: Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]) -> Draft:
     """Read what `write_draft` has written; `user` returns a spec's numbers of user-supplied matrices by sha256."""
-    from safetensors import safe_open
-
-    from factorize.solution import Draft, Outcome, Solution
-    from factorize.spec import parse_spec
-    from factorize.structures.layouts import build_matrix
-
     with safe_open(path, "numpy") as file:
         document = json.loads(file.metadata()["draft"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
@@ -170,10 +170,6 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
     Raises:
         CertificateError: a claim does not hold.
     """
-    from factorize.factor_file import from_container
-    from factorize.format.container import Container
-    from factorize.format.manifest import ENDLESS, Manifest
-
     data = path.read_bytes()
     manifest = Manifest.read(Container(data))
     user = _user_matrices(manifest.spec, store)
@@ -201,8 +197,6 @@ def confirm_sensitivity(report: Report, result: Factorization) -> None:
         CertificateError: they differ by more than 1e-9 and what the bound leaves open.
         TooLarge: see `factorize.certificate.sensitivity.compare_plain`.
     """
-    from factorize.certificate.sensitivity import compare_plain
-
     if report.sensitivity:
         bound, off = (report.sensitivity[name] for name in ("upper", "off"))
         compare_plain(bound, result.strategy, result.spec.participation, off)
@@ -213,8 +207,6 @@ def examined(
     data: bytes, user: dict[str, np.ndarray], *, strict: bool = False, proved: Utility | None = None
 ) -> Report:
     """Run the checker over the bytes of a factor file; see `prove` and `check_factor_file`."""
-    from factorize.checker.check import check_factor_file, leave_undecided
-
     try:
         return check_factor_file(data, user=user, proved=proved)
     except TooLarge as error:
@@ -225,11 +217,8 @@ def examined(
 
 def _user_matrices(spec: Mapping[str, Any], store: str) -> dict[str, np.ndarray]:
     """Return the numbers of the users' matrices that a spec names, from the store."""
-    from factorize.storage.records import user_matrices
-
     if not user_matrices(spec):
         return {}
-    from factorize.storage.store import open_store
 
     return open_store(store, create=False).matrices.named_by(spec)
 
@@ -239,13 +228,8 @@ def make_ready() -> None:
 
     The test of this machine's floating point is such a thing too: its outcome is kept.
     """
-    for name in ("bounds.determinant_kernels", "check", "utility"):
-        import_module(f"factorize.checker.{name}")
-    for name in ("factor_file", "storage.records"):
-        import_module(f"factorize.{name}")
-    import_module("scipy.linalg")
-    from factorize.checker.arithmetic.machine import check_products
-    from factorize.checker.arithmetic.near import NotEnclosed
+    for name in ("factorize.checker.bounds.determinant_kernels", "scipy.linalg"):
+        import_module(name)
 
     with suppress(NotEnclosed), one_blas_thread(1):  # a check that needs it says why not
         check_products()

@@ -7,7 +7,6 @@ solved by workers. The command line takes the same steps in its own process (`ap
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from factorize import solvers
-from factorize.api.access.caller import ANYONE, Caller
+from factorize.api.access.caller import ANYONE, AboveCapacity, Caller
 from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.catalog import Catalog
@@ -41,7 +40,6 @@ from factorize.errors import (
     NotFound,
     Revoked,
     StoreUnavailable,
-    TooLarge,
     Violation,
 )
 from factorize.spec import Spec, notes_of_choice, parse_spec
@@ -55,19 +53,6 @@ LEAST_SECONDS = 600.0
 _WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
-
-
-class AboveCapacity(TooLarge):
-    """A solve that this service does not admit.
-
-    Args:
-        message: estimate, limit and remedy.
-        estimate: seconds and bytes.
-    """
-
-    def __init__(self, message: str, estimate: Mapping[str, float]) -> None:
-        super().__init__(message)
-        self.estimate = estimate
 
 
 class StoreReadOnly(StoreUnavailable):

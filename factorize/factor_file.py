@@ -16,7 +16,7 @@ import numpy as np
 
 from factorize.certificate.certificate import certify
 from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
-from factorize.factorization import Expanded, Factorization, materialise
+from factorize.factorization import Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest
@@ -75,15 +75,13 @@ def from_tensors(
         raise CorruptObject(f"not a manifest: {type(error).__name__}: {str(error)[:200]}") from None
     if spec.digest != manifest.spec_digest:
         raise CorruptObject("the manifest's spec does not hash to its spec digest")
-    if len(parts) == 1:
-        return Factorization(spec, strategy, dual, manifest)
-    loaded = Expanded(spec, strategy, dual, manifest)
-    loaded.extra = {n: tensors[n] for key in parts if key != "C" for n in manifest.matrix(key).tensors}
+    extra = {n: tensors[n] for key in parts if key != "C" for n in manifest.matrix(key).tensors}
+    loaded = Factorization(spec, strategy, dual, manifest, extra)
     _check_extra(loaded)
     return loaded
 
 
-def _check_extra(expanded: Expanded) -> None:
+def _check_extra(expanded: Factorization) -> None:
     """Compare stored C_inv and B with what C and the workload say, each row beside its own largest entry.
 
     Beside the largest entry of all, one tiny diagonal entry of C would allow for anything in the other rows.

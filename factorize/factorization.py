@@ -63,15 +63,21 @@ class Factorization(AnyFactors):
         strategy: C.
         dual: evidence of the lower bound, by name without the prefix `dual.`.
         manifest: the manifest that describes exactly these.
+        extra: tensors of a stored C_inv or B by name, for readers that have only a safetensors library.
 
     Use `from_solution` or `factorize.load`; both check what they are given.
     """
 
-    def __init__(self, spec: Spec, strategy: AnyStrategy, dual: Mapping[str, np.ndarray], manifest: Manifest) -> None:
-        self.spec = spec
-        self.strategy = strategy
-        self.dual = dict(dual)
-        self.manifest = manifest
+    def __init__(
+        self,
+        spec: Spec,
+        strategy: AnyStrategy,
+        dual: Mapping[str, np.ndarray],
+        manifest: Manifest,
+        extra: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> None:
+        self.spec, self.strategy, self.manifest = spec, strategy, manifest
+        self.dual, self.extra = dict(dual), dict(extra)
 
     @classmethod
     def from_solution(
@@ -198,7 +204,7 @@ class Factorization(AnyFactors):
             raise CertificateError(f"the sensitivity is not proved: {why}")
         return self.certificate
 
-    def with_matrices(self, names: list[MatrixName]) -> Expanded:
+    def with_matrices(self, names: list[MatrixName]) -> Factorization:
         """Return this factorization with C_inv or B stored beside C, under a manifest (and digest) of its own.
 
         Raises:
@@ -227,15 +233,13 @@ class Factorization(AnyFactors):
                 matrices[name]["encoder_sensitivity"] = claim
             extra |= dict(zip(matrices[name]["tensors"], parts.values(), strict=True))
         document = {key: value for key, value in self.manifest.items() if key != "files"} | {"matrices": matrices}
-        expanded = Expanded(self.spec, self.strategy, self.dual, Manifest.sealed(document))
-        expanded.extra = extra
-        return expanded
+        return Factorization(self.spec, self.strategy, self.dual, Manifest.sealed(document), extra)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return every tensor of the file by name."""
         stored = [array.astype(self.dtype, copy=False) for array in self.strategy.tensors().values()]
         named = dict(zip(self.manifest.matrix("C").tensors, stored, strict=True))
-        return named | {f"dual.{name}": array for name, array in self.dual.items()}
+        return named | {f"dual.{name}": array for name, array in self.dual.items()} | self.extra
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file: the tensors, and the manifest as metadata."""
@@ -265,16 +269,6 @@ def structured(strategy: np.ndarray | Matrix, n: int) -> Matrix:
     if n > 1 and (checked[1:, 1:] == checked[:-1, :-1]).all():
         return ToeplitzMatrix(checked[:, 0], n)
     return DenseMatrix(checked)
-
-
-class Expanded(Factorization):
-    """A factorization whose file also holds C_inv or B, for readers that have only a safetensors library."""
-
-    extra: dict[str, np.ndarray]
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Return every tensor of the file by name, the additional ones included."""
-        return super().tensors() | self.extra
 
 
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:

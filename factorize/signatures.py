@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import BadSignature, InvalidParameter, MalformedJson, extras_named
+from factorize.storage.medium.files import write_whole
 
 _MOST_BYTES = 1 << 16  # a bundle over one file by a key has 1.3 kB
 _IN_TOTO = "application/vnd.in-toto+json"
@@ -64,7 +63,7 @@ def sign(path: str | Path, *, private_key: str | Path, to: str | Path | None = N
     Path(path).open("rb").close()
     config = signing.Config()
     _take(config.use_elliptic_key_signer, "private_key", private_key)
-    with _replace(target) as part:
+    with write_whole(target) as part:
         config.sign(Path(path), part)
     return target
 
@@ -104,22 +103,11 @@ def sign_statement(statement: Mapping[str, Any], *, private_key: str | Path, to:
         "signatures": [{"sig": base64.b64encode(key.sign(signed, ec.ECDSA(digest))).decode(), "keyid": ""}],
     }
     material = {"publicKey": {"hint": sha256(public)}, "tlogEntries": []}
-    with _replace(Path(to)) as part:
+    with write_whole(Path(to)) as part:
         part.write_bytes(
             canonical_json({"mediaType": _BUNDLE, "verificationMaterial": material, "dsseEnvelope": envelope})
         )
     return Path(to)
-
-
-@contextmanager
-def _replace(target: Path) -> Iterator[Path]:
-    """Give the path of a file that takes the target's name once it is whole."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        yield part
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def check_signature(path: str | Path, signature: str | Path | None, public_key: str | Path | None) -> Signature | None:

@@ -8,6 +8,7 @@ import math
 import re
 import secrets
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from factorize.errors import FactorizeError
+from factorize.errors import FactorizeError, TooLarge
 from factorize.plain_data import Frozen
 
 _Limit = Annotated[int, Field(ge=0, lt=1 << 53)] | None
@@ -133,6 +134,19 @@ class QuotaExhausted(FactorizeError):
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = seconds
+
+
+class AboveCapacity(TooLarge):
+    """A solve that this service does not admit.
+
+    Args:
+        message: estimate, limit and remedy.
+        estimate: seconds and bytes.
+    """
+
+    def __init__(self, message: str, estimate: Mapping[str, float]) -> None:
+        super().__init__(message)
+        self.estimate = estimate
 
 
 PREFIX = "fk"

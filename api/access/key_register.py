@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import sqlalchemy as sa
 from pydantic import AfterValidator, Field
 
 from factorize.api.access.caller import UNLIMITED, AccessKey, KeyQuotas, Scope, Token, new_token
-from factorize.api.jobs.audit_log import add_row
+from factorize.api.jobs.audit_log import add_row, operator
 from factorize.api.jobs.database import access_keys, reading, writing
+from factorize.api.jobs.ledger import Ledger
+from factorize.api.settings import ledger_url, load_settings
 from factorize.errors import NotFound
 from factorize.plain_data import Frozen
 from factorize.storage.medium.location import WITHDRAWN
 from factorize.storage.objects import Objects
+from factorize.storage.store import open_store
 
 DAY = 86_400.0
 DEFAULT_DAYS = 90.0
@@ -158,6 +161,14 @@ class KeyRegister:
         document = key.document(time.time())
         detail = {name: document[name] for name in ("name", "scopes", "expires")}
         add_row(connection, event, actor=self._actor, subject=key.id, detail=detail)
+
+
+@contextmanager
+def open_register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
+    """Open the keys of a ledger for an operator; it is made where there is none: keys come before the first start."""
+    settings = load_settings(database=database, store=store)
+    with Ledger(ledger_url(settings)) as ledger:
+        yield KeyRegister(ledger.engine, operator(), lambda: open_store(settings.store).objects)
 
 
 def _key(row: sa.Row[Any]) -> AccessKey:

@@ -16,12 +16,12 @@ import typer
 
 from factorize.api.terminal.output import Commands, Shown, argument, option, remark
 from factorize.api.terminal.progress import display, show_event
+from factorize.client.service import Service
 from factorize.errors import InvalidParameter
+from factorize.plain_data import read_union
 
 if TYPE_CHECKING:
     from factorize.api.access.caller import AccessKey
-    from factorize.api.access.key_register import KeyRegister
-    from factorize.client.service import Service
 
 
 jobs = Commands(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
@@ -79,8 +79,6 @@ def _service(url: str | None) -> Service:
     Raises:
         InvalidParameter: none is named.
     """
-    from factorize.client.service import Service
-
     if url is None:
         message = "jobs are those of a running service; name it with --service URL or FACTORIZE_SERVICE"
         raise InvalidParameter(message, field="service")
@@ -129,12 +127,11 @@ def create(
 
     Jobs, uploads and quotas belong to the name: make another key of a name to replace one, then revoke the first.
     """
-    from factorize.api.access.key_register import KeyRequest
-    from factorize.plain_data import read_union
+    from factorize.api.access.key_register import KeyRequest, open_register
 
     quotas = {"open_jobs": open_jobs, "core_seconds_per_day": core_seconds_per_day, "kept_bytes": kept_bytes}
     request = read_union({"name": name, "scopes": scopes.split(","), "days": days, "quotas": quotas}, KeyRequest)
-    with _register(database, store) as register, _new_file(to):  # before the key, lest its token be lost
+    with open_register(database, store) as register, _new_file(to):  # before the key, lest its token be lost
         key, token = register.create(request)
         if to is not None:
             to.write_text(f"{token.text}\n", encoding="ascii")
@@ -148,7 +145,9 @@ def create(
 @keys.command("list")
 def list_keys(database: str | None = None, store: str | None = None) -> Shown:
     """List all keys, the newest first; no secrets."""
-    with _register(database, store) as register:
+    from factorize.api.access.key_register import open_register
+
+    with open_register(database, store) as register:
         items = [key.document(time.time()) for key in register.keys()]
     lines = [
         f"{key['id']}  {key['state']:<8}  {key['expires']}  {','.join(key['scopes']):<28}  {key['name']}"
@@ -160,28 +159,19 @@ def list_keys(database: str | None = None, store: str | None = None) -> Shown:
 @keys.command("show")
 def show_key(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Show one key: scopes, end and quotas; no secret."""
-    with _register(database, store) as register:
+    from factorize.api.access.key_register import open_register
+
+    with open_register(database, store) as register:
         return _shown_key(register.get(key_id))
 
 
 @keys.command()
 def revoke(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Take a key back for ever; services refuse it within a second."""
-    with _register(database, store) as register:
+    from factorize.api.access.key_register import open_register
+
+    with open_register(database, store) as register:
         return _shown_key(register.revoke(key_id))
-
-
-@contextmanager
-def _register(database: str | None, store: str | None) -> Iterator[KeyRegister]:
-    """Open the ledger, which is made where there is none: keys come before the first start."""
-    from factorize.api.access.key_register import KeyRegister
-    from factorize.api.jobs.audit_log import operator
-    from factorize.api.jobs.ledger import Ledger
-    from factorize.api.settings import ledger_url, load_settings
-    from factorize.storage.store import open_store
-
-    with Ledger(ledger_url(load_settings(database=database, store=store))) as ledger:
-        yield KeyRegister(ledger.engine, operator(), lambda: open_store(load_settings(store=store).store).objects)
 
 
 @contextmanager

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from factorize.api.jobs.cluster_worker import run_worker, secure
+from factorize.api.settings import Settings, audit_url, load_settings
+from factorize.api.telemetry import log_to_stderr
 from factorize.api.terminal.output import (
     Commands,
     ExitCode,
@@ -25,12 +30,14 @@ from factorize.api.terminal.sources import open_results
 from factorize.api.terminal.spec_command import options_of
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
 from factorize.format.quantities import at_least, at_most
+from factorize.storage.fsck import StoreReport
+from factorize.storage.fsck import fsck as check_store
+from factorize.storage.gc import GRACE_SECONDS, Removed
+from factorize.storage.gc import gc as collect
+from factorize.training.one_run import audit_scores
 
 if TYPE_CHECKING:
     from factorize.api.http.server import Server
-    from factorize.api.settings import Settings
-    from factorize.storage.fsck import StoreReport
-    from factorize.storage.gc import Removed
 
 
 _SETTINGS = "factorize.api.settings:Settings"
@@ -48,8 +55,6 @@ def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fie
     """
     remark("starting")  # before the imports, which take seconds on a busy machine
     from factorize.api.http.server import address, listen
-    from factorize.api.settings import load_settings
-    from factorize.api.telemetry import log_to_stderr
 
     settings = load_settings(store=store, **fields)
     log_to_stderr(settings.log_format)
@@ -101,10 +106,6 @@ def worker(
     It needs the scheduler and the store, and no database. What no option says, it reads from variables and the file of
     settings, as `serve` does. Where the scheduler goes away it ends with exit code 5: have it started again.
     """
-    from factorize.api.jobs.cluster_worker import run_worker, secure
-    from factorize.api.settings import load_settings
-    from factorize.api.telemetry import log_to_stderr
-
     settings = load_settings(**fields)
     log_to_stderr(settings.log_format)
     secure(scheduler, settings)
@@ -133,11 +134,9 @@ def fsck(
 
     Exits with 4 where something is damaged and was not repaired.
     """
-    from factorize.storage.fsck import fsck as check
-
     results = open_results(store, create=False)
     with display("fsck") as shown:
-        report = check(
+        report = check_store(
             results, repair=repair, progress=lambda done, total: shown.note(f"{done / 1e6:.1f} of {total / 1e6:.1f} MB")
         )
     code = ExitCode.OK if report.clean else ExitCode.VERIFICATION_FAILED
@@ -172,9 +171,6 @@ def gc(
 
     Nothing else that a result needs is ever removed. Others may go on using the store meanwhile.
     """
-    from factorize.storage.gc import GRACE_SECONDS
-    from factorize.storage.gc import gc as collect
-
     before = None if retention is None else datetime.now(UTC) - timedelta(days=retention)
     results = open_results(store, create=False)
     spared = GRACE_SECONDS if grace is None else grace
@@ -207,7 +203,6 @@ def _read_audit(event: str, subject: str, *, store: str | None, **detail: Any) -
     """Write down what a command has done to a store, in the audit log of its services."""
     from factorize.api.jobs.audit_log import AuditLog, operator
     from factorize.api.jobs.ledger import Ledger
-    from factorize.api.settings import audit_url, load_settings
 
     with Ledger(audit_url(load_settings(store=store))) as ledger:
         AuditLog(ledger.engine).add(event, actor=operator(), subject=subject, detail=detail)
@@ -239,11 +234,6 @@ def scores(
 
     A fair coin for each example has to have decided whether it was trained on. Exits with 4 where the claim is refuted.
     """
-    import csv
-    from dataclasses import asdict
-
-    from factorize.training.one_run import audit_scores
-
     with path.open(newline="") as stream:
         rows = csv.DictReader(stream)
         if not {"score", "member"} <= set(rows.fieldnames or ()):
@@ -283,7 +273,6 @@ def verify(
     """
     from factorize.api.jobs.audit_log import read_head, verify_log
     from factorize.api.jobs.ledger import Ledger
-    from factorize.api.settings import audit_url, load_settings
 
     head = None if expect is None else read_head(expect)
     url = audit_url(load_settings(database=database, store=store))

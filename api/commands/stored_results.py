@@ -34,7 +34,6 @@ from factorize.api.terminal.sources import (
     copy_stored,
     file_of,
     full_digest,
-    is_name,
     open_results,
     open_target,
     parse_matrices,
@@ -42,6 +41,7 @@ from factorize.api.terminal.sources import (
     read_spec_text,
     save_picture,
 )
+from factorize.api.terminal.spec_command import is_name
 from factorize.client import fetch
 from factorize.client import load as load_from
 from factorize.client.mirror import KEY_VARIABLE, VARIABLE, is_index

@@ -25,9 +25,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from factorize import errors as tree
-from factorize.api.access.caller import AccessRefused, QuotaExhausted
+from factorize.api.access.caller import AboveCapacity, AccessRefused, QuotaExhausted
 from factorize.api.http.access import NO_ROUTE
-from factorize.api.service import AboveCapacity, StoreReadOnly
+from factorize.api.service import StoreReadOnly
 from factorize.api.workers.ending import without_places
 from factorize.encoding import canonical_json
 

@@ -11,18 +11,15 @@ import asyncio
 import ipaddress
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+from factorize.api.settings import Settings
 from factorize.errors import InvalidParameter, ServiceUnreachable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from factorize.api.settings import Settings
 
 CONNECT_SECONDS = 30.0
 _TLS_FILES = ("tls_ca", "tls_cert", "tls_key")

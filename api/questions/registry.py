@@ -20,26 +20,27 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from factorize import solvers
 from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
 from factorize.accounting.calibration_request import answer as calibration
-from factorize.api.access.caller import Caller, Scope
+from factorize.api.access.caller import AboveCapacity, Caller, Scope
+from factorize.api.local import in_form
 from factorize.api.proof import write_draft
 from factorize.api.questions import training_job
 from factorize.api.questions.advice import advice_of, request_of
 from factorize.api.questions.comparison import CompareRequest, Report, comparison, read_request
+from factorize.api.workers.worker_process import Tell
 from factorize.encoding import DIGEST, check_digest
 from factorize.errors import StoreUnavailable
 from factorize.plain_data import Frozen, read_union
 from factorize.predict import AnyQuestion, ask
 from factorize.spec import parse_spec
+from factorize.storage.index import Result
 from factorize.storage.medium.files import Files
-from factorize.storage.store import open_store
+from factorize.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from factorize.api.service import SolverService
-    from factorize.api.workers.worker_process import Tell
-    from factorize.storage.index import Result
-    from factorize.storage.store import Store
 
     Find = Callable[[str | None], Result]
     """Returns the result of a digest or spec digest that the caller may see; None is the one in the address."""
@@ -126,8 +127,6 @@ class _Predict(QuestionKind):
         schemas["PredictionRequest"]["properties"] = fields
 
     def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
-        from factorize.api.service import AboveCapacity
-
         request = read_union(document, PredictionRequest)
         question, name = request.question, request.factorization
         read_union(question, AnyQuestion)
@@ -166,8 +165,6 @@ class _Compare(QuestionKind):
         return {"request": request.document()}, 0
 
     def estimate_seconds(self, request: Document) -> float:
-        from factorize import solvers
-
         asked = read_request(request["request"])
         own = MECHANISMS_COMPARED * solvers.estimate(solvers.choose(asked.spec)).seconds
         return own if asked.seconds is None else min(own, asked.seconds)
@@ -265,8 +262,6 @@ def solve(request: Document, tell: Tell) -> None:
     Raises:
         FactorizeError: there is no file.
     """
-    from factorize import solvers
-
     spec = _store(request["store"]).matrices.bind(parse_spec(request["spec"]))
     draft = solvers.search(spec, progress=lambda step: tell(**vars(step)))
     _write(partial(write_draft, draft), request["path"])
@@ -278,8 +273,6 @@ def form(request: Document, _tell: Tell) -> None:
     Args:
         request: `digest`, `store`, `path`; further `matrices`, or a `dtype`.
     """
-    from factorize.api.local import in_form
-
     base = _store(request["store"]).load(request["digest"])
     _write(in_form(base, request["matrices"], request["dtype"]).save, request["path"])
 

@@ -18,12 +18,12 @@ from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from factorize.client.connection import Event
+from factorize.solution import Progress
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
-
-    from factorize.client.connection import Event
-    from factorize.solution import Progress
 
 
 QUIET_SECONDS = 2.0
@@ -222,8 +222,6 @@ def _rich() -> RichProgress:
 
 def show_event(shown: Display, event: Event) -> None:
     """Show what a service says of a solve, and how far a download is."""
-    from factorize.solution import Progress
-
     data = event.data
     if event.kind == "download":
         shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -11,21 +10,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from factorize.api.pictures.factorization_plot import check_format
+from factorize.api.settings import load_settings
+from factorize.api.terminal.spec_command import is_name
+from factorize.api.workers.publishing import read_names
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
+from factorize.factor_file import load
+from factorize.factorization import Factorization
 from factorize.format.labels import describe_part
+from factorize.format.manifest import Manifest
+from factorize.format.names import MatrixName
+from factorize.spec import Spec, parse_spec
+from factorize.storage.medium import files
+from factorize.storage.records import user_matrices
+from factorize.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from factorize.factorization import Factorization
-    from factorize.format.manifest import Manifest
-    from factorize.format.names import MatrixName
-    from factorize.spec import Spec
-    from factorize.storage.store import Store
-
 MAX_SPEC_BYTES = 1 << 20
-_BEGINNING = re.compile("[0-9a-f]{4,63}")
 
 
 def open_results(url: str | None, *, create: bool) -> Store:
@@ -39,9 +43,6 @@ def open_results(url: str | None, *, create: bool) -> Store:
         NotFound: there is no store, and none is to be made.
         InvalidParameter: it cannot be opened.
     """
-    from factorize.api.settings import load_settings
-    from factorize.storage.store import open_store
-
     place = load_settings(store=url).store
     try:
         return open_store(place, create=create)
@@ -82,8 +83,6 @@ def _limited(text: bytes, name: str) -> bytes:
 
 def read_spec(source: str) -> Spec:
     """Return the canonical spec of an argument; see `read_spec_text`."""
-    from factorize.spec import parse_spec
-
     return parse_spec(read_spec_text(source))
 
 
@@ -94,14 +93,7 @@ def label_of(spec: Spec) -> str:
 
 def parse_matrices(text: str | None) -> list[MatrixName]:
     """Return the names in a `--matrices` list, C where there is none; see `read_names`."""
-    from factorize.api.workers.publishing import read_names
-
     return list(read_names((text or "C").replace(" ", "")))
-
-
-def is_name(text: str) -> bool:
-    """Return whether a text is a digest, or the beginning of one: four hexadecimal digits or more, and no file."""
-    return is_digest(text) or (_BEGINNING.fullmatch(text) is not None and not Path(text).exists())
 
 
 def full_digest(text: str, results: Store) -> str:
@@ -134,9 +126,6 @@ def open_target(target: str, store: str | None) -> Factorization:
         CorruptObject: the bytes are damaged.
         OSError: the file cannot be read.
     """
-    from factorize.factor_file import load
-    from factorize.storage.records import user_matrices
-
     if is_name(target):
         results = open_results(store, create=False)
         return results.load(full_digest(target, results))
@@ -180,17 +169,13 @@ def write_whole(path: Path) -> AbstractContextManager[Path]:
     Raises:
         InvalidParameter: see `check_target`.
     """
-    from factorize.client import cache
-
     check_target(path)
-    return cache.write_whole(path)
+    return files.write_whole(path)
 
 
 def check_picture(path: Path | None) -> None:
     """Refuse a picture that cannot be drawn: its suffix is no format, or its file cannot be written."""
     if path is not None:
-        from factorize.api.pictures.factorization_plot import check_format
-
         check_format(path)
         check_target(path)
 

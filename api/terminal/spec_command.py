@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer.core
 import typer.main
 
-from factorize.api.terminal.sources import is_name
-from factorize.encoding import canonical_json
+from factorize.encoding import canonical_json, is_digest
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 PANEL = "The spec in words: a workload, and"
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
+_BEGINNING = re.compile("[0-9a-f]{4,63}")
 _HELP = {"--help", "-h"}
 _OTHER_FLAGS = {"output": "--released"}
 """Of fields of specs that are called as an option of all commands."""
@@ -103,6 +103,11 @@ class SpecCommand(typer.core.TyperCommand):
             else:
                 taken[_FIELDS.get(flag, flag[2:].replace("-", "_"))] = value if equals else next(rest, None)
         return taken, left, len(left) if taken and not said else place
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a digest, or the beginning of one: four hexadecimal digits or more, and no file."""
+    return is_digest(text) or (_BEGINNING.fullmatch(text) is not None and not Path(text).exists())
 
 
 def _class_at(place: str) -> Any:

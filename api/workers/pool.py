@@ -21,6 +21,7 @@ from typing import Any
 from factorize.api.workers.worker import PROVER, SOLVER, Worker
 from factorize.api.workers.worker_process import MOST_BYTES
 from factorize.errors import FactorizeError
+from factorize.solvers.budget import machine_memory
 from factorize.storage.store import open_store
 
 SMALL_SECONDS, SMALL_MB = 5.0, MOST_BYTES >> 20
@@ -136,8 +137,6 @@ class Pool:
         processors: int | None = None,
         modules: tuple[str, str] = (SOLVER, PROVER),
     ) -> None:
-        from factorize.solvers.budget import machine_memory
-
         self.memory_mb = memory_mb or int(0.8 * machine_memory()) >> 20
         self.processors = processors or machine_processors()
         self._modules = modules

@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import errno
 import os
-import secrets
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from factorize.encoding import check_digest
 from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, StoreUnavailable
 from factorize.format.manifest import Manifest
 from factorize.format.reading import check_file
+from factorize.storage.medium.files import replace_file
 
 VARIABLE = "FACTORIZE_CACHE"
 """Environment variable that names the folder."""
@@ -121,36 +121,3 @@ def default_folder() -> Path:
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "factorize"
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "factorize"
-
-
-@contextmanager
-def write_whole(target: Path) -> Iterator[Path]:
-    """Give a name to write to, and the file its own once it is on the disk; so is the name when this returns.
-
-    Raises:
-        OSError: it cannot be written; what was there before is still there.
-    """
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part{target.suffix}")
-    try:
-        yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-    sync_folder(target.parent)
-
-
-def replace_file(target: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file; see `write_whole`."""
-    with write_whole(target) as part, part.open("xb") as file:
-        file.writelines(pieces)
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from factorize.client.cache import sync_folder
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.client.mirror import is_index, service_at
 from factorize.client.service import Service, SpecSource
@@ -19,6 +18,7 @@ from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable
 from factorize.format.manifest import Manifest, StoredFile
 from factorize.format.reading import check_file
 from factorize.signatures import check_signature
+from factorize.storage.medium.files import Files
 
 ATTEMPTS = 3
 """Whole transfers with wrong bytes after which a download gives up."""
@@ -115,7 +115,7 @@ def download(
                 raise
             os.fsync(file.fileno())
             os.replace(part, target)
-        sync_folder(target.parent)
+        Files().sync_directory(target.parent)
     except OSError as error:  # the network's have become ServiceUnreachable
         reason = error.strerror or error
         raise StoreUnavailable(f"{target} cannot be written: {reason}; free space or name another file") from error

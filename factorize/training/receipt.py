@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from factorize.client.cache import replace_file
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.quantities import ClaimRefused
@@ -21,6 +20,7 @@ from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, lin
 from factorize.format.weights import model_digest
 from factorize.numbers.scalars import finite_real
 from factorize.numbers.selection import BestOf
+from factorize.storage.medium.files import replace_file
 from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:

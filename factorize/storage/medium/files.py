@@ -1,4 +1,4 @@
-"""The file operations that everything durable goes through, each one system call or the shortest run of them.
+"""The file operations of a store, each one system call or the shortest run of them; and files that are written whole.
 
 They are methods of one object so that a test can hand the store another one that records, fails or kills the process at
 the k-th call. Nothing here decides anything: what makes a publication atomic is in `factorize.storage.objects`.
@@ -10,7 +10,9 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -118,3 +120,27 @@ class Files:
     def list(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""
         return sorted(os.listdir(path))
+
+
+@contextmanager
+def write_whole(target: Path) -> Iterator[Path]:
+    """Give a name to write to, and the file its own once it is on the disk; so is the name when this returns.
+
+    Raises:
+        OSError: it cannot be written; what was there before is still there.
+    """
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part{target.suffix}")
+    try:
+        yield part
+        with part.open("rb") as file:
+            Files().sync(file.fileno())
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+    Files().sync_directory(target.parent)
+
+
+def replace_file(target: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file; see `write_whole`."""
+    with write_whole(target) as part, part.open("xb") as file:
+        file.writelines(pieces)
