@@ -47,7 +47,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))
 
 
-def _show_warning(message: Warning | str, *_place: Any) -> None:
+def _show_warning(message: Warning | str, *_place: object) -> None:
     """Show a warning as commands do, once, without the line of code that it comes from."""
     if str(message) not in _SHOWN:
         _SHOWN.add(str(message))

@@ -81,7 +81,7 @@ class Auditor(ABC):
         """Return what a checkpoint keeps; restore it together with the noise."""
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go to the position of a checkpoint; raise InvalidParameter where it is of another run, or damaged."""
 
     @abstractmethod
@@ -261,9 +261,9 @@ class ParticipationAuditor(Auditor):
         return f"the user of example {int(np.flatnonzero(self._users == who)[0])}"
 
 
-def numbered_users(users: Sequence[Any] | np.ndarray) -> np.ndarray:
+def numbered_users(users: Sequence[object] | np.ndarray) -> np.ndarray:
     """Return the number of each example's user, shape (examples,); users that are equal in Python have one number."""
-    numbers: dict[Any, int] = {}
+    numbers: dict[object, int] = {}
     try:
         listed = users.tolist() if hasattr(users, "tolist") else users
         if isinstance(listed, str | bytes):

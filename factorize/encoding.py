@@ -76,8 +76,8 @@ def _check_depth(text: str) -> None:
             depth -= 1
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members: dict[str, object] = {}
     for key, value in pairs:
         if not key.isascii():
             raise MalformedJson("an object key is not ASCII; the contract's field names all are")
@@ -88,7 +88,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _check_strings(value: Any) -> None:
+def _check_strings(value: object) -> None:
     if isinstance(value, list):
         for entry in value:
             _check_strings(entry)

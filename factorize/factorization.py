@@ -271,7 +271,7 @@ def structured(strategy: np.ndarray | Matrix, n: int) -> Matrix:
     return DenseMatrix(checked)
 
 
-def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
+def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, object] | None:
     """The claim for adding noise to exact results, as a manifest has it; None where none is proved of the stored B.
 
     A G + B Z is B (E G + Z) with the encoder E = B^-1 A, and not C. The claim allows for twice what is proved to be
@@ -325,7 +325,9 @@ def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, n
     return "dense", {"": base.rows(name, 0, rows)}
 
 
-def _stored(strategy: AnyStrategy, tensors: Mapping[str, np.ndarray], dual: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _stored(
+    strategy: AnyStrategy, tensors: Mapping[str, np.ndarray], dual: Mapping[str, np.ndarray]
+) -> dict[str, object]:
     """Return what a manifest says of the tensors, which takes a digest of all their bytes."""
     n = strategy.side
     evidence = {"tensors": [f"dual.{name}" for name in dual], "sha256": tensor_digest(dual.values())} if dual else None

@@ -267,7 +267,7 @@ def example_indices(values: object, *, field: str) -> np.ndarray:
     return array.reshape(-1).astype(np.int64)
 
 
-def is_canonical(given: Document, n: int | None) -> bool:
+def is_canonical(given: dict[str, object], n: int | None) -> bool:
     """Return whether a document is a participation in its canonical form, for n steps or for no last step."""
     try:
         participation = read_participation(given)

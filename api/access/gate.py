@@ -198,7 +198,7 @@ class IssuerTokens:
         return _caller(issuer, verified)
 
 
-def _unverified(text: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _unverified(text: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """Return header and claims of a token as they are written, to know by whose keys to verify it."""
     parts = text.split(".")
     if len(parts) != 3 or len(text) > _LONGEST:

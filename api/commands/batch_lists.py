@@ -86,14 +86,14 @@ def _read_grid(path: Path) -> Iterator[Item]:
             yield _entry(_label(values), json.dumps(_merged(base, values), default=str))
 
 
-def _table(document: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+def _table(document: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
     table = document.get(name, {})
     if not isinstance(table, dict):
         raise InvalidParameter(f"{path}: {name} must be a table, written [{name}]")
     return table
 
 
-def _excludes(document: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+def _excludes(document: Mapping[str, object], path: Path) -> list[dict[str, object]]:
     tables = document.get("exclude", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) and table for table in tables):
         raise InvalidParameter(f"{path}: exclude must be a list of tables that are not empty, written [[exclude]]")
@@ -126,7 +126,7 @@ def _axes(grid: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
     return axes
 
 
-def _check_exclude_fields(excluded: list[dict[str, Any]], fields: set[str], path: Path) -> None:
+def _check_exclude_fields(excluded: list[dict[str, object]], fields: set[str], path: Path) -> None:
     """A misspelt field would exclude nothing, silently."""
     for field in itertools.chain(*excluded):
         if not any(field == name or field.startswith(f"{name}.") for name in fields):
@@ -136,7 +136,7 @@ def _check_exclude_fields(excluded: list[dict[str, Any]], fields: set[str], path
             )
 
 
-def _matches(base: Mapping[str, Any], values: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+def _matches(base: Mapping[str, object], values: Mapping[str, object], rule: Mapping[str, object]) -> bool:
     """Say whether an [[exclude]] table has the values of a combination; 1 and true are not equal here."""
     leaves = {field: (isinstance(value, bool), value) for field, value in _flat(_merged(base, values)).items()}
     return all(leaves.get(field) == (isinstance(value, bool), value) for field, value in rule.items())
@@ -159,7 +159,7 @@ def _label(values: Mapping[str, Any]) -> str:
     return " ".join(f"{field}={_short_text(value)}" for field, value in values.items()) or "the spec"
 
 
-def _short_text(value: Any) -> str:
+def _short_text(value: object) -> str:
     if isinstance(value, dict) and "kind" in value:
         rest = ",".join(f"{key}={inner}" for key, inner in value.items() if key != "kind")
         return f"{value['kind']}({rest})"[:60] if rest else str(value["kind"])

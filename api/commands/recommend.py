@@ -122,7 +122,7 @@ def recommend(
     return advice, advice_text(advice, shown_code, kept)
 
 
-def _question(typed: dict[str, Any], workload: str | None) -> Job:
+def _question(typed: dict[str, object], workload: str | None) -> Job:
     """Return the question whose answers are options, or typed when they are asked for."""
     kind = kind_of(typed)
     known = {name: read(name, text, kind) if isinstance(text, str) else text for name, text in typed.items()}

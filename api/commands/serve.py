@@ -48,7 +48,7 @@ _SETTINGS = "factorize.api.settings:Settings"
     names=["host", "port", "root_path", "https_certificate", "https_key", "database", "scheduler", "log_format"],
     flags={"https_certificate": "--tls-certificate", "https_key": "--tls-key"},
 )
-def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fields: dict[str, Any]) -> None:
+def serve(store: str | None = None, output: OutputForm = OutputForm.TEXT, *, fields: dict[str, object]) -> None:
     """Run the service until it is interrupted; its address is the first line on stdout.
 
     Where callers need keys and there is none yet, the command that makes one is shown.
@@ -199,7 +199,7 @@ def revoke(
     return {"store": results.url, "revoked": names, "reason": reason}, text
 
 
-def _read_audit(event: str, subject: str, *, store: str | None, **detail: Any) -> None:
+def _read_audit(event: str, subject: str, *, store: str | None, **detail: object) -> None:
     """Write down what a command has done to a store, in the audit log of its services."""
     from factorize.api.jobs.audit_log import AuditLog, operator
     from factorize.api.jobs.ledger import Ledger

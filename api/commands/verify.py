@@ -111,7 +111,7 @@ def verify(
         factorization = open_target(target, store)
         own = factorization.spec.user_matrices().get("workload")  # from the store: they are in no factor file
         report = examined(data, {} if own is None else {str(own.sha256): own.array})
-        head: dict[str, Any] = {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
+        head: dict[str, object] = {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
         if signed is not None:
             head["signature"] = signed.document()
         if report.supported:
@@ -189,7 +189,7 @@ def _participation(text: str, n: int) -> dict[str, Any]:
     return dict(spec.document()["participation"])
 
 
-def _shown_report(report: Report, head: dict[str, Any], *, explain: bool = False) -> Shown:
+def _shown_report(report: Report, head: dict[str, object], *, explain: bool = False) -> Shown:
     """Return a report; the exit code is 4 where a claim is not supported, else 6 where one was not looked at."""
     document = {"verified": report.supported, "complete": not report.unseen, **head, **report.document()}
     text = "\n".join(map(in_one_line, _report_lines(report, document)))

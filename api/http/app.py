@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
@@ -112,7 +111,7 @@ ROUTES = rows_of(_ROUTERS.values())
 class Application(FastAPI):
     """The application, whose OpenAPI document is made when it is first asked for."""
 
-    def openapi(self) -> dict[str, Any]:
+    def openapi(self) -> dict[str, object]:
         """Return the OpenAPI document."""
         if self.openapi_schema is None:
             keys = self.state.service.settings.asks_for_keys

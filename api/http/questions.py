@@ -159,7 +159,7 @@ async def _reply_of_another(call: Call, key: str, *, again: bool = False) -> Res
     return None
 
 
-def _response(key: str, wanted: int | None, answer: bytes | None, progress: Document | None) -> Response:
+def _response(key: str, wanted: int | None, answer: bytes | None, progress: dict[str, object] | None) -> Response:
     """Return an answer, or the news of it with its address."""
     headers = {} if wanted is None else {"Preference-Applied": f"wait={wanted}"}
     if answer is not None:

@@ -203,7 +203,7 @@ def _is_ours(authority: str, settings: Settings) -> bool:
     return is_loopback(name) or name.lower() in settings.allowed_hosts
 
 
-def _line(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
+def _line(scope: Scope, status: int, seconds: float) -> dict[str, object]:
     """Return what a line of the log says of an answer; queries are left out, since they may be long or private."""
     caller = scope["state"].get("caller")
     whose = {"key": caller.key, "owner": caller.owner} if caller is not None and caller.owner else {}

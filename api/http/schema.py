@@ -232,7 +232,7 @@ def answers(
     return responses
 
 
-def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> dict[str, Any]:
+def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> dict[str, object]:
     """Return the OpenAPI document of an application.
 
     Args:
@@ -273,11 +273,11 @@ def _settle(schema: Any) -> None:
                 _settle(part)
 
 
-def _of_bodies() -> dict[str, Any]:
+def _of_bodies() -> dict[str, object]:
     """Return the schemas of what is posted, and of all that they name."""
     models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in POSTED.values())]
     _, shown = models_json_schema([(one, "validation") for one in models], ref_template=_REFERENCE)
-    schemas: dict[str, Any] = shown["$defs"]
+    schemas: dict[str, object] = shown["$defs"]
     for question in POSTED.values():
         question.complete(schemas, _REFERENCE)
     return schemas

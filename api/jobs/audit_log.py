@@ -99,7 +99,7 @@ def add_row(
     connection.execute(audit.insert().values(**{**row, "detail": text, "hash": _hash(row, before.hash)}))
 
 
-def _hash(row: Mapping[str, Any], previous: str) -> str:
+def _hash(row: Mapping[str, object], previous: str) -> str:
     return sha256(canonical_json({**row, "previous": previous}))
 
 

@@ -67,7 +67,7 @@ def _tls_files(settings: Settings) -> dict[str, str] | None:
 
 
 def run_worker(
-    address: str, *, store: str, memory_mb: int | None, processors: int | None, ready: Callable[[str], Any]
+    address: str, *, store: str, memory_mb: int | None, processors: int | None, ready: Callable[[str], object]
 ) -> None:
     """Solve what the scheduler gives until SIGTERM or SIGINT, or until the scheduler is gone.
 

@@ -121,7 +121,7 @@ for _scheme, _comm, _connector, _backend in (
     backends[f"{PREFIX}{_scheme}"] = type(_backend.__name__, (_backend,), {"_connector_class": _plain})()
 
 
-def _bounded_array(size: int) -> Any:
+def _bounded_array(size: int) -> object:
     """Make room for a frame that is announced to a worker, which gets specs, and none of a result's size."""
     if size > LARGEST_MESSAGE:
         raise ValueError(f"a frame of {size} bytes, and the limit is {LARGEST_MESSAGE}")

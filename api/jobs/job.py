@@ -167,7 +167,7 @@ class SolveEnding:
         return cls(ending, digest if done else None, error, seconds, _timings(said), progress)
 
 
-def read_progress(said: object) -> dict[str, Any] | None:
+def read_progress(said: object) -> dict[str, object] | None:
     """Return the fields of a progress event; None of what is no event: one without a count of steps and seconds.
 
     The other fields are a finite number, a known word or None each.
@@ -190,7 +190,7 @@ def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
-def _timings(document: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def _timings(document: dict[str, object]) -> dict[str, tuple[float, float]]:
     """Return when each stage began and ended, where that can be."""
     said = document.get("timings")
     timings: dict[str, tuple[float, float]] = {}

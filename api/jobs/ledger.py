@@ -131,7 +131,7 @@ class Ledger:
         """A child of this claim was started: running, one attempt more. None if the claim is over."""
         return self._change(job, "running", attempts=jobs.c.attempts + 1)
 
-    def update_progress(self, job: SolveJob, progress: dict[str, Any]) -> SolveJob | None:
+    def update_progress(self, job: SolveJob, progress: dict[str, object]) -> SolveJob | None:
         """Keep the newest progress event. None if the claim is over."""
         return self._change(job, "running", progress=json.dumps(progress, allow_nan=False))
 
@@ -180,7 +180,7 @@ class Ledger:
                 add_row(connection, "cancellation", actor=actor, subject=spec_digest)
         return job
 
-    def _change(self, job: SolveJob, state: str, **values: Any) -> SolveJob | None:
+    def _change(self, job: SolveJob, state: str, **values: object) -> SolveJob | None:
         """Change a job on behalf of one claim and one owner."""
         with writing(self.engine) as connection:
             claim = jobs.c.task == job.task, jobs.c.owner == job.owner
@@ -277,7 +277,7 @@ class Ledger:
 
 
 def _moved(
-    connection: sa.Connection, spec_digest: str, state: str, *claim: sa.ColumnElement[bool], **values: Any
+    connection: sa.Connection, spec_digest: str, state: str, *claim: sa.ColumnElement[bool], **values: object
 ) -> SolveJob | None:
     """Move an open job to a state, whoever has it or of one claim and its owner; None if there is none."""
     fixed = {"state": state, "seq": jobs.c.seq + 1, "updated": _now()}

@@ -92,7 +92,7 @@ def read_request(document: Mapping[str, Any]) -> CompareRequest:
     return request.model_copy(update={"spec": request.spec.canonical()})
 
 
-def request_for(spec: Spec, **options: Any) -> CompareRequest:
+def request_for(spec: Spec, **options: object) -> CompareRequest:
     """Return the request about a spec in memory, with the numbers of its matrices; an option of None is left out.
 
     Raises:

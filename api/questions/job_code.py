@@ -59,7 +59,7 @@ def codes(
     return found
 
 
-def _program(spec: Mapping[str, Any], imports: Sequence[str], *lines: str) -> str:
+def _program(spec: Mapping[str, object], imports: Sequence[str], *lines: str) -> str:
     """Return a program: imports, the spec, the schedule's relative rates if it has one, and its lines."""
     long, secret = len(json.dumps(spec)) > LONGEST_SPEC, any("secrets." in line for line in lines)
     standard = ["import json"] * long + ["import secrets"] * secret + ["from pathlib import Path"] * long
@@ -100,7 +100,7 @@ def _federated(job: FleetRequest, spec: Mapping[str, Any]) -> str:
     )
 
 
-def _torch(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
+def _torch(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> str:
     named = SAMPLINGS[sampling].trained_as
     scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
     return _program(
@@ -131,7 +131,7 @@ def _nearest(job: Job, known: Collection[str]) -> list[str]:
     )
 
 
-def _torch_optimizer(job: Job, spec: Mapping[str, Any]) -> str:
+def _torch_optimizer(job: Job, spec: Mapping[str, object]) -> str:
     named = job.optimizer
     if not isinstance(named, Moments) or named.kind not in _TORCH:
         return f"SGD(model.parameters(), lr=rate{_momentum(spec)})"
@@ -140,7 +140,7 @@ def _torch_optimizer(job: Job, spec: Mapping[str, Any]) -> str:
     return f"{_TORCH[named.kind]}(model.parameters(), lr=rate, {betas}{decay})"
 
 
-def _optax_optimizer(job: Job, spec: Mapping[str, Any], rate: str) -> str:
+def _optax_optimizer(job: Job, spec: Mapping[str, object], rate: str) -> str:
     named = job.optimizer
     if not isinstance(named, Moments) or named.kind not in _OPTAX:
         return f"optax.sgd({rate}{_momentum(spec)})"
@@ -154,7 +154,7 @@ def _momentum(spec: Mapping[str, Any]) -> str:
     return f", momentum={momentum!r}{nesterov}" if momentum else ""
 
 
-def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
+def _jax(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> str:
     """Return the code for optax; batches that are drawn in every step have random sizes, so nothing is jitted there."""
     rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
     law = SAMPLINGS[sampling]

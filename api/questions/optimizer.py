@@ -194,7 +194,7 @@ class _Named(Frozen):
     workload: AnyOptimizer
 
 
-def is_optimizer(workload: Mapping[str, Any]) -> bool:
+def is_optimizer(workload: Mapping[str, object]) -> bool:
     """Return whether a workload as plain data is meant as an optimizer."""
     return workload.get("kind") in OPTIMIZERS and "output" not in workload
 
@@ -209,7 +209,7 @@ def read_optimizer(workload: Mapping[str, Any]) -> Optimizer:
     return named.workload
 
 
-def nearest_workload(optimizer: Optimizer) -> dict[str, Any]:
+def nearest_workload(optimizer: Optimizer) -> dict[str, object]:
     """Return the workload that stands for an optimizer, as plain data without `n`."""
     momentum, nesterov = optimizer.averaging
     document = optimizer.model_dump(exclude_unset=True, exclude_none=True)
@@ -219,7 +219,7 @@ def nearest_workload(optimizer: Optimizer) -> dict[str, Any]:
     return {"kind": "schedule", **rates} if rates else {"kind": "prefix"}
 
 
-def with_warmup(workload: Mapping[str, Any], steps: int) -> tuple[dict[str, Any], str | None]:
+def with_warmup(workload: Mapping[str, object], steps: int) -> tuple[dict[str, object], str | None]:
     """Return a workload with the warm-up that it leaves open, a twentieth of the steps, and a note that says so."""
     rates = workload.get("learning_rates")
     if not isinstance(rates, Mapping) or rates.get("kind") != "warmup_cosine" or "warmup" in rates:

@@ -127,11 +127,11 @@ def exit_code(error: Exception) -> ExitCode:
     return ExitCode.SOLVE_FAILED if full else ExitCode.USAGE
 
 
-def error_document(error: Exception) -> dict[str, Any]:
+def error_document(error: Exception) -> dict[str, object]:
     """Return the JSON form of an expected error: type, detail, and where a spec is wrong one entry per place."""
     cause = error.cause if isinstance(error, VerificationFailed) else error
     kind = cause.slug if isinstance(cause, FactorizeError) else "file-error"
-    document: dict[str, Any] = {"type": kind, "detail": error_text(cause)}
+    document: dict[str, object] = {"type": kind, "detail": error_text(cause)}
     places = _places(cause)
     if places:
         document["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in places]

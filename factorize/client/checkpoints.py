@@ -55,7 +55,7 @@ class Checkpointed(Secret, ABC):
             state["state_sha256"] = _state_digest(state)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go to the position of a checkpoint, whose model must be restored with it.
 
         Raises:
@@ -73,7 +73,7 @@ class Checkpointed(Secret, ABC):
             refuse_vectors(step)
         self.restore(step, array)
 
-    def check_step(self, state: Mapping[str, Any], **own: Any) -> int:
+    def check_step(self, state: Mapping[str, object], **own: object) -> int:
         """Return the step of a checkpoint of this noise.
 
         Args:
@@ -155,7 +155,9 @@ def step_of(state: Mapping[str, Any], steps: int) -> int:
     return step
 
 
-def check_stated(state: Mapping[str, Any], own: Mapping[str, Any], remedy: str = "restore that of this run") -> None:
+def check_stated(
+    state: Mapping[str, object], own: Mapping[str, object], remedy: str = "restore that of this run"
+) -> None:
     """Refuse a checkpoint that states something else than this run does.
 
     Raises:
@@ -182,7 +184,7 @@ def refuse_vectors(step: int) -> None:
     )
 
 
-def _state_digest(state: Mapping[str, Any]) -> str:
+def _state_digest(state: Mapping[str, object]) -> str:
     """Return the sha256 of a checkpoint's position and vectors together, so that the two cannot be mixed up."""
     plain = {key: value for key, value in state.items() if key not in ("state", "state_sha256")}
     digest = hashlib.sha256(canonical_json(plain))

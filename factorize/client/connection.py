@@ -154,7 +154,7 @@ class Reply(AbstractContextManager["Reply"]):
                 raise http.client.IncompleteRead(raw, self._response.length)
         return raw
 
-    def _object(self, text: str | bytes, limit: int) -> dict[str, Any]:
+    def _object(self, text: str | bytes, limit: int) -> dict[str, object]:
         try:
             value = read_json(text, limit=limit)
         except MalformedJson as error:

@@ -137,7 +137,7 @@ def committed(key: bytes, numbers: bytes) -> str:
     return hmac.digest(key, b"factorize commitment " + numbers, "sha256").hex()
 
 
-def secret_seed(seed: Any, public: int | None = None) -> int:
+def secret_seed(seed: object, public: int | None = None) -> int:
     """Return a seed that can be secret.
 
     Args:

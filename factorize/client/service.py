@@ -340,7 +340,7 @@ def check_answers(manifest: Manifest, source: SpecSource) -> None:
         )
 
 
-def _refuse_ended(job: Mapping[str, Any]) -> None:
+def _refuse_ended(job: Mapping[str, object]) -> None:
     state = job.get("state")
     if state == "cancelled":
         raise Cancelled("the job was cancelled; post the spec again to run it")

@@ -62,7 +62,7 @@ class Claim(NamedTuple):
         return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
 
 
-def read_claim(document: Mapping[str, Any]) -> Claim:
+def read_claim(document: Mapping[str, object]) -> Claim:
     """Read a claim, or what wraps one; raise ClaimRefused unless it has the page's keys, and floats as `float.hex`."""
     held = document.get("claim")
     inner = held if "protocol" not in document and isinstance(held, Mapping) else None
@@ -106,7 +106,7 @@ def read_claim(document: Mapping[str, Any]) -> Claim:
     return claim
 
 
-def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
+def _check_beside(claim: Claim, calibration: Mapping[str, object]) -> None:
     """What a calibration states beside its claim, and a job may read there, has to be what the claim says."""
     own = {
         "sigma_of_sums": claim.sigma,
@@ -127,7 +127,7 @@ def _check_beside(claim: Claim, calibration: Mapping[str, Any]) -> None:
     check_means(calibration, "sigma_of_means", Fraction(claim.sigma))
 
 
-def check_means(given: Mapping[str, Any], name: str, sums: Fraction) -> None:
+def check_means(given: Mapping[str, object], name: str, sums: Fraction) -> None:
     """Raise ClaimRefused where means are stated without a divisor, or with less noise than that of sums over it."""
     if given.get("divisor") is None:
         require(given.get(name) is None, f"{name} is stated and no divisor")

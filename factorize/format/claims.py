@@ -37,7 +37,7 @@ def certified_value(sensitivity: object) -> float:
     return finite_real("sensitivity", sensitivity.value, remedy=remedy)
 
 
-def differing(one: Sensitivity, other: Sensitivity) -> tuple[str, Any, Any] | None:
+def differing(one: Sensitivity, other: Sensitivity) -> tuple[str, object, object] | None:
     """Return the first of value, kind, rule and participation in which two differ, and both; None where they agree."""
     for name in ("value", "kind", "rule", "participation"):
         theirs, ours = getattr(one, name), getattr(other, name)

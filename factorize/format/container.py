@@ -131,7 +131,7 @@ def _naturals(sides: object) -> bool:
     return isinstance(sides, list) and all(type(side) is int for side in sides)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) < len(pairs):
         raise CorruptObject(f"one of the keys {sorted(key for key, _ in pairs)[:5]} is given twice")
@@ -144,5 +144,5 @@ def _natural(digits: str) -> int:
     return int(digits)
 
 
-def _refuse(text: str) -> Any:
+def _refuse(text: str) -> object:
     raise CorruptObject(f"{text[:20]} is no size")

@@ -146,7 +146,7 @@ def _check_evidence(entry: Mapping[str, Any] | None) -> None:
     _check_sha256("the evidence", entry)
 
 
-def _check_sha256(name: str, entry: Mapping[str, Any]) -> None:
+def _check_sha256(name: str, entry: Mapping[str, object]) -> None:
     if not is_digest(entry["sha256"]):
         raise CorruptObject(f"{name} has the sha256 {str(entry['sha256'])[:70]!r}")
 

@@ -26,7 +26,7 @@ def describe_part(document: Mapping[str, Any]) -> str:
     return f"{document['kind']}({', '.join(fields)})" if fields else str(document["kind"])
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     if isinstance(value, list):
         return f"[{len(value)} values]" if len(value) > 4 else str(value)
     if isinstance(value, dict):

@@ -110,7 +110,7 @@ class Manifest(dict[str, Any]):
         return manifest
 
     @classmethod
-    def sealed(cls, document: Mapping[str, Any]) -> Manifest:
+    def sealed(cls, document: Mapping[str, object]) -> Manifest:
         """Return a manifest of what was made here, as it reads back from JSON, with its digest."""
         return cls(json.loads(canonical_json({**document, "digest": manifest_digest(document)})))
 
@@ -193,7 +193,7 @@ class Manifest(dict[str, Any]):
         return StoredFile(digest, length)
 
 
-def check_named(manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+def check_named(manifest: Mapping[str, object], names: Iterable[str]) -> None:
     """Raise CorruptObject unless a manifest names these tensors, each once, and no other."""
     named, there = named_tensors(manifest), list(names)
     if sorted(named) != sorted(there):

@@ -70,11 +70,11 @@ def object_of(shape: Shape) -> Reader:
     return lambda given, name: _read_shape(name, given[name], shape)
 
 
-def _digest(given: Mapping[str, Any], name: str) -> None:
+def _digest(given: Mapping[str, object], name: str) -> None:
     require(is_digest(given[name]), f"{name} is {str(given[name])[:40]!r}, no sha256 in hexadecimal digits")
 
 
-def _claim_digest(given: Mapping[str, Any], name: str) -> None:
+def _claim_digest(given: Mapping[str, object], name: str) -> None:
     text = given[name]
     known = isinstance(text, str) and text.startswith("sha256:") and is_digest(text.removeprefix("sha256:"))
     require(known, f"{name} is {str(text)[:40]!r}; it is sha256: and 64 hexadecimal digits")
@@ -85,7 +85,7 @@ def _text(given: Mapping[str, Any], name: str) -> None:
     require(fits, f"{name} is {str(given[name])[:40]!r}; it is a text of 1 to 200 characters")
 
 
-def _any_object(given: Mapping[str, Any], name: str) -> None:
+def _any_object(given: Mapping[str, object], name: str) -> None:
     require(isinstance(given[name], dict), f"{name} is {str(given[name])[:40]!r}, no object")
 
 

@@ -32,7 +32,7 @@ _TYPES = {
 """Names that safetensors has for types of numpy, torch and JAX."""
 
 
-def model_digest(model: Any) -> dict[str, str]:
+def model_digest(model: object) -> dict[str, str]:
     """Return the digest of released weights, and what it is of.
 
     Args:
@@ -85,7 +85,7 @@ def _directory_digest(folder: Path) -> str:
     return sha256(b"".join(bytes.fromhex(digest_of_path(folder / place, FILE)) for place in sorted(files)))
 
 
-def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
     """Yield tensors in nested mappings and lists by names with points between."""
     if isinstance(value, Mapping | list | tuple):
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
@@ -110,7 +110,7 @@ def _described(name: str, tensor: Any) -> list[Any]:
     return [kind, shape, sha256(raw_bytes(np.asarray(tensor)))]
 
 
-def _read_tensors(path: Path) -> Iterator[tuple[str, list[Any]]]:
+def _read_tensors(path: Path) -> Iterator[tuple[str, list[object]]]:
     """Yield what `_described` says of each tensor of a safetensors file."""
     from safetensors import SafetensorError, safe_open
 

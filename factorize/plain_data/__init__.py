@@ -46,7 +46,7 @@ class Frozen(BaseModel):
         """Return the plain JSON form: every field but those left out, in the contract's names."""
         return self.model_dump(mode="json", exclude_none=True)
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Return a copy with other values, which keeps nothing that was computed from the old ones."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields:

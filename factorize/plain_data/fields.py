@@ -48,13 +48,13 @@ def fields_of(owner: type) -> dict[str, PlainField]:
     }
 
 
-def classes_in(annotation: Any) -> tuple[type, ...]:
+def classes_in(annotation: object) -> tuple[type, ...]:
     """Return the classes of plain data that a type is made of, in their order."""
     classes = (part for part in _leaves(annotation) if isinstance(part, type))
     return tuple(dict.fromkeys(part for part in classes if issubclass(part, BaseModel | LightData)))
 
 
-def kinds_in(annotation: Any) -> dict[str, type]:
+def kinds_in(annotation: object) -> dict[str, type]:
     """Return those that have a tag, by its value."""
     return {tag: owner for owner in classes_in(annotation) if (tag := tag_of(owner)) is not None}
 
@@ -104,7 +104,7 @@ _NAMES = {
 }
 
 
-def _leaves(annotation: Any) -> Iterator[Any]:
+def _leaves(annotation: object) -> Iterator[object]:
     """Yield classes and the words of literals."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)

@@ -80,7 +80,7 @@ def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def value_of(text: str, annotations: tuple[Any, ...]) -> Any:
+def value_of(text: str, annotations: tuple[object, ...]) -> object:
     """Return the value that a text stands for: a word that may stand there, JSON, or numbers with commas between."""
     if any(text in literals_in(annotation) for annotation in annotations):
         return text
@@ -137,9 +137,9 @@ def _word(of: type, name: str, found: Mapping[str, Any] | None) -> Word:
     return next(named, None) or next(free, None) or fitting[0]
 
 
-def _at(found: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
+def _at(found: Mapping[str, object], path: Path) -> dict[str, object] | None:
     """Return the object at a path, or None."""
-    place: Any = found
+    place: object = found
     for name in path:
         place = place.get(name) if isinstance(place, dict) else None
     return place if isinstance(place, dict) else None
@@ -155,12 +155,12 @@ def _put(found: dict[str, Any], word: Word, value: Any) -> None:
     place[word.name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     """Return a part of the caller's with dictionaries of its own, to which fields are added."""
     return {name: _copied(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
-def _name_kinds(of: type, found: dict[str, Any]) -> None:
+def _name_kinds(of: type, found: dict[str, object]) -> None:
     """Name the kind of each part of which fields alone are given; raise InvalidParameter unless one kind takes them."""
     for word in _parts(of):
         place = _at(found, (*word.path, word.name))
@@ -182,9 +182,9 @@ def _name_kinds(of: type, found: dict[str, Any]) -> None:
         place |= {"kind": takers[0]} | place
 
 
-def _share(of: type, found: dict[str, Any]) -> None:
+def _share(of: type, found: dict[str, object]) -> None:
     """Give a second part of the same kinds the number of steps of the first."""
-    first: dict[Path, dict[str, Any]] = {}
+    first: dict[Path, dict[str, object]] = {}
     for word in words_of(of).values():
         for part in (one for one in word if one.parts and not one.path):
             place = _at(found, (part.name,))
