@@ -1,4 +1,5 @@
-# Everything a fresh clone needs: each target sets up its own virtual environment first.
+# Everything a fresh clone needs: each target sets up its own virtual environment first. What is run more rarely is in
+# docs/extending.md, as commands.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,14 +16,10 @@ SITE := .venv-docs
 CLIENTS := .venv-clients
 FEDERATED := .venv-federated
 
-.PHONY: demo cluster test test-cluster check test-products test-warm slow-tests test-clients test-federated test-frameworks test-huggingface docs lint papers openapi fuzz probes forgeries tampered-mirrors release sbom advisories bench bench-quick bench-page soak simulate lock clean
+.PHONY: demo test check test-frameworks test-huggingface test-federated test-clients papers docs lint bench simulate release lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
-
-# Two services behind a balancer, a scheduler, two workers, PostgreSQL and a bucket, all on this machine, until Ctrl-C.
-cluster: $(STAMP)
-	$(BIN)/python tests/support/cluster.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
@@ -31,27 +28,6 @@ test: $(STAMP)
 check: PROCESSES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 check: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
-
-# The HTTP tests against two services behind a balancer, with PostgreSQL, a bucket, a scheduler and two workers.
-test-cluster: $(STAMP)
-	ON_A_CLUSTER=1 $(BIN)/python -m pytest tests/contract/test_http_contract.py tests/contract/test_http_refusals.py \
-	  tests/api/http/test_routes.py tests/api/http/test_downloads.py tests/api/http/test_hostile_requests.py \
-	  tests/api/http/test_predictions.py tests/api/http/test_comparisons.py tests/api/http/test_events.py \
-	  tests/factorize/client/test_client.py tests/api/http/test_calibrations.py
-
-# Every mechanism on every small spec with every objective, twenty times what `make test` takes of them.
-test-products: $(STAMP)
-	WHOLE_PRODUCTS=1 $(BIN)/python -m pytest tests/contract/test_mechanism_contract.py $(SIDE_BY_SIDE)
-
-# The image's step that compiles the kernels, in an empty folder: no spec of any family compiles another one after it.
-test-warm: $(STAMP)
-	WHOLE_WARM=1 $(BIN)/python -m pytest tests/api/test_warm.py
-
-# Measures every test and lists anew what `make check` leaves out.
-slow-tests: $(STAMP)
-	rm -f build/seconds && mkdir -p build
-	$(BIN)/python -m pytest --seconds $(CURDIR)/build/seconds $(SIDE_BY_SIDE)
-	$(BIN)/python tests/support/slow_tests.py build/seconds
 
 # The adapters against the real torch, Opacus, JAX and jax_privacy, which the main environment does not get. The processes
 # share the processors already: threads of their own would wait for one another.
@@ -94,41 +70,8 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
 
-# Keeps the OpenAPI document as it is now; tests/contract/test_openapi.py says what was taken away from the kept one.
-openapi: $(STAMP)
-	$(BIN)/python tests/support/kept_openapi.py
-
-# Schemathesis sends tens of thousands of requests made from the OpenAPI document, most of them a little wrong, with and
-# without keys; `make test` has it send some hundred.
-fuzz: $(STAMP)
-	FUZZED_EXAMPLES=500 $(BIN)/python -m pytest tests/contract/test_openapi.py
-
-# 10,000 probes of one caller's jobs and uploads by others, beside names that nobody has; `make test` sends some hundred.
-probes: $(STAMP)
-	PROBES=10000 $(BIN)/python -m pytest tests/api/http/test_tenancy.py
-
-# 3,000 receipts with two fields changed, each refused or no stronger than the truth; `make test` tries 200.
-forgeries: $(STAMP)
-	FORGERIES=3000 $(BIN)/python -m pytest tests/factorize/checker/test_receipt_forgeries.py
-
-# 1,000 mirrors that somebody has tampered with: none is accepted by a client with the key; `make test-clients` tries 36.
-tampered-mirrors: $(CLIENTS)/.installed
-	TAMPERED_MIRRORS=1000 $(CLIENTS)/bin/python -m pytest tests/clients/test_mirror_signatures.py
-
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
-
-# Tiny sizes and no other library: whether all runs, not how fast.
-bench-quick: $(STAMP)
-	$(BIN)/python -m benchmarks --quick
-
-# On a quiet machine: measures all but scale anew and writes the measured part of docs/benchmarks.md.
-bench-page: $(STAMP)
-	$(BIN)/python -m benchmarks --to benchmarks/results
-	$(BIN)/python -m benchmarks.page
-
-soak: $(STAMP)
-	$(BIN)/python -m benchmarks.soak
 
 # Ten minutes of the simulated cluster, some 2,000 runs with ten faults each; one integer repeats a run (docs/notes/simulation.md).
 simulate: $(STAMP)
@@ -137,14 +80,6 @@ simulate: $(STAMP)
 # Wheel and source distribution in dist/, built twice to the same bytes, with materials, provenance and SHA256SUMS.
 release: $(STAMP)
 	$(BIN)/python -m release
-
-# The bill of materials of a service, CycloneDX 1.6, in dist/.
-sbom: $(STAMP)
-	$(BIN)/python -m release --materials
-
-# Ends with 1 where a pinned package has a known advisory, and with 75 where that could not be asked.
-advisories: $(STAMP)
-	$(BIN)/python -m release.advisories
 
 # Exact versions and hashes, so that two installs are the same install. First a newer pip: the one that comes with
 # Python 3.11 takes three times as long to read what an index has.

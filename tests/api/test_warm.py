@@ -1,6 +1,6 @@
 """The image's own step, on this machine: what it compiles is all that a container needs.
 
-Two specs of the list take seconds; `make test-warm` takes all of it, and then a spec of each family.
+Two specs of the list take seconds; with WHOLE_WARM=1 it takes all of it, and then a spec of each family.
 """
 
 from __future__ import annotations

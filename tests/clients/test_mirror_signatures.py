@@ -1,6 +1,6 @@
 """Signed mirrors: what their writer or somebody on the way changes is accepted by no client that has the key.
 
-TAMPERED_MIRRORS=1000 tries as many (`make tampered-mirrors`).
+TAMPERED_MIRRORS=1000 tries as many.
 """
 
 from __future__ import annotations

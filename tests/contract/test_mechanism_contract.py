@@ -1,7 +1,7 @@
 """Every mechanism on small specs: a certified answer or UnsupportedProblem, and nothing else.
 
 Of 12 steps every mechanism meets every workload, each time with the participation and the objective whose turn it is, so that any
-two of the four have met; `make test-products` takes every participation and every objective each time. Answers of the objective in
+two of the four have met; WHOLE_PRODUCTS=1 takes every participation and every objective each time. Answers of the objective in
 turn are checked again in exact arithmetic: nothing is understated, and what is called exact is attained within 1e-9.
 """
 

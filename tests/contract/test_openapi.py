@@ -1,6 +1,6 @@
 """The OpenAPI document: complete, never less than the one that is kept, and true of every answer to many requests.
 
-`make openapi` writes the document that is kept anew, for what was added to it.
+`python tests/support/kept_openapi.py` writes the document that is kept anew, for what was added to it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def lost(old: Any, new: Any, at: str = "") -> list[str]:
 
 
 def test_the_document_only_grows(document: Any) -> None:
-    """What is taken away breaks a client; `make openapi` keeps what was added."""
+    """What is taken away breaks a client; `python tests/support/kept_openapi.py` keeps what was added."""
     assert lost(json.loads(KEPT.read_text()), document) == []
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document that is kept: `make openapi` writes it anew, for what was added to it."""
+"""The OpenAPI document that is kept: this writes it anew, for what was added to it."""
 
 from __future__ import annotations
 

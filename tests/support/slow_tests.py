@@ -1,4 +1,4 @@
-"""List of slow tests, made from a run: `make slow-tests`, or `pytest --seconds REPORT` and then this with REPORT.
+"""List of slow tests, made from a run: `pytest --seconds REPORT`, and then this with REPORT.
 
 A test function is slow if its cases take 0.2 seconds of processor time together, fixtures included, or wait for
 four times as long. The second paragraph of the list is kept as it is: tests that are quick after others, and that would

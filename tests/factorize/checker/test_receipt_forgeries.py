@@ -3,7 +3,7 @@
 The accountant shares nothing with the checker: patterns are listed one by one, the Gaussian curve is written here, and
 Poisson sampling is that of dp_accounting. Every other receipt tells a lie of a table, for which the forger adapts what
 follows from it (sensitivity, mu, epsilon), so that one check alone stands between the lie and a proof; the others have
-any two fields changed. `make forgeries` changes 3,000, tests some hundred.
+any two fields changed. FORGERIES=3000 changes 3,000, tests some hundred.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ def test_a_power_loss_at_any_moment_leaves_a_sound_store(tmp_path):
 
 
 def test_a_power_loss_while_two_write_leaves_a_sound_store(tmp_path):
-    """Two writers, each at some moment of its put: one of 31 moments (`make soak` goes through all of them)."""
+    """Two writers, each at some moment of its put: one of 31 moments (`python -m benchmarks.soak` goes through all of them)."""
     home, moments = two_writers(tmp_path)
     count = 0
     for tree, _ in distinct(itertools.islice(moments, 0, None, 31)):
