@@ -43,7 +43,7 @@ from factorize.format.container import Container
 from factorize.format.manifest import ENDLESS, Manifest
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Draft, Outcome, Solution
-from factorize.spec import parse_spec
+from factorize.spec import Spec, parse_spec
 from factorize.storage.medium.files import Files
 from factorize.storage.records import user_matrices
 from factorize.storage.store import open_store
@@ -108,7 +108,7 @@ def certify_draft(request: Document) -> Document:
     spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
     utility = None if spec.workload.endless else utility_of(spec, solution.strategy.finite(), solution.dual)
     Files().produce(path, Factorization.from_solution(spec, solution, solver=solver, utility=utility).save)
-    return inspect(path, store, strict=False, proved=utility)
+    return inspect(path, store, strict=False, proved=utility, known=spec)
 
 
 def _timed(answer: Callable[[Document], Document], request: Document, _tell: Tell) -> Document:
@@ -164,7 +164,9 @@ def _read_draft(path: Path, user: Callable[[Mapping[str, Any]], Mapping[str, np.
     return Draft(spec, solution, document["solver"])
 
 
-def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = None) -> dict[str, Any]:
+def inspect(
+    path: Path, store: str, *, strict: bool, proved: Utility | None = None, known: Spec | None = None
+) -> dict[str, Any]:
     """Check a factor file in this process; see `prove` and `check_factor_file`.
 
     Raises:
@@ -179,7 +181,7 @@ def inspect(path: Path, store: str, *, strict: bool, proved: Utility | None = No
     if not report.supported:
         failed = "; ".join(report.failed)
         raise CertificateError(f"the exact checker refuses the result, nothing is stored: {failed}")
-    confirm_sensitivity(report, from_container(Container(data), matrices=user))
+    confirm_sensitivity(report, from_container(Container(data), matrices=user, known=known))
     return {
         "digest": manifest.digest,
         "sha256": sha256(data),

@@ -163,8 +163,9 @@ class SolverService:
         if result is None:
             self._check_store_takes_files()
             self.keep_matrices(spec, caller)
-            order = replace(self._order(spec), caller=caller.owner)
-            core_seconds = solvers.estimate(spec).seconds * order.threads
+            needed = solvers.estimate(spec)
+            order = replace(self._order(spec, needed), caller=caller.owner)
+            core_seconds = needed.seconds * order.threads
             if caller.quotas.kept_bytes is not None:
                 self.catalog.catch_up()
             job = self.engine.submit(order, partial(self.holdings.enter, caller, core_seconds))
@@ -218,9 +219,9 @@ class SolverService:
             "notes": notes_of_choice(posted, spec, _WITH_MEMORY),
         }
 
-    def notes(self, body: bytes, job: SolveJob) -> list[str]:
-        """Return what is to be known of the mechanism that a job was given; see `notes_of_choice`."""
-        return notes_of_choice(parse_spec(body), parse_spec(job.spec), _WITH_MEMORY)
+    def notes(self, posted: Spec) -> list[str]:
+        """Return what is to be known of the mechanism that a job of a spec is given; see `notes_of_choice`."""
+        return notes_of_choice(posted, self.canonical(posted), _WITH_MEMORY)
 
     def retry(self, name: str, caller: Caller = ANYONE) -> Result | SolveJob:
         """Queue a failed or cancelled job again, as posting its spec does.
@@ -274,9 +275,8 @@ class SolverService:
                     "fills the store, or run factorize solve"
                 ) from None
 
-    def _order(self, spec: Spec) -> JobOrder:
+    def _order(self, spec: Spec, needed: solvers.Estimate) -> JobOrder:
         """Say what a solve may take, from the estimate, before any array exists."""
-        needed = solvers.estimate(spec)
         memory_mb = math.ceil(needed.bytes / 2**20)
         limit_mb, limit_seconds = self.engine.capacity_mb, self.settings.max_solve_seconds
         if needed.seconds > limit_seconds or (limit_mb is not None and memory_mb > limit_mb):

@@ -24,7 +24,7 @@ from factorize.format.names import MATRIX_NAMES
 from factorize.format.reading import evidence_of, matrix_of
 from factorize.mechanisms import Added
 from factorize.solution import Outcome
-from factorize.spec import parse_spec
+from factorize.spec import Spec, parse_spec
 from factorize.structures.layouts import build_matrix, describe
 
 _EXTRA_ERROR = {"float64": 1e-9, "float32": 1e-6}  # allowed between stored and recomputed C_inv and B, relative
@@ -55,20 +55,31 @@ def read_back(path: Path, *, matrices: Mapping[str, np.ndarray]) -> dict[str, st
         raise StoreUnavailable(f"{path} cannot be read back: {error}; check the disk and try again") from error
 
 
-def from_container(container: Container, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
-    """Open a factor file from its path, or from its bytes, in which its numbers stay; see `load`."""
+def from_container(
+    container: Container, *, matrices: Mapping[str, np.ndarray] | None = None, known: Spec | None = None
+) -> Factorization:
+    """Open a factor file from its path, or from its bytes, in which its numbers stay; see `load`.
+
+    A spec that is `known`, with its matrices bound, is not read a second time where the manifest names it.
+    """
     manifest = Manifest.read(container)
-    return from_tensors(manifest, {name: container.lying(name) for name in container.names}, matrices=matrices)
+    tensors = {name: container.lying(name) for name in container.names}
+    return from_tensors(manifest, tensors, matrices=matrices, known=known)
 
 
 def from_tensors(
-    manifest: Manifest, tensors: Mapping[str, np.ndarray], *, matrices: Mapping[str, np.ndarray] | None = None
+    manifest: Manifest,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    matrices: Mapping[str, np.ndarray] | None = None,
+    known: Spec | None = None,
 ) -> Factorization:
     """Rebuild a factorization from a manifest as `Manifest.read` checks it and its tensors; it raises as `load`."""
     parts = {name: matrix_of(manifest, name, tensors) for name in manifest.names}
     dual = evidence_of(manifest, tensors)
     try:
-        spec = parse_spec(manifest.spec).bind(matrices or {})
+        same = known is not None and known.digest == manifest.spec_digest
+        spec = known if known is not None and same else parse_spec(manifest.spec).bind(matrices or {})
         n = None if spec.workload.endless else spec.workload.n
         strategy = build_matrix(manifest.matrix("C").structure, parts["C"], n)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

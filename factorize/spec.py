@@ -25,6 +25,8 @@ from factorize.plain_data.words import document_of_words
 from factorize.workloads import AnyWorkload, UserMatrix
 
 DEFAULT_TOLERANCE = 1e-9
+_CANONICAL = "canonical form"
+"""Marks a spec that has been brought into its canonical form."""
 LARGEST_BINS = 4096
 """Bins above it have no accountant: b^2 exponentials per evaluation stop being cheap."""
 
@@ -97,6 +99,11 @@ class Spec(Frozen):
         own = workload if isinstance(workload, str) else {"kind": "matrix", "rows": plain(workload)}
         return parse_spec(document_of_words(cls, {"workload": own, **{name: plain(v) for name, v in words.items()}}))
 
+    @property
+    def is_canonical(self) -> bool:
+        """Whether it is known to be in its canonical form, as what `canonical` and `parse_spec` return."""
+        return _CANONICAL in self.__dict__
+
     def canonical(self) -> Spec:
         """Return the spec with defaults, schedules, participations and inline matrices in their canonical form.
 
@@ -116,12 +123,21 @@ class Spec(Frozen):
                 _part(mismatches, "/sampling", lambda: self.sampling.bins(participation, self.workload.n))
         if mismatches:
             raise InvalidSpec(mismatches)
-        changes = {
+        parts = {
             "workload": self.workload.canonical(),
             "participation": participation,
             "optimize_for": self.optimize_for and self.optimize_for.canonical(),
         }
-        return self.model_copy(update=changes)
+        changes = {name: part for name, part in parts.items() if part is not getattr(self, name)}
+        return (self.model_copy(update=changes) if changes else self)._known_as_canonical()
+
+    def _known_as_canonical(self) -> Spec:
+        self.__dict__[_CANONICAL] = True  # beside what is computed of it, which a copy with other parts has not either
+        return self
+
+    def named(self, mechanism: AnyMechanism) -> Spec:
+        """Return this canonical spec with a mechanism in place of `auto`, which changes the form of no other part."""
+        return self.model_copy(update={"mechanism": mechanism})._known_as_canonical()
 
     def user_matrices(self) -> dict[str, UserMatrix]:
         """Return the workloads that are a user's own matrix, by field: `workload`, `optimize_for`, both or none."""
@@ -146,6 +162,8 @@ class Spec(Frozen):
             for name, part in self.user_matrices().items()
             if part.sha256 is not None and part.sha256 in matrices and not part.bound
         }
+        if not bound:
+            return self
         return self.model_copy(update=bound)
 
     def _mismatches(self) -> Iterator[Violation]:
@@ -176,7 +194,7 @@ class Spec(Frozen):
         """
         if isinstance(self.mechanism, Auto):
             raise UnsupportedProblem("a spec with mechanism 'auto' has no digest; pass it through solvers.choose first")
-        return json_digest(self.canonical().document())
+        return json_digest(parse_spec(self).document())
 
 
 SpecSource = Spec | Mapping[str, Any] | str | bytes
@@ -191,7 +209,7 @@ def parse_spec(source: SpecSource) -> Spec:
         InvalidSpec: it is no spec; one violation per problem (the first 20), each with a pointer to its field.
     """
     if isinstance(source, Spec):
-        return source.canonical()
+        return source if source.is_canonical else source.canonical()
     if not isinstance(source, (bytes, str, Mapping)):
         message = f"a {type(source).__name__} is no spec; give a Spec, its JSON text, or plain data (docs/spec.md)"
         raise InvalidSpec([Violation("", message)])

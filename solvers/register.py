@@ -137,7 +137,7 @@ def choose(spec: SpecSource) -> Spec:
 def _name(spec: Spec) -> Spec:
     """Return a canonical spec with a named mechanism that has a solver; see `choose`."""
     if isinstance(spec.mechanism, Auto):
-        spec = spec.model_copy(update={"mechanism": automatic(spec, lambda named: entry_for(named).estimate(named))})
+        spec = spec.named(automatic(spec, lambda named: entry_for(named).estimate(named)))
     refused: UnsupportedProblem | None = None
     for candidate in (spec, *_eased(spec)):
         try:

@@ -34,6 +34,7 @@ from factorize.api.jobs.job import SolveJob, State, shown_error
 from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
+from factorize.spec import parse_spec
 from factorize.storage.index import Result
 
 Answer = TypeVar("Answer")
@@ -56,8 +57,9 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
     service, form = call.service, read_form(matrices, dtype)
 
     def obtain(body: bytes) -> tuple[Result | SolveJob, list[str]]:
-        known = service.obtain(body, form, call.caller)
-        return known, service.notes(body, known) if isinstance(known, SolveJob) else []
+        posted = parse_spec(body)
+        known = service.obtain(posted, form, call.caller)
+        return known, service.notes(posted) if isinstance(known, SolveJob) else []
 
     known, notes = await _about_body(call, obtain, form)
     headers: dict[str, str] = {}

@@ -16,7 +16,7 @@ from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_unio
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS
-from factorize.spec import Spec
+from factorize.spec import Spec, parse_spec
 
 if TYPE_CHECKING:
     from factorize.client.connection import Event
@@ -89,7 +89,7 @@ def read_request(document: Mapping[str, Any]) -> CompareRequest:
         InvalidSpec: it is none, or its spec is none; pointers to the fields.
     """
     request: CompareRequest = read_union(document, CompareRequest)
-    return request.model_copy(update={"spec": request.spec.canonical()})
+    return request.model_copy(update={"spec": parse_spec(request.spec)})
 
 
 def request_for(spec: Spec, **options: object) -> CompareRequest:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.format.manifest import Manifest, StoredFile
-from factorize.spec import Spec
+from factorize.spec import Spec, parse_spec
 from factorize.storage.blobs import Blobs, Cache, blob_key
 from factorize.storage.objects import Objects
 from factorize.storage.records import (
@@ -160,7 +160,7 @@ class Index:
         exact = self.digest_of(spec.digest)
         if exact is not None:
             return exact
-        folder = family_folder(family_digest(spec.canonical().document()))
+        folder = family_folder(family_digest(parse_spec(spec).document()))
         entries = (self.entry(listed.key) for listed in self._objects.list(folder))
         tighter = [entry for entry in entries if entry and entry.converged and entry.tolerance < spec.tolerance]
         return max(tighter, key=lambda entry: entry.tolerance).digest if tighter else None
