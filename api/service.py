@@ -23,8 +23,8 @@ from factorize.api.catalog import Catalog
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import JobOrder, SolveEnding, SolveJob
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.solve_job import JobOrder, SolveEnding, SolveJob
 from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.results import Results
 from factorize.api.settings import Settings, ledger_url

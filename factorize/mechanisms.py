@@ -27,6 +27,7 @@ class Mechanism(Frozen):
             certified lower bound; a restricted family is judged within its own class.
         searched: whether its parameters are searched for in a class of which no checker knows a bound, so that only
             double precision can say that the search has converged.
+        named: whether it is a mechanism, and not `auto`, which stands for one.
     """
 
     if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Mechanism(Frozen):
 
     unrestricted: ClassVar[bool] = False
     searched: ClassVar[bool] = False
+    named: ClassVar[bool] = True
 
     @property
     def fitted(self) -> bool:
@@ -46,6 +48,8 @@ class Mechanism(Frozen):
 
 class Auto(Mechanism):
     """The certified optimum that fits the spec; replaced by its name before the digest is taken."""
+
+    named: ClassVar[bool] = False
 
     kind: Literal["auto"] = "auto"
 

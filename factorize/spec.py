@@ -192,7 +192,7 @@ class Spec(Frozen):
         Raises:
             UnsupportedProblem: the mechanism is still `auto`, which `solvers.choose` replaces.
         """
-        if isinstance(self.mechanism, Auto):
+        if not self.mechanism.named:
             raise UnsupportedProblem("a spec with mechanism 'auto' has no digest; pass it through solvers.choose first")
         return json_digest(parse_spec(self).document())
 
@@ -250,7 +250,7 @@ def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
             f"{chosen.mechanism.kind} cannot be optimised for {own}: it is optimised for {easier}, the nearest that it "
             f"can, and all numbers are for {own}"
         ]
-    if asked.mechanism.kind != "auto" or chosen.mechanism.kind != "dense":
+    if asked.mechanism.named or chosen.mechanism.kind != "dense":
         return []
     steps = chosen.workload.n
     return [dense_note(steps, instead)] if steps >= WARNED_STEPS else []

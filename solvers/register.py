@@ -136,7 +136,7 @@ def choose(spec: SpecSource) -> Spec:
 
 def _name(spec: Spec) -> Spec:
     """Return a canonical spec with a named mechanism that has a solver; see `choose`."""
-    if isinstance(spec.mechanism, Auto):
+    if not spec.mechanism.named:
         spec = spec.named(automatic(spec, lambda named: entry_for(named).estimate(named)))
     refused: UnsupportedProblem | None = None
     for candidate in (spec, *_eased(spec)):

@@ -31,7 +31,7 @@ from factorize.api.jobs.database import (
     uploads,
     writing,
 )
-from factorize.api.jobs.job import SolveJob
+from factorize.api.jobs.solve_job import SolveJob
 from factorize.errors import TooLarge
 from factorize.storage.gc import GRACE_SECONDS
 

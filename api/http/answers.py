@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from factorize.api.http.access import Call
 from factorize.api.http.problems import ProblemAnswer
-from factorize.api.jobs.job import SolveJob
+from factorize.api.jobs.solve_job import SolveJob
 from factorize.api.service import SolverService
 from factorize.encoding import canonical_json, is_digest, sha256
 from factorize.storage.index import Result

@@ -47,7 +47,7 @@ _ANSWERED = {200: " | ".join(dict.fromkeys(question.reply for question in POSTED
 router = APIRouter(default_response_class=Response)
 
 
-def _route(kind: str, question: QuestionKind) -> None:
+def _route(kind: str, question: QuestionKind[Any]) -> None:
     """Add the route of a question."""
     access = Depends(Access(question.scope))
 
@@ -91,11 +91,12 @@ async def _answer(kind: str, call: Call) -> Response:
 
     body = await read_body(http)
     try:
-        document = read_json(body)
-        request, memory_mb = await run_sync(question.read, document, service, caller, find)
-        seconds = await run_sync(question.estimate_seconds, request)
+        asked = await run_sync(question.read, read_json(body))
+        digest, memory_mb = await run_sync(question.check, asked, service, caller, find)
+        seconds = await run_sync(question.estimate_seconds, asked)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
+    request = {"request": asked.document(), "digest": digest}
     key = json_digest({"question": kind, **request})
     known = kept.get(key)
     if known is None:

@@ -30,7 +30,7 @@ from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
 from factorize.api.http.work_gate import EventStream, working
-from factorize.api.jobs.job import SolveJob, State, shown_error
+from factorize.api.jobs.solve_job import SolveJob, State, shown_error
 from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable

@@ -34,8 +34,8 @@ from tornado.iostream import StreamClosedError
 from tornado.platform.asyncio import AsyncIOLoop
 
 from factorize import __version__
-from factorize.api.jobs.job import SolveJob
 from factorize.api.jobs.one_solve import carry_out, is_large
+from factorize.api.jobs.solve_job import SolveJob
 from factorize.api.telemetry import adopt_dask
 from factorize.api.workers.pool import Pool
 

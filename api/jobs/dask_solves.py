@@ -13,8 +13,8 @@ from distributed import fire_and_forget
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import FIELDS, RELEASE
-from factorize.api.jobs.job import SolveEnding, SolveJob
 from factorize.api.jobs.one_solve import Missing, WorkerLoad
+from factorize.api.jobs.solve_job import SolveEnding, SolveJob
 from factorize.api.workers.ending import Ending
 
 if TYPE_CHECKING:

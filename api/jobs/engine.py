@@ -26,7 +26,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-from factorize.api.jobs.job import (
+from factorize.api.jobs.ledger import Ledger, Within
+from factorize.api.jobs.one_solve import LocalSolves
+from factorize.api.jobs.solve_job import (
     ALONE_AFTER,
     JobOrder,
     SolveEnding,
@@ -36,8 +38,6 @@ from factorize.api.jobs.job import (
     new_owner,
     read_progress,
 )
-from factorize.api.jobs.ledger import Ledger, Within
-from factorize.api.jobs.one_solve import LocalSolves
 from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable

@@ -44,7 +44,7 @@ from factorize.api.jobs.database import (
     schema,
     writing,
 )
-from factorize.api.jobs.job import STATES, JobOrder, SolveJob
+from factorize.api.jobs.solve_job import STATES, JobOrder, SolveJob
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from factorize.api.jobs.job import SolveEnding, SolveJob, read_progress
+from factorize.api.jobs.solve_job import SolveEnding, SolveJob, read_progress
 from factorize.api.telemetry import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Pool, Solve, SolvePlace

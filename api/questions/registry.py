@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     """Returns the result of a digest or spec digest that the caller may see; None is the one in the address."""
 
 Document = dict[str, Any]
+Asked = TypeVar("Asked", bound=Frozen)
 PREDICTION_SECONDS = 60.0
 MECHANISMS_COMPARED = 20
 """That a comparison is taken to solve, each like the optimum, when it is placed in line."""
@@ -53,7 +54,7 @@ _PREDICTION_MB = 512
 _OPENING = 8  # times the file's bytes, while a question about it is answered
 
 
-class QuestionKind(ABC):
+class QuestionKind(ABC, Generic[Asked]):
     """One kind of question; a subclass is its whole statement.
 
     Attributes:
@@ -71,32 +72,36 @@ class QuestionKind(ABC):
     path: str
     scope = Scope.SUBMIT
     body: type[Frozen]
-    example: Document
+    example: Mapping[str, object]
     reply: str
     work: str
     remedy: str
     seconds = 600.0
     threads = 0
 
-    def complete(self, schemas: Document, reference: str) -> None:  # noqa: B027 - most have nothing to add
+    def complete(self, schemas: dict[str, Any], reference: str) -> None:  # noqa: B027 - most have nothing to add
         """Add to the schemas of all bodies, by name, what the body's class does not say; `reference` has `{model}`."""
 
     @abstractmethod
-    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
-        """Check what was posted; looks at the disk.
+    def read(self, document: Mapping[str, object]) -> Asked:
+        """Read what was posted; a worker reads the document of that again."""
+
+    def check(self, asked: Asked, service: SolverService, caller: Caller, find: Find) -> tuple[str | None, int]:
+        """Check it beside what the service has; looks at the disk.
 
         Returns:
-            What the worker is asked, and the memory that it takes, in units of 2^20 bytes; 0 for half of what all
-            solves may take.
+            The digest of the result that it is about, and the memory that the answer takes, in units of 2^20 bytes; 0
+            for half of what all solves may take.
         """
+        return None, 0
 
-    def estimate_seconds(self, request: Document) -> float:
-        """Return about how many seconds the answer to what `read` returned takes; infinite where nobody knows."""
+    def estimate_seconds(self, asked: Asked) -> float:
+        """Return about how many seconds the answer takes; infinite where nobody knows."""
         return math.inf
 
     @abstractmethod
-    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        """Answer what `read` returned, in a worker; `store` opens the service's."""
+    def answer(self, asked: Asked, store: Store, digest: str | None, tell: Tell) -> Mapping[str, object]:
+        """Answer it in a worker, with the service's store and the digest that `check` has returned."""
 
 
 class PredictionRequest(Frozen):
@@ -111,7 +116,7 @@ class PredictionRequest(Frozen):
     factorization: str | None = None
 
 
-class _Predict(QuestionKind):
+class _Predict(QuestionKind[PredictionRequest]):
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
 
     path, scope, body, reply = "/v1/predict", Scope.READ, PredictionRequest, "Prediction"
@@ -119,20 +124,24 @@ class _Predict(QuestionKind):
     work, seconds, threads = "question", PREDICTION_SECONDS, 1
     remedy = "ask for less, or ask `factorize predict`, which has no limit"
 
-    def complete(self, schemas: Document, reference: str) -> None:
+    def complete(self, schemas: dict[str, Any], reference: str) -> None:
         kinds = TypeAdapter(AnyQuestion).json_schema(ref_template=reference)
         schemas |= {**kinds.pop("$defs", {}), "Question": kinds}
         digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}
         fields = {"question": {"$ref": reference.format(model="Question")}, "factorization": digest}
         schemas["PredictionRequest"]["properties"] = fields
 
-    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
-        request = read_union(document, PredictionRequest)
-        question, name = request.question, request.factorization
-        read_union(question, AnyQuestion)
-        if name is None:
-            return {"request": question, "digest": None}, _PREDICTION_MB
-        about = find(check_digest(name, what="factorization"))
+    def read(self, document: Mapping[str, object]) -> PredictionRequest:
+        asked: PredictionRequest = read_union(document, PredictionRequest)
+        read_union(asked.question, AnyQuestion)
+        return asked
+
+    def check(
+        self, asked: PredictionRequest, service: SolverService, caller: Caller, find: Find
+    ) -> tuple[str | None, int]:
+        if asked.factorization is None:
+            return None, _PREDICTION_MB
+        about = find(check_digest(asked.factorization, what="factorization"))
         size = _OPENING * about.file.bytes
         limit_mb = service.engine.capacity_mb
         if limit_mb is not None and size > limit_mb << 20:
@@ -141,14 +150,13 @@ class _Predict(QuestionKind):
                 "GiB; download it and ask `factorize predict`"
             )
             raise AboveCapacity(message, {"bytes": size, "seconds": PREDICTION_SECONDS})
-        return {"request": question, "digest": about.digest}, _PREDICTION_MB + (size >> 20)
+        return about.digest, _PREDICTION_MB + (size >> 20)
 
-    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        about = store().load(request["digest"]) if request["digest"] else None
-        return ask(request["request"], about).document()
+    def answer(self, asked: PredictionRequest, store: Store, digest: str | None, tell: Tell) -> Mapping[str, object]:
+        return ask(asked.question, None if digest is None else store.load(digest)).document()
 
 
-class _Compare(QuestionKind):
+class _Compare(QuestionKind[CompareRequest]):
     """Compare all mechanisms that fit a spec.
 
     The answer is the table; with `Accept: text/event-stream` events: `progress` {done, total, mechanism, seconds},
@@ -159,21 +167,24 @@ class _Compare(QuestionKind):
     example = {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4}
     work, remedy = "comparison", "use a smaller n, or `factorize compare` with --max-seconds"
 
-    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
-        request = read_request(document)
-        service.keep_matrices(request.spec, caller, within="/spec")
-        return {"request": request.document()}, 0
+    def read(self, document: Mapping[str, object]) -> CompareRequest:
+        return read_request(document)
 
-    def estimate_seconds(self, request: Document) -> float:
-        asked = read_request(request["request"])
-        own = MECHANISMS_COMPARED * solvers.estimate(solvers.choose(asked.spec)).seconds
+    def check(
+        self, asked: CompareRequest, service: SolverService, caller: Caller, find: Find
+    ) -> tuple[str | None, int]:
+        service.keep_matrices(asked.spec, caller, within="/spec")
+        return None, 0
+
+    def estimate_seconds(self, asked: CompareRequest) -> float:
+        own = MECHANISMS_COMPARED * solvers.estimate(asked.spec).seconds
         return own if asked.seconds is None else min(own, asked.seconds)
 
-    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        return comparison(read_request(request["request"]), store(), _report(tell))
+    def answer(self, asked: CompareRequest, store: Store, digest: str | None, tell: Tell) -> Mapping[str, object]:
+        return comparison(asked, store, _report(tell))
 
 
-class _Recommend(QuestionKind):
+class _Recommend(QuestionKind[training_job.Job]):
     """Recommend one mechanism for a training job, with its noise, what the loader does, its spec and code.
 
     The answer is what `factorize recommend --output json` prints, and `table`, the comparison that it rests on. Events
@@ -185,21 +196,18 @@ class _Recommend(QuestionKind):
     example = {"examples": 6400, "batch_size": 100, "epochs": 2, "epsilon": 2.0, "delta": 1e-5, "memory": [4]}
     work, remedy = "comparison", "give fewer seconds, or ask `factorize recommend`, which has no limit"
 
-    def complete(self, schemas: Document, reference: str) -> None:
+    def complete(self, schemas: dict[str, Any], reference: str) -> None:
         schemas |= training_job.schemas(reference)
 
-    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
-        training_job.read_job(document, self.body)
-        return {"request": document}, 0
+    def read(self, document: Mapping[str, object]) -> training_job.Job:
+        return training_job.read_job(document, self.body)
 
-    def estimate_seconds(self, request: Document) -> float:
-        seconds: float = training_job.read_job(request["request"], self.body).seconds
-        return seconds
+    def estimate_seconds(self, asked: training_job.Job) -> float:
+        return asked.seconds
 
-    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        job = training_job.read_job(request["request"], self.body)
-        table = comparison(request_of(job), None, _report(tell), fitting=True)
-        return {**advice_of(job, table), "table": table}
+    def answer(self, asked: training_job.Job, store: Store, digest: str | None, tell: Tell) -> Mapping[str, object]:
+        table = comparison(request_of(asked), None, _report(tell), fitting=True)
+        return {**advice_of(asked, table), "table": table}
 
 
 class _RecommendForFleet(_Recommend):
@@ -212,7 +220,7 @@ class _RecommendForFleet(_Recommend):
     example = {"clients": 200, "clients_a_round": 20, "rounds": 64, "epsilon": 4.0, "delta": 1e-3, "memory": [4]}
 
 
-class _Calibrate(QuestionKind):
+class _Calibrate(QuestionKind[CalibrationRequest]):
     """Compute the noise for a privacy target, with the claim where epsilon counts on balls in bins.
 
     The answer is what `factorize calibrate --output json` prints. One is worked out at a time, ten minutes at most;
@@ -223,15 +231,19 @@ class _Calibrate(QuestionKind):
     example = {"epsilon": 2.0, "delta": 1e-6}
     work, remedy = "calibration", "use fewer bins, method 'deterministic', or `factorize calibrate`"
 
-    def read(self, document: Document, service: SolverService, caller: Caller, find: Find) -> tuple[Document, int]:
-        request = read_calibration_request(document)
-        return {"request": request.document(), "digest": find(None).digest}, 0
+    def read(self, document: Mapping[str, object]) -> CalibrationRequest:
+        return read_calibration_request(document)
 
-    def answer(self, request: Document, store: Callable[[], Store], tell: Tell) -> Document:
-        return calibration(store().load(request["digest"]), read_calibration_request(request["request"]))
+    def check(
+        self, asked: CalibrationRequest, service: SolverService, caller: Caller, find: Find
+    ) -> tuple[str | None, int]:
+        return find(None).digest, 0
+
+    def answer(self, asked: CalibrationRequest, store: Store, digest: str | None, tell: Tell) -> Mapping[str, object]:
+        return calibration(store.load(str(digest)), asked)
 
 
-POSTED: dict[str, QuestionKind] = {
+POSTED: dict[str, QuestionKind[Any]] = {
     "predict": _Predict(),
     "compare": _Compare(),
     "recommend": _Recommend(),
@@ -277,8 +289,8 @@ def form(request: Document, _tell: Tell) -> None:
     _write(in_form(base, request["matrices"], request["dtype"]).save, request["path"])
 
 
-def _answer(question: QuestionKind, request: Document, tell: Tell) -> Document:
-    return question.answer(request, partial(_store, request["store"]), tell)
+def _answer(question: QuestionKind[Any], request: Document, tell: Tell) -> Mapping[str, object]:
+    return question.answer(question.read(request["request"]), _store(request["store"]), request.get("digest"), tell)
 
 
 QUESTIONS: dict[str, Any] = {"solve": solve, "form": form}

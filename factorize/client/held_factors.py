@@ -281,7 +281,7 @@ def _from_store(
         name: str | None = str(source)
     else:
         spec = parse_spec(spec_bytes(source))
-        name = None if spec.mechanism.kind == "auto" else opened.find(spec)
+        name = opened.find(spec) if spec.mechanism.named else None
     try:
         if name is None:
             raise NotFound(f"the store {store} has no answer to this spec; name its mechanism, or give a url=")

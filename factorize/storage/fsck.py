@@ -183,7 +183,7 @@ class _Check:
         for entry in self.store.objects.list(place):
             if not _PLACES[place].fullmatch(entry.key):
                 self._find("foreign", entry.key, "none of the store's objects; move it elsewhere if it is yours")
-            elif entry.kind != "file":
+            elif not entry.is_file:
                 self._find("damaged", entry.key, f"a {entry.kind}, which is not followed", "quarantined")
             else:
                 yield entry
@@ -344,7 +344,7 @@ class _Check:
 
     def _exists(self, key: str) -> bool:
         with suppress(NotFound):
-            return self.store.objects.status(key).kind == "file"
+            return self.store.objects.status(key).is_file
         return False
 
     @contextmanager

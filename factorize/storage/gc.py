@@ -174,7 +174,7 @@ class _Sweep:
         for entry in self.store.objects.list("blobs"):
             name = name_in(entry.key)
             spared = entry.key in gone or (name in named and entry.key == blob_key(name))
-            if not spared and entry.kind == "file" and entry.modified < self.oldest:
+            if not spared and entry.is_file and entry.modified < self.oldest:
                 self._remove("unnamed-blob", entry.key, entry)
 
     def remove_temporary(self) -> None:

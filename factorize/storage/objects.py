@@ -60,6 +60,11 @@ class ObjectEntry:
     kind: Kind
     version: tuple[int, ...]
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file of its own, and no link or folder that stands in its place."""
+        return self.kind == "file"
+
 
 class Reader(NamedTuple):
     """An open object.
@@ -243,7 +248,7 @@ def open_file(files: Files, path: Path, key: str) -> Iterator[Reader]:
     try:
         with reported(path):
             entry = entry_of(key, files.status(descriptor))
-        if entry.kind != "file":
+        if not entry.is_file:
             raise CorruptObject(f"{path} is not a regular file; move it away and run fsck --repair")
         yield Reader(entry, read)
     finally:

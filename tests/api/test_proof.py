@@ -20,7 +20,6 @@ from factorize.api.proof import inspect, prove
 from factorize.api.workers.ending import WorkerEnded
 from factorize.api.workers.worker import Worker
 from factorize.certificate.sensitivity import compare_plain
-from factorize.checker import check
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, StoreUnavailable, TooLarge
 from factorize.format.manifest import manifest_digest
 from factorize.participation import read_participation
@@ -130,7 +129,7 @@ def test_a_sensitivity_beyond_the_exact_checker_rests_on_double_precision_and_sa
     def refuse(data, **more):
         raise TooLarge("n=9000 is above 8192")
 
-    monkeypatch.setattr(check, "check_factor_file", refuse)
+    monkeypatch.setattr(proof, "check_factor_file", refuse)
     factorization(4).save(tmp_path / "f.safetensors")
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
     assert "n=9000 is above 8192" in found["not_checked"][0]

@@ -12,8 +12,8 @@ from factorize.api.access import holdings as module
 from factorize.api.access.caller import Caller, KeyQuotas, QuotaExhausted, Scope
 from factorize.api.access.holdings import Holdings
 from factorize.api.jobs.database import LISTED, REVOKED, results, writing
-from factorize.api.jobs.job import JobOrder, SolveJob
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.solve_job import JobOrder, SolveJob
 from factorize.errors import TooLarge
 
 NOON = 1_800_000_000.0 // 86_400 * 86_400 + 43_200

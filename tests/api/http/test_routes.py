@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from servers import LiveService, serving, serving_apart
 
-from factorize.api.jobs.job import JobOrder
+from factorize.api.jobs.solve_job import JobOrder
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.storage.medium.files import Files

@@ -18,8 +18,8 @@ from patience import wait_for
 from ports import free_ports
 from servers import Client
 
+from factorize.api.commands import serve
 from factorize.api.commands.application import run
-from factorize.api.jobs import cluster_worker
 from factorize.api.jobs.cluster_worker import secure
 from factorize.api.settings import load_settings
 from factorize.errors import InvalidParameter
@@ -89,7 +89,7 @@ def test_a_worker_reads_options_then_variables_then_the_file(monkeypatch, tmp_pa
         monkeypatch.setenv(f"FACTORIZE_{name}", value)
     rooms: list[dict[str, Any]] = []
     named: dict[str, Any] = {}
-    monkeypatch.setattr(cluster_worker, "run_worker", lambda _address, **room: rooms.append(room))
+    monkeypatch.setattr(serve, "run_worker", lambda _address, **room: rooms.append(room))
     monkeypatch.setattr(dask.config, "set", named.update)
     store, address = str(tmp_path / "store"), "tls://127.0.0.1:8786"
     command = ["worker", "--scheduler", address, "--store", store, "--tls-key", files["tls_key"]]

@@ -29,8 +29,8 @@ from toy_solver import RESULT
 from factorize.api.jobs import dask_cluster, one_solve
 from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.engine import JobEngine
-from factorize.api.jobs.job import JobOrder, SolveJob, has_ended, has_fallen, new_owner
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.solve_job import JobOrder, SolveJob, has_ended, has_fallen, new_owner
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
 

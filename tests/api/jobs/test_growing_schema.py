@@ -16,8 +16,8 @@ from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister, KeyRequest
 from factorize.api.jobs import database
 from factorize.api.jobs.audit_log import AuditLog, verify_log
-from factorize.api.jobs.job import JobOrder
 from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.solve_job import JobOrder
 from factorize.errors import StoreUnavailable
 
 DIGEST = "a" * 64

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.api.jobs import database
-from factorize.api.jobs.job import STATES, TERMINAL, JobOrder, SolveJob
 from factorize.api.jobs.ledger import Ledger, read_cursor
+from factorize.api.jobs.solve_job import STATES, TERMINAL, JobOrder, SolveJob
 from factorize.errors import InvalidParameter, StoreUnavailable
 
 A, B, RESULT = "a" * 64, "b" * 64, "c" * 64
@@ -50,7 +50,7 @@ def claim(ledger: Ledger, spec_digest: str = A, **options: object) -> SolveJob:
 RACE = """
 import sys
 sys.path.insert(0, {root!r})
-from factorize.api.jobs.job import JobOrder
+from factorize.api.jobs.solve_job import JobOrder
 from factorize.api.jobs.ledger import Ledger, read_cursor
 with Ledger({url!r}) as ledger:
     for digit in "0123456789":

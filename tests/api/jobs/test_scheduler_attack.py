@@ -25,7 +25,7 @@ from servers import Client
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import plain
-from factorize.api.jobs.job import SolveEnding
+from factorize.api.jobs.solve_job import SolveEnding
 from factorize.api.workers.ending import Ending
 
 ROOT = Path(__file__).parents[3]
