@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from factorize.api.local import choose
 from factorize.api.pictures.views import picture
 from factorize.api.terminal.output import describe_manifest
-from factorize.client.cache import replace_file
 from factorize.client.mirror import FORMAT, INDEX, MirrorIndex, MirrorResult
 from factorize.client.service import PATH
 from factorize.encoding import canonical_json, json_digest, sha256
@@ -31,6 +30,7 @@ from factorize.signatures import sign
 from factorize.spec import parse_spec
 from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory
+from factorize.storage.medium.files import replace_file
 from factorize.storage.medium.location import MARKER, bucket_of, directory_of, in_bucket
 from factorize.storage.objects import Objects
 from factorize.storage.records import SpecEntry, name_in, user_matrices
