@@ -24,7 +24,7 @@ from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.questions.optimizer import JobInWords
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
-from factorize.api.terminal.sources import check_target, label_of, write_whole
+from factorize.api.terminal.targets import check_target, write_whole
 from factorize.client import load
 from factorize.client.cache import FactorCache, default_folder
 from factorize.client.held_factors import find_mirrored
@@ -173,7 +173,7 @@ def solve(
     check_target(target)
     if service is not None and store is not None:
         raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
-    with extras_named("a solve"), display(label_of(canonical), visible=is_visible(progress)) as shown:
+    with extras_named("a solve"), display(canonical.label, visible=is_visible(progress)) as shown:
         report = progress if callable(progress) else shown.report
         if service is not None:
             factors = load(canonical, url=service, progress=lambda event: show_event(shown, event))
@@ -274,7 +274,7 @@ def compare(
         fields["budgets"] = fields.pop("buffers")
     canonical = spec_of(spec, words)
     request = request_for(canonical, **fields)
-    label = f"comparing for {label_of(canonical)}"
+    label = f"comparing for {canonical.label}"
     with extras_named("a comparison"), display(label, visible=is_visible(progress)) as shown:
         return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
 

@@ -139,6 +139,11 @@ class Spec(Frozen):
         """Return this canonical spec with a mechanism in place of `auto`, which changes the form of no other part."""
         return self.model_copy(update={"mechanism": mechanism})._known_as_canonical()
 
+    @property
+    def label(self) -> str:
+        """Workload and mechanism in a few words, for a display."""
+        return f"{describe_part(self.workload.document())} by {self.mechanism.kind}"
+
     def user_matrices(self) -> dict[str, UserMatrix]:
         """Return the workloads that are a user's own matrix, by field: `workload`, `optimize_for`, both or none."""
         parts = {"workload": self.workload, "optimize_for": self.optimize_for}

@@ -27,16 +27,15 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.progress import describe_cost, display, prompt_interrupt, show_event
 from factorize.api.terminal.sources import (
-    check_target,
     copy_stored,
     existing_results,
-    label_of,
     open_results,
     parse_matrices,
     read_spec,
     read_spec_text,
 )
 from factorize.api.terminal.spec_command import SpecCommand
+from factorize.api.terminal.targets import check_target
 from factorize.client.download import download
 from factorize.client.service import Service
 from factorize.errors import InvalidParameter
@@ -72,7 +71,7 @@ def solve(
     origin = "known before" if results.find(chosen) else "solved now"
     if origin == "solved now":
         prover().start()  # which imports what it needs while the solve runs
-    with prompt_interrupt(), display(label_of(chosen)) as shown:
+    with prompt_interrupt(), display(chosen.label) as shown:
         manifest = obtain(chosen, results, progress=shown.report)
     _warn(wanted, chosen)
     if names != ["C"] or dtype != "float64":

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -13,16 +12,15 @@ from typing import TYPE_CHECKING
 from factorize.api.pictures.factorization_plot import check_format
 from factorize.api.settings import load_settings
 from factorize.api.terminal.spec_command import is_name
+from factorize.api.terminal.targets import check_target, write_whole
 from factorize.api.workers.publishing import read_names
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 from factorize.factor_file import load
 from factorize.factorization import Factorization
-from factorize.format.labels import describe_part
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.spec import Spec, parse_spec
-from factorize.storage.medium import files
 from factorize.storage.records import user_matrices
 from factorize.storage.store import Store, open_store
 
@@ -86,11 +84,6 @@ def read_spec(source: str) -> Spec:
     return parse_spec(read_spec_text(source))
 
 
-def label_of(spec: Spec) -> str:
-    """Return workload and mechanism of a spec, for a display."""
-    return f"{describe_part(spec.workload.document())} by {spec.mechanism.kind}"
-
-
 def parse_matrices(text: str | None) -> list[MatrixName]:
     """Return the names in a `--matrices` list, C where there is none; see `read_names`."""
     return list(read_names((text or "C").replace(" ", "")))
@@ -144,33 +137,6 @@ def open_target(target: str, store: str | None) -> Factorization:
             "name the store that has them with --store"
         ) from None
     return load(path, matrices=numbers)
-
-
-def check_target(path: Path | None) -> None:
-    """Refuse a file that cannot be written, before the work whose result it is to hold.
-
-    Raises:
-        InvalidParameter: it is a folder, or there is no folder for it in which files can be made.
-    """
-    if path is None:
-        return
-    if path.is_dir():
-        raise InvalidParameter(f"{path} is a folder; name the file to write", field="to")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise InvalidParameter(f"{path} cannot be written: there is no folder {folder}; make it first", field="to")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidParameter(f"{path} cannot be written: the folder {folder} takes no files from you", field="to")
-
-
-def write_whole(path: Path) -> AbstractContextManager[Path]:
-    """Give a name beside `path` to write to, and rename it when the block has ended well.
-
-    Raises:
-        InvalidParameter: see `check_target`.
-    """
-    check_target(path)
-    return files.write_whole(path)
 
 
 def check_picture(path: Path | None) -> None:
