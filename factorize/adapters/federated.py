@@ -33,7 +33,6 @@ from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
-from factorize.storage.medium.files import replace_file
 from factorize.training.receipt import Receipt
 from factorize.training.run_lock import RunLock
 

@@ -16,8 +16,8 @@ from typing import Any
 from factorize.api.access.caller import ANYONE, AccessRefused, Caller, KeyQuotas, Scope
 from factorize.api.access.key_register import KeyRequest
 from factorize.api.jobs import audit_log
-from factorize.api.jobs.job import SolveJob
 from factorize.api.jobs.ledger import LEASE_SECONDS, Ledger
+from factorize.api.jobs.solve_job import SolveJob
 from factorize.encoding import sha256
 from factorize.errors import CorruptObject, FactorizeError, NotFound, Revoked, StoreUnavailable
 from factorize.storage import fsck as fsck_module
