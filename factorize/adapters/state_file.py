@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from factorize.client.cache import replace_file
 from factorize.errors import InvalidParameter
+from factorize.storage.medium.files import replace_file
 
 
 def write_state(path: Path, plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

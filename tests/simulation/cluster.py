@@ -23,7 +23,7 @@ from store_cases import factorization, toeplitz
 
 from factorize.api import service as service_module
 from factorize.api.access import gate
-from factorize.api.jobs import audit_log, engine, job, one_solve
+from factorize.api.jobs import audit_log, engine, one_solve, solve_job
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers import pool
@@ -315,11 +315,11 @@ class RemoteSolves:
     def cancel(self, future: Any) -> None:
         self.scheduler.cancel(self.keys[future])
 
-    def outcome(self, future: Any) -> job.SolveEnding | None:
+    def outcome(self, future: Any) -> solve_job.SolveEnding | None:
         if future.status == "finished":
-            return job.SolveEnding(Ending.UNHEARD, None, None, 0.0)
+            return solve_job.SolveEnding(Ending.UNHEARD, None, None, 0.0)
         message = {"type": "worker_lost", "message": "the workers that were given the solve died, or could not run it"}
-        return job.SolveEnding(Ending.LOST, None, message, 0.0) if future.status == "error" else None
+        return solve_job.SolveEnding(Ending.LOST, None, message, 0.0) if future.status == "error" else None
 
     def look_after(self) -> bool:
         self.without = 0 if self.up else self.without + 1
@@ -472,8 +472,8 @@ def simulated(cluster: Cluster) -> Iterator[None]:
         (store_module, "Container", cluster.container),
         (bucket, "TemporaryDirectory", cluster.temporary_directory),
         (directory, "os", numbers),
-        (job, "os", numbers),
-        (job, "_here", cluster.here),
+        (solve_job, "os", numbers),
+        (solve_job, "_here", cluster.here),
         (engine, "has_ended", cluster.has_ended),
         (one_solve, "_store", lambda url: cluster.own_store()),
         (service_module, "record_job", lambda *_: None),
