@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from factorize.client.cache import FactorCache
@@ -176,6 +175,8 @@ class Mirror(Service):
         text = self._get(INDEX, MAX_INDEX_BYTES)
         name = sha256(text)
         if self._key is not None:
+            from tempfile import TemporaryDirectory  # which loads lzma
+
             with TemporaryDirectory(prefix="factorize.mirror.") as folder:
                 held, signature = Path(folder) / INDEX, Path(folder) / f"{INDEX}.sig"
                 held.write_bytes(text)

@@ -11,10 +11,13 @@ import hashlib
 import os
 import pickle
 import warnings
+from collections.abc import Callable, Hashable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numba
+from numba.core.base import BaseContext
 from numba.core.caching import (
     CompileResultCacheImpl,
     FunctionCache,
@@ -22,6 +25,8 @@ from numba.core.caching import (
     _CacheLocator,
     _SourceFileBackedLocatorMixin,
 )
+from numba.core.compiler import CompileResult
+from numba.core.typing.templates import Signature
 
 from factorize.errors import CacheUnusable
 
@@ -38,14 +43,14 @@ class KernelCache(FunctionCache):
         function: of Python.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp()
         self._cache_file = _SealedFiles(self.cache_path, self._impl.filename_base, stamp)
         if _SETTINGS.CACHE_DIR and not Path(self.cache_path).is_relative_to(_SETTINGS.CACHE_DIR):
             warn_of_folder("it cannot be written")
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
+    def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
         """Return the compiled form of a signature, or None where it has to be compiled."""
         try:
             return super().load_overload(sig, target_context)
@@ -54,7 +59,7 @@ class KernelCache(FunctionCache):
                 warn_of_folder(error.strerror)
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def save_overload(self, sig: Signature, data: CompileResult) -> None:
         """Keep a compiled form, where that is possible."""
         try:
             super().save_overload(sig, data)
@@ -65,14 +70,14 @@ class KernelCache(FunctionCache):
 class _SealedFiles(IndexDataCacheFile):
     """Files whose damage is found before their code is run; a damaged index counts as empty and is written anew."""
 
-    def load(self, key: Any) -> Any:
+    def load(self, key: Hashable) -> object:
         named, data = super().load(key) or ("", None)
         return data if named == repr(key) else None
 
-    def save(self, key: Any, data: Any) -> None:
+    def save(self, key: Hashable, data: object) -> None:
         super().save(key, (repr(key), data))
 
-    def _load_index(self) -> Any:
+    def _load_index(self) -> dict[Hashable, object]:
         try:
             return super()._load_index()
         except OSError:
@@ -80,12 +85,12 @@ class _SealedFiles(IndexDataCacheFile):
         except Exception:  # whatever pickle makes of damaged bytes
             return {}
 
-    def _load_data(self, name: str) -> Any:
+    def _load_data(self, name: str) -> object:
         content = Path(self._data_path(name)).read_bytes()
         digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         return pickle.loads(pickled) if hashlib.sha256(pickled).digest() == digest else None
 
-    def _save_data(self, name: str, data: Any) -> None:
+    def _save_data(self, name: str, data: object) -> None:
         pickled = self._dump(data)
         with self._open_for_write(self._data_path(name)) as file:
             file.write(hashlib.sha256(pickled).digest() + pickled)
@@ -94,7 +99,7 @@ class _SealedFiles(IndexDataCacheFile):
 class _ReadOnlyLocator(_SourceFileBackedLocatorMixin, _CacheLocator):
     """NUMBA_CACHE_DIR, else the folder beside the source, whether it can be written or not."""
 
-    def __init__(self, py_func: Any, py_file: str) -> None:
+    def __init__(self, py_func: FunctionType, py_file: str) -> None:
         self._py_file, self._lineno = py_file, py_func.__code__.co_firstlineno
         given = _SETTINGS.CACHE_DIR and os.path.join(_SETTINGS.CACHE_DIR, self.get_suitable_cache_subpath(py_file))
         self._cache_path = given or os.path.join(os.path.dirname(py_file), "__pycache__")
@@ -103,7 +108,7 @@ class _ReadOnlyLocator(_SourceFileBackedLocatorMixin, _CacheLocator):
         return self._cache_path
 
     @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> _ReadOnlyLocator:
+    def from_function(cls, py_func: FunctionType, py_file: str) -> _ReadOnlyLocator:
         return cls(py_func, py_file)
 
 

@@ -12,12 +12,16 @@ arrays by loops: ``out[...] = source`` takes ten seconds to compile, for the wor
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numba
+from llvmlite import ir
 from numba import types
 from numba.core import event
+from numba.core.base import BaseContext
+from numba.core.typing.context import Context
+from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
 from factorize.numbers.kernel_cache import KernelCache
@@ -37,14 +41,14 @@ class _Compiler(event.Listener):
     depth = 0
     collects = False
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: event.Event) -> None:
         if self.depth == 0:
             self.collects = gc.isenabled()
             gc.disable()
             compiler_begins()
         self.depth += 1
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: event.Event) -> None:
         self.depth -= 1
         if self.depth > 0:
             return
@@ -56,8 +60,10 @@ class _Compiler(event.Listener):
 event.register("numba:compile", _Compiler())
 
 
-def _without_its_value(_context: Any, value: Any) -> tuple[Any, Any]:
-    def generate(_generation: Any, _builder: Any, _signature: Any, arguments: Any) -> Any:
+def _without_its_value(_context: Context, value: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+    def generate(
+        _generation: BaseContext, _builder: ir.IRBuilder, _signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return arguments[0]
 
     kind = types.unliteral(value)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from llvmlite import ir
 from numba import types
-from numba.core.typing.templates import ConcreteTemplate, infer_global
+from numba.core.base import BaseContext
+from numba.core.datamodel.manager import DataModelManager
+from numba.core.typing.context import Context
+from numba.core.typing.templates import ConcreteTemplate, Signature, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
 from factorize.solvers.methods.arrays import WIDTH
@@ -26,15 +29,20 @@ class Lanes(types.Type):
 
 
 lanes = Lanes()
+Values = Sequence[ir.Value]
+Operation = tuple[Signature, Callable[[BaseContext, ir.IRBuilder, Signature, Values], ir.Value]]
+"""Its types, and what writes its instructions."""
 
 
 @register_model(Lanes)
 class _Model(models.PrimitiveModel):
-    def __init__(self, manager: Any, of: Any) -> None:
+    def __init__(self, manager: DataModelManager, of: types.Type) -> None:
         super().__init__(manager, of, _VECTOR)  # type: ignore[no-untyped-call]  # numba gives it no types
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, *indices: Any) -> Any:
+def _address(
+    context: BaseContext, builder: ir.IRBuilder, array_type: types.Type, array: ir.Value, *indices: ir.Value
+) -> ir.Value:
     """Point to a vector of a flat array or of a matrix's row.
 
     Fields are read from the array's value: a proxy would write all of them to the stack for each vector.
@@ -49,20 +57,20 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, *indices: 
 
 
 @intrinsic
-def load(typing: Any, array: Any, entry: Any) -> Any:
+def load(typing: Context, array: types.Type, entry: types.Type) -> Operation:
     """The vector at an entry of a flat array."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return builder.load(_address(context, builder, signature.args[0], *arguments), align=8)
 
     return lanes(array, types.intp), generate
 
 
 @intrinsic
-def store(typing: Any, array: Any, entry: Any, value: Any) -> Any:
+def store(typing: Context, array: types.Type, entry: types.Type, value: types.Type) -> Operation:
     """Write a vector to an entry of a flat array."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         array, entry, value = arguments
         builder.store(value, _address(context, builder, signature.args[0], array, entry), align=8)
         return context.get_dummy_value()
@@ -71,20 +79,20 @@ def store(typing: Any, array: Any, entry: Any, value: Any) -> Any:
 
 
 @intrinsic
-def load_at(typing: Any, matrix: Any, row: Any, entry: Any) -> Any:
+def load_at(typing: Context, matrix: types.Type, row: types.Type, entry: types.Type) -> Operation:
     """The vector at an entry of a matrix's row."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return builder.load(_address(context, builder, signature.args[0], *arguments), align=8)
 
     return lanes(matrix, types.intp, types.intp), generate
 
 
 @intrinsic
-def store_at(typing: Any, matrix: Any, row: Any, entry: Any, value: Any) -> Any:
+def store_at(typing: Context, matrix: types.Type, row: types.Type, entry: types.Type, value: types.Type) -> Operation:
     """Write a vector to an entry of a matrix's row."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         *place, value = arguments
         builder.store(value, _address(context, builder, signature.args[0], *place), align=8)
         return context.get_dummy_value()
@@ -93,16 +101,16 @@ def store_at(typing: Any, matrix: Any, row: Any, entry: Any, value: Any) -> Any:
 
 
 @intrinsic
-def spread(typing: Any, value: Any) -> Any:
+def spread(typing: Context, value: types.Type) -> Operation:
     """The vector with one number in all lanes."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return _spread(builder, arguments[0])
 
     return lanes(types.float64), generate
 
 
-def _spread(builder: Any, value: Any) -> Any:
+def _spread(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INDEX(0))
     return builder.shuffle_vector(
         single, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_INDEX, WIDTH), None)
@@ -110,10 +118,10 @@ def _spread(builder: Any, value: Any) -> Any:
 
 
 @intrinsic
-def total(typing: Any, value: Any) -> Any:
+def total(typing: Context, value: types.Type) -> Operation:
     """The sum over the lanes."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         parts = [builder.extract_element(arguments[0], _INDEX(i)) for i in range(WIDTH)]
         while len(parts) > 1:
             half = len(parts) // 2
@@ -124,23 +132,23 @@ def total(typing: Any, value: Any) -> Any:
 
 
 @intrinsic
-def reciprocal(typing: Any, value: Any) -> Any:
+def reciprocal(typing: Context, value: types.Type) -> Operation:
     """One over every lane."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         return builder.fdiv(_spread(builder, _DOUBLE(1.0)), arguments[0])
 
     return lanes(lanes), generate
 
 
-def _operation(symbol: Callable[[Any, Any], Any], name: str) -> None:
+def _operation(symbol: Callable[[float, float], float], name: str) -> None:
     """Add an operator of two vectors, one instruction: a function would have to be compiled and linked."""
 
     class _Operator(ConcreteTemplate):
         key = symbol
         cases: ClassVar = [lanes(lanes, lanes), lanes(types.float64, lanes)]
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Values) -> ir.Value:
         first, second = arguments
         if signature.args[0] != lanes:
             first = _spread(builder, first)
