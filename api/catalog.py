@@ -122,6 +122,7 @@ class Catalog:
         column, now = results.c, time.monotonic()
         revoked = set(map(name_in, self._store.objects.names(REVOCATIONS)))
         stored = set(map(name_in, self._store.objects.names(MANIFESTS)))
+        self._store.check_present()  # else every row would go
         with reading(self._engine) as connection:
             rows = connection.execute(sa.select(column.digest, column.spec_digest, column.standing))
             known = {row.digest: row for row in rows}

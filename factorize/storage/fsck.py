@@ -128,7 +128,7 @@ def fsck(
         progress: called with bytes read and bytes in all.
 
     Raises:
-        StoreUnavailable: the medium cannot be listed, or a repair cannot be written.
+        StoreUnavailable: the store is away, the medium cannot be listed, or a repair cannot be written.
     """
     started = time.monotonic()
     check = _Check(store, repair, grace_seconds, progress or (lambda done, total: None))
@@ -166,6 +166,7 @@ class _Check:
     by_spec: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
+        self.store.check_present()
         self.total = sum(entry.size for place in _PLACES for entry in self.store.objects.list(place))
         self._check_revocations()
         for entry in self._list(MANIFESTS):

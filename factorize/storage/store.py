@@ -306,6 +306,14 @@ class Store:
                 "file if it is damaged"
             )
 
+    def check_present(self) -> None:
+        """Raise StoreUnavailable where the store is away, its disk unmounted say: its folders then look empty."""
+        try:
+            self.objects.status(MARKER)
+        except NotFound:
+            message = f"{self.url} has no {MARKER} any more; mount its disk again, or check the path"
+            raise StoreUnavailable(message, state="store-gone") from None
+
     def enter(self, entry: SpecEntry) -> None:
         """Publish a spec entry at its two places, unless sound ones are there."""
         self.objects.publish(*entry.records(self.index.sound))

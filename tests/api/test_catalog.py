@@ -8,12 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from store_cases import factorization
+import sqlalchemy as sa
+from store_cases import factorization, toeplitz
 
 from factorize.api import catalog as catalog_module
 from factorize.api.catalog import Catalog
+from factorize.api.jobs.database import reading, results
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.workers.publishing import matrices_key
+from factorize.errors import StoreUnavailable
+from factorize.storage import store as store_module
 from factorize.storage.records import manifest_key
 from factorize.storage.store import Store, open_store
 
@@ -125,3 +129,27 @@ def test_an_answer_that_is_published_while_it_is_looked_at_is_listed_later(ledge
     assert listed(catalog) == []
     os.rename(away, entry)
     assert listed(catalog) == [put["digest"]]
+
+
+def test_rows_outlive_a_store_that_is_away(catalog: Catalog, store: Store, tmp_path: Path) -> None:
+    put = store.put(factorization(4))
+    assert listed(catalog) == [put.digest]
+    if store.url.startswith("file:"):
+        (tmp_path / "store").rename(tmp_path / "elsewhere")
+        (tmp_path / "store").mkdir()
+        with pytest.raises(StoreUnavailable, match="mount its disk again"):
+            listed(catalog)
+        (tmp_path / "store").rmdir()
+        (tmp_path / "elsewhere").rename(tmp_path / "store")
+    assert listed(catalog) == [put.digest]
+
+
+def test_what_was_stored_by_a_clock_ahead_is_not_young(
+    catalog: Catalog, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(factorization(4))
+    monkeypatch.setattr(store_module, "now", lambda: "2099-01-01T00:00:00+00:00")
+    later = store.put(factorization(4, strategy=toeplitz(4)))
+    catalog.catch_up()
+    with reading(catalog._engine) as connection:
+        assert later.digest in set(connection.scalars(sa.select(results.c.digest)))

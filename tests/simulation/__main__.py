@@ -35,7 +35,6 @@ def _kind(failure: str | None) -> str:
 
 def one(seed: int) -> tuple[int, int, Counter[str], str | None]:
     """Run a seed; how many faults struck, what was answered, what broke."""
-    logging.disable(logging.CRITICAL)
     try:
         run = play(draw_plan(seed))
         return seed, fault_count(run), run.oracle.answered, None
@@ -65,6 +64,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="in place of a count")
     parser.add_argument("--processes", type=int, default=1)
     asked = parser.parse_args()
+    logging.disable(logging.CRITICAL)
     first = random.SystemRandom().randrange(10**9) if asked.seed is None else asked.seed
     began, faults, seeds, answered = time.monotonic(), 0, 0, Counter[str]()
     failed: list[tuple[int, str]] = []

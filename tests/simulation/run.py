@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from factorize.storage.index import Result
 from factorize.storage.records import manifest_key, spec_key
 
 from .cluster import Cluster, Known, Node, by_file, by_spec, library, simulated
-from .medium import MUTATING, ROOT, Disk, check_kept
+from .medium import MUTATING, ROOT, Content, Disk, check_kept
 from .world import EPOCH, Task, Violation, World, drive
 
 BUSY_SECONDS = 30.0
@@ -40,12 +41,18 @@ CALLERS = (
     Caller("key:day", "day", frozenset({Scope.SUBMIT}), KeyQuotas(core_seconds_per_day=CORE_SECONDS)),
     Caller("key:room", "room", frozenset({Scope.SUBMIT, Scope.UPLOAD}), KeyQuotas(kept_bytes=KEPT_BYTES)),
 )
-OPERATIONS = {"post": 12, "get": 8, "follow": 3, "cancel": 2, "revoke": 1, "put": 2, "gc": 1, "fsck": 1, "upload": 1, "key": 1, "admit": 2, "page": 2, "refuse": 1, "audit": 1, "retry": 1}  # fmt: skip
+OPERATIONS = {
+    "post": 12, "get": 7, "follow": 3, "cancel": 2, "revoke": 2, "put": 4, "gc": 4, "fsck": 2, "upload": 2, "key": 2, "admit": 1,
+    "page": 2, "refuse": 1, "audit": 1, "retry": 1, "read": 3,
+}  # fmt: skip
 READS = frozenset({"open", "read", "status", "list", "lock"})
 BUCKET_REQUESTS = frozenset({"put", "head", "get", "list", "copy", "delete"})
 STATEMENTS = frozenset({"begin", "statement", "commit"})
 WINDOWS = ("full", "read-only", "gone", "slow", "database", "news-lost", "news-twice", "submit", "no-room")
-FAULTS = {"medium": 6, "ledger": 5, "kill": 6, "act": 6, "window": 5, "stop": 2, "skew": 2, "power": 2, "rot": 1, "term": 1, "worker": 2, "scheduler": 1, "restore": 1, "stray": 1}  # fmt: skip
+FAULTS = {
+    "medium": 6, "ledger": 5, "kill": 6, "act": 6, "window": 5, "stop": 2, "skew": 2, "power": 3, "rot": 3, "term": 1, "worker": 2,
+    "scheduler": 1, "restore": 1, "stray": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,12 @@ def draw_plan(seed: int) -> Plan:
     }
     if bucket and luck.random() < 0.03:
         shape[luck.choice(("overwrites", "late"))] = True
+    moments = [luck.uniform(2.0, BUSY_SECONDS) for _ in range(4)]  # at which much is asked at once
+
+    def moment(first: float) -> float:
+        soon = luck.choice(moments) + luck.expovariate(20.0)
+        return round(soon if luck.random() < 0.6 else luck.uniform(first, BUSY_SECONDS), 3)
+
     items = []
     for number in range(luck.randrange(15, 36)):
         kind = luck.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]
@@ -92,10 +105,10 @@ def draw_plan(seed: int) -> Plan:
             luck.randrange(len(CALLERS)),
             luck.randrange(1000),
         )
-        items.append(Item(number, round(luck.uniform(2.0, BUSY_SECONDS), 3), kind, values))
+        items.append(Item(number, moment(2.0), kind, values))
     for number in range(100, 100 + luck.choice((0, 12, 20, 28, 40))):
         kind = luck.choices(list(FAULTS), list(FAULTS.values()))[0]
-        items.append(Item(number, round(luck.uniform(0.0, BUSY_SECONDS), 3), f"!{kind}", _values(kind, shape, luck)))
+        items.append(Item(number, moment(0.0), f"!{kind}", _values(kind, shape, luck)))
     return Plan(seed, shape, sorted(items, key=lambda item: item.at))
 
 
@@ -438,6 +451,36 @@ class Run:
     def _audit(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
         return str(audit_log.verify_log(service.ledger.engine).rows)
 
+    def _read(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
+        """What commands and other routes ask of a store."""
+        store, before = self.cluster.own_store(), set(self.oracle.revoked)
+        match luck.randrange(6):
+            case 0:
+                found = {manifest.digest for manifest in store.items(workload="decay", n=4)}
+                if found & before:
+                    raise Violation("the store lists what was revoked")
+                return f"{len(found)} items"
+            case 1:
+                one = store.load(known.spec.digest)
+                if one.digest not in self._family(known) or one.digest in before:
+                    raise Violation(f"{known.spec.digest} was loaded as {one.digest}")
+                return str(one.digest[:6])
+            case 2:
+                return str(len(store.index.beginning(known.spec.digest[:6])))
+            case 3:
+                blob = store.blob(sha256(known.files[0][1]))
+                data = b"".join([*blob.read(10, 50), *blob.read(50)])
+                if data != known.files[0][1][10:]:
+                    raise Violation("a range has other bytes than the file")
+                return f"{len(data)} bytes"
+            case 4:
+                store.keep(sha256(known.files[0][1]))
+                return str(service.ledger.counts())
+            case _:
+                until = datetime.fromtimestamp(EPOCH + luck.uniform(0, 2 * BUSY_SECONDS), UTC)
+                gone = gc_module.gc(store, created_before=until, dry_run=True)
+                return f"{len(gone.deleted)} would go"
+
     # Faults
 
     def _strike(self, item: Item) -> None:
@@ -528,8 +571,11 @@ class Run:
         self._strike(item)
         key = random.Random(number).choice(("notes.txt", "blobs/readme", "manifests/ab/x.json", "tmp/old"))
         self.oracle.rotten.add(key)
+        self.oracle.excused.add(key)
         if self.cluster.in_bucket:
             self.cluster.medium.store(key, b"mine")
+        elif (ROOT / key).parent in self.cluster.medium.names:
+            self.cluster.medium.change(ROOT / key, Content())
 
     def _fault_restore(self, item: Item, number: int) -> None:
         """All services stop, and the ledger is put back from a copy."""
@@ -660,7 +706,8 @@ class Run:
             raise Violation(f"fsck finds {bad[0]}")
         fsck_module.fsck(service.store, repair=True, grace_seconds=0.0)
         again = fsck_module.fsck(service.store)
-        if [finding for finding in again.findings if finding.error and not finding.key.startswith("revoked")]:
+        kinds = ("revocation", "upload it again")  # what only a person mends
+        if [one for one in again.findings if one.error and not any(words in one.message for words in kinds)]:
             raise Violation(f"fsck finds after its repair {again.findings}")
         told = {row[0] for row in cluster.database.look("SELECT subject FROM audit WHERE event = 'submission'")}
         if oracle.owed - told:

@@ -14,7 +14,7 @@ import pytest
 from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, toeplitz
 
-from factorize.errors import NotFound
+from factorize.errors import NotFound, StoreUnavailable
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.fsck import ERRORS, fsck
 from factorize.storage.gc import gc
@@ -345,3 +345,15 @@ def test_what_is_deleted_while_it_is_checked_is_no_damage(store, monkeypatch):
     monkeypatch.undo()
     assert report.clean and not [finding for finding in report.findings if finding.error]
     assert [manifest["digest"] for manifest in store.items()] == [PUT.digest]
+
+
+def test_a_store_that_is_away_is_not_clean(tmp_path, store):
+    store.put(PUT)
+    root, elsewhere = path_of(store, ""), tmp_path.with_name(f"{tmp_path.name} elsewhere")
+    root.rename(elsewhere)
+    root.mkdir()  # where its disk is mounted
+    with pytest.raises(StoreUnavailable, match="mount its disk again"):
+        fsck(store)
+    root.rmdir()
+    root.symlink_to(elsewhere)
+    assert fsck(store).clean and store.digest_of(PUT.spec.digest) == PUT.digest
