@@ -95,7 +95,7 @@ class SolverService:
         self.known_total = self.sent_bytes = self.readers = 0
         self.engine = JobEngine(
             self.ledger,
-            find=self.store.digest_of,
+            find=self.store.durable_answer,
             store=self.store.url,
             pool=self.pool,
             scheduler=settings.scheduler,

@@ -152,6 +152,10 @@ class Objects(Protocol):
     def refresh(self, key: str) -> None:
         """Make an object count as new, or raise NotFound."""
 
+    def make_durable(self, key: str) -> None:
+        """Put the name of an object that is seen on the medium; nothing to do where what is seen is durable."""
+        return
+
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Keep exclusive holders of an object's lock away from each other and from shared ones."""
 

@@ -40,7 +40,7 @@ from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, bucket_of, directory_of, in_bucket
-from factorize.storage.objects import Objects, StagedFile
+from factorize.storage.objects import Objects, StagedFile, reported
 from factorize.storage.records import SpecEntry, lasting, manifest_key, now, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason
 from factorize.storage.user_matrices import Matrices, bound_matrices
@@ -126,7 +126,8 @@ class Store:
         with staged.open() as reader:
             file = describe(reader)
         proof = dict(proof)
-        inner = Manifest.read(Container(staged.path))
+        with reported(staged.path):  # a sweep by a clock that is far ahead may have taken it
+            inner = Manifest.read(Container(staged.path))
         if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner.digest):
             raise CorruptObject(f"{staged.path} is not what was checked; check memory and disk, and try again")
         revocation = self.revocations.reaching(inner)
@@ -202,6 +203,17 @@ class Store:
     def digest_of(self, spec_digest: str) -> str | None:
         """Return the digest of the stored answer to exactly this spec, or None if there is no sound one."""
         return self.index.digest_of(spec_digest)
+
+    def durable_answer(self, spec_digest: str) -> str | None:
+        """Return what `digest_of` does, once no power loss can take it away: whoever puts it may not be done yet.
+
+        Raises:
+            StoreUnavailable: the medium refused.
+        """
+        digest = self.digest_of(spec_digest)
+        if digest is not None:
+            self.objects.make_durable(spec_key(spec_digest))
+        return digest
 
     def check_answer(self, spec_digest: str) -> None:
         """Raise where the stored answer to a spec cannot be given out.

@@ -77,6 +77,8 @@ def main() -> int:
         results = pool.imap_unordered(one, numbers) if not asked.minutes else _while(pool, numbers)
         for seed, struck, more, broken in results:
             seeds, faults, answered = seeds + 1, faults + struck, answered + more
+            if seeds % 50 == 0:
+                print(f"{seeds} seeds, {faults} faults, {len(failed)} failed", flush=True)
             if broken is not None:
                 failed.append((seed, broken))
                 print(f"seed {seed} FAILED\n{broken}", flush=True)

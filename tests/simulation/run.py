@@ -258,7 +258,7 @@ class Run:
         return (
             all(task.done for task in self.requests)
             and not self._open()
-            and all(node.service is not None for node in self.cluster.nodes)
+            and all(node.service is not None and node.process.alive for node in self.cluster.nodes)
         )
 
     _next_look = 0.0
@@ -309,6 +309,8 @@ class Run:
         if result.digest in revoked:
             raise Violation(f"the revoked {result.digest} was given out")
         manifest = result.manifest()
+        if manifest["files"][0]["proof"] != {"release": f"proved {result.digest}"}:
+            raise Violation(f"{result.digest} has the proof of another file")
         with suppress(NotFound, Revoked, CorruptObject, StoreUnavailable):
             blob = service.store.blob(manifest.file.sha256)
             data = b"".join(blob.read())
@@ -365,7 +367,7 @@ class Run:
     def _put(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
         one, data = luck.choice(known.files)
         revoked = set(self.oracle.revoked)
-        proof = {"digest": one.digest, "sha256": sha256(data), "release": "simulated"}
+        proof = {"digest": one.digest, "sha256": sha256(data), "release": f"proved {one.digest}"}
         manifest = self.cluster.own_store().put(one, check=lambda path: dict(proof))
         if one.digest in revoked:
             raise Violation(f"the revoked {one.digest} was stored again, and nothing said")
@@ -739,7 +741,7 @@ class Run:
                 ),
                 "timeout": "hang" in acts,
                 "out_of_memory": "memory" in acts,
-                "solve-failed": "fail" in acts,
+                "solve-failed": "fail" in acts or any(item.kind == "!skew" for item in self.plan.items),
                 "certificate-error": "garbage" in acts,
                 "internal": "bug" in acts,
                 "not_stored": bool(acts & {"swap"}) or bool(oracle.deleted),

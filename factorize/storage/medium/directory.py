@@ -144,6 +144,11 @@ class Directory(Objects):
         with reported(path, NotFound):
             self._files.refresh(path)
 
+    def make_durable(self, key: str) -> None:
+        """Sync the folder: whoever has made the name may not have come to that yet."""
+        with reported(self.root):
+            self._settle((self.root / key).parent)
+
     @contextmanager
     def lock(self, key: str, *, exclusive: bool) -> Iterator[None]:
         """Lock a file, across processes and threads; where the file system has no locks, shared holders go on."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from specs import spec_of
-from store_cases import factorization, flip, overwrite, path_of, put_checked
+from store_cases import factorization, flip, overwrite, path_of, put_checked, recording
 
 from factorize import factor_file
 from factorize.encoding import canonical_json, sha256
@@ -356,3 +356,14 @@ def test_what_is_missing_or_damaged_of_an_answer_is_said(store, part):
         store.check_answer(manifest["spec_digest"])
     store.put(factorization())
     store.check_answer(manifest["spec_digest"])
+
+
+def test_an_answer_is_durable_before_a_job_ends_with_it(tmp_path):
+    """Another process may have made its name and not synced the folder yet."""
+    put = open_store(tmp_path / "store").put(factorization(4))
+    files = recording()
+    store = open_store(tmp_path / "store", files=files)
+    files.calls.clear()
+    assert store.digest_of(put.spec_digest) == put.digest and "sync_directory" not in files.calls
+    assert store.durable_answer(put.spec_digest) == put.digest and "sync_directory" in files.calls
+    assert store.durable_answer("0" * 64) is None
