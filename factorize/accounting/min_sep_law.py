@@ -160,10 +160,14 @@ class MinSepEstimate(Curve):
 
     def _forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
         """Return weights for delta of (P, Q); by default with the order whose ceiling was lowest at first."""
-        m = order or self._order or self.law.best_order(multiplier, epsilon)
-        self._order, law = m, self.law.at(multiplier)
+        m, law = order or self._order or self.law.best_order(multiplier, epsilon), self.law.at(multiplier)
         assert law is not None
-        weights = min_sep.removal(law, epsilon, m)
+        try:
+            weights = min_sep.removal(law, epsilon, m)
+        except InvalidParameter:  # with less noise than at first, doubles hold smaller orders alone
+            m = self.law.best_order(multiplier, epsilon)
+            weights = min_sep.removal(law, epsilon, m)
+        self._order = m
         return Sampled(self._drawn(weights), float(weights.bound), m, None)
 
     def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:

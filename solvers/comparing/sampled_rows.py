@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from factorize.accounting.bins_lower_bound import bins_lower_bound
-from factorize.errors import InvalidParameter
+from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
@@ -148,9 +148,9 @@ def _promise(row: Row) -> tuple[bool, float]:
     return (row.optimized_under is None and row.mechanism != "identity", row.loss.objective)
 
 
-def _late(row: Row, scheme: str, reason: str) -> Refused:
+def _late(row: Row, scheme: str, reason: str, *, out_of_time: bool = True) -> Refused:
     message = f"sampled: {SAMPLINGS[scheme].title}: {reason}"
-    return Refused(row.mechanism, row.parameters, row.normalization, message, out_of_time=True)
+    return Refused(row.mechanism, row.parameters, row.normalization, message, out_of_time)
 
 
 def with_claims(
@@ -174,20 +174,28 @@ def with_claims(
     """
     by_digest = {one.factorization.spec_digest: one for one in solved}
     leading = {digest for digest, one in by_digest.items() if one.lead}
-    table, tested = ranked(table), set[tuple[str, str | None]]()
+    table, tested, unproved = ranked(table), set[tuple[str, str | None]](), list[Refused]()
     while True:
         place, chosen = _next_claim(table, tested, budgets, leading)
         if place is None:
-            return table, []
+            return table, unproved
         row = table[place]
         needed = claim_seconds(_bins(by_digest[row.spec_digest]))
         if tested and deadline.over(LATE_CLAIMS if chosen else CLAIMS, needed):
             reason = deadline.told("states a bound, and its claim was not tested")
-            return table, [_late(row, str(row.sampling), reason)]
+            return table, [*unproved, _late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
         tested.add(_key(row))
         factorization = by_digest[row.spec_digest].factorization
-        table = ranked([*table[:place], rows.verified(factorization, row, deadline.work), *table[place + 1 :]])
+        try:
+            claimed = rows.verified(factorization, row, deadline.work)
+        except Cancelled:
+            raise
+        except FactorizeError as error:  # the bound of the row stands
+            reason = f"states a bound, and no claim was found: {error}"
+            unproved.append(_late(row, str(row.sampling), reason, out_of_time=False))
+        else:
+            table = ranked([*table[:place], claimed, *table[place + 1 :]])
 
 
 def claim_seconds(bins: int) -> float:

@@ -13,6 +13,7 @@ from min_sep_accountant import deltas, steps
 from specs import claimed, spec_of
 
 from factorize.accounting import calibrate_sampling
+from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.checker.sampling import bets, min_sep
 from factorize.checker.sampling.calibrations import check_claim
 from factorize.checker.sampling.star import lognormal_put
@@ -68,6 +69,15 @@ def test_at_one_band_it_is_poisson_sampling() -> None:
     held = calibrated(made, 4.0, 1e-4, 1600, 100)
     assert held.sampling_probability == other.sampling_probability
     assert held.sigma_of_sums == pytest.approx(other.sigma_of_sums, rel=0.01)
+
+
+def test_an_estimate_with_less_noise_than_at_first_takes_a_smaller_order() -> None:
+    columns = np.array([[1.0, 0.7], [1.0, 0.7], [1.0, 0.0]])
+    estimate = MinSepEstimate(MinSepLaw(columns, 3.0, 0.1), samples=1)
+    with pytest.raises(InvalidParameter):
+        min_sep.removal(min_sep.MinSepSteps(columns, 0.13, 0.1), 1.0, 16)
+    estimate.forward(20.0, 1.0, 16)
+    assert estimate.forward(0.13, 1.0).tilt < 16
 
 
 CASES = [(np.array([[1.0, 0.7], [0.8, 0.0]]), 0.4, 0.9, 1.0), (np.array([[1.2], [0.6]]), 0.3, 1.4, 0.5)]

@@ -17,6 +17,7 @@ from factorize.samplings import SAMPLINGS
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison_table import Comparison, Row
 from factorize.solvers.comparing.deadline import CLAIMS, LATE_CLAIMS, Deadline
+from factorize.solvers.comparing.table_rows import TableRows
 
 N, EPOCHS, EXAMPLES, BATCH = 20, 4, 500, 100
 EPSILON, DELTA = 4.0, 1e-4
@@ -152,6 +153,19 @@ def test_the_deadline_counts_processor_seconds_alone(monkeypatch: pytest.MonkeyP
     assert not deadline.over(CLAIMS) and not deadline.over(CLAIMS, 9.9) and deadline.over(CLAIMS, 10.1)
     clock["processor"] = 10.1
     assert deadline.over(CLAIMS) and not Deadline(None).over(CLAIMS, 1e9)
+
+
+@pytest.mark.usefixtures("formulas")
+def test_a_row_whose_claim_is_not_found_states_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Row:
+        raise InvalidParameter("no order fits")
+
+    monkeypatch.setattr(TableRows, "verified", refuse)
+    sizes = SamplingOptions(dataset_size=EXAMPLES, batch_size=BATCH)
+    found = compare(parse_spec(SPEC), buffers=3, privacy=TARGET, sampling=sizes, samplings=["balls_in_bins"])
+    assert {row.method for row in found.rows if row.sampling == "balls_in_bins"} == {"deterministic"}
+    told = [refused for refused in found.refused if "no claim was found: no order fits" in refused.reason]
+    assert told and not any(refused.out_of_time for refused in told)
 
 
 def test_what_is_optimised_for_the_sampling_joins_and_leads(table: Comparison) -> None:
