@@ -45,11 +45,13 @@ class CellGrid:
         """
         (first, end), (down, across) = self.columns, self.cells
         most = self.rows.shape[1] if not self.rows.factorization.endless else max(self.rows.stop, end)
-        if not 0 <= first < end <= most:
+        if not 0 <= first <= end <= most:
             message = f"columns {first}:{end} are outside the matrix, which has columns 0:{most}"
             raise InvalidParameter(message, field="columns")
-        if not self.rows.shape[0]:
-            raise InvalidParameter("an empty range of rows has no cells; ask for one row at least", field="rows")
+        for name, count in (("rows", self.rows.shape[0]), ("columns", end - first)):
+            if not count:
+                message = f"an empty range of {name} has no cells; ask for one at least"
+                raise InvalidParameter(message, field=name)
         limits = min(self.rows.shape[0], MOST_CELLS), min(end - first, MOST_CELLS)
         if not (1 <= down <= limits[0] and 1 <= across <= limits[1]):
             message = f"cells={down}:{across} is outside 1:1 to {limits[0]}:{limits[1]}, the limits for this range"

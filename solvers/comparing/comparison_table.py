@@ -237,7 +237,8 @@ def _at_privacy(row: Row, others: Sequence[Row], late: bool) -> str:
     plain = next(iter(alike), None)
     if plain is None:
         return text
-    return f"{text}; the best without sampling is {plain.mechanism} with {plain.rmse_at_privacy:.4g}"
+    tried = " of what was tried" if late else ""
+    return f"{text}; the best without sampling{tried} is {plain.mechanism} with {plain.rmse_at_privacy:.4g}"
 
 
 def _ranked(row: Row, rows: Sequence[Row]) -> float:
