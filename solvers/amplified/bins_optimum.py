@@ -110,7 +110,8 @@ def estimate(spec: Spec) -> Estimate:
     rounds, samples = _quick(bins) if quick else (_ROUNDS, SAMPLES)
     evaluations, tables = (20 * rounds, 2 * rounds + 1) if quick else (150, 10)
     steps = rounds * (_QUICK_STEPS if quick else 60)
-    sampled = evaluations * 14.0 * samples * bins * 40 + tables * 4.0 * samples * bins**2
+    pace = 3.0 if quick else 1.0  # few samples at a time take longer
+    sampled = pace * (evaluations * 14.0 * samples * bins * 40 + tables * 4.0 * samples * bins**2)
     return estimate_of(
         entries=float(SAMPLES) * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
         multiplications=sampled + steps * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,

@@ -35,8 +35,9 @@ LARGEST_SEARCHED = 2**22  # of n x bands, above which the Toeplitz start is the 
 _LEAST_EPOCHS = 64  # of `bands` steps, for that start to be near the optimum
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
-_STEP_COST = 60.0  # multiplications of a step in units of n (bands + 8)^2, at the pace of a product of matrices
+_STEP_COST = 180.0  # multiplications of a step in units of n (bands + 8)^2, at the pace of a product of matrices
 _FEW_STEPS, _MANY_STEPS = 50, 2000
+_REPEATED = 8  # times as many steps where somebody takes part again
 
 
 def supports(spec: Spec) -> str | None:
@@ -84,7 +85,8 @@ def estimate(spec: Spec) -> Estimate:
     """
     bands = mechanism_of(spec, Banded).bands
     n, b = float(spec.workload.n), float(bands)
-    steps = min(_FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, _MANY_STEPS)
+    repeated = 1 if spec.participation.single else _REPEATED
+    steps = min(repeated * _FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, _MANY_STEPS)
     entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
     if is_start_alone(spec.workload.n, bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2

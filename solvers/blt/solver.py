@@ -25,6 +25,8 @@ LARGEST_SERIES = 2**20
 _LARGEST_PAIRS = 2**21  # participations x buffers^2, and n x participations of the other loss
 _LARGEST_PATTERN = 2**31
 _SMALLEST_SHRINK = 2.0**-50
+_STEPS_A_BUFFER, _STEPS, _QUICK, _QUICK_STEPS = 100, 400, 1e-2, 150  # of the search; few from a tolerance on
+_PER_STEP, _PER_COLUMN = 3e7, 1e4  # multiplications of a step, and per buffer and scaled column: measured seconds
 
 
 def supports(spec: Spec) -> str | None:
@@ -70,15 +72,18 @@ def estimate(spec: Spec) -> Estimate:
     n, m = float(workload.n), float(max(workload.m, workload.n))
     count = spec.participation.spread(workload.n).most
     certificate = 200.0 * n * mechanism.buffers
+    steps = min(_STEPS_A_BUFFER * mechanism.buffers, _QUICK_STEPS if spec.tolerance >= _QUICK else _STEPS)
+    columns = 0.0 if mechanism.normalization == "none" else _PER_COLUMN * mechanism.buffers * n
+    search = steps * (_PER_STEP + columns)
     if _is_closed(spec):
         return estimate_of(
             entries=10 * n + 40.0 * count * mechanism.buffers**2,
-            multiplications=1e4 * count * mechanism.buffers**2 + certificate,
+            multiplications=1e4 * count * mechanism.buffers**2 + search + certificate,
         )
     if not workload.time_invariant:
         return estimate_of(entries=8 * n * m, multiplications=200 * n * n + 4 * n * n * m)
     evaluations = 500 * (1500 * n + 20 * mechanism.buffers * n + count * n)
-    return estimate_of(entries=(40 + 4 * mechanism.buffers) * n, multiplications=evaluations)
+    return estimate_of(entries=(40 + 4 * mechanism.buffers) * n, multiplications=evaluations + search)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:

@@ -95,7 +95,7 @@ def estimate(spec: Spec) -> Estimate:
         return estimate_of(entries=3 * n * n, multiplications=n * n * (buffers**2 + 100))
     gradients = 160
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
-    return estimate_of(entries=n * (24 * buffers + 200), multiplications=20 * work)
+    return estimate_of(entries=n * (24 * buffers + 200), multiplications=50 * work)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:

@@ -49,6 +49,7 @@ _LOOSE, _LOOSE_STEPS = 1e-3, 6  # a tolerance from which on fewer fits do: a ten
 _QUICK, _QUICK_STEPS = 1e-2, 40  # a tolerance from which on the usual rates are taken, and hardly improved
 _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
 _PER_ROW, _PER_ENTRY = 8e6, 4e3  # the same of a fit per row, and of the certificate per entry: measured seconds
+_PER_STEP = 8e5  # the same of a gradient per step of an epoch, however small its side is
 
 
 def own(spec: Spec) -> bool:
@@ -97,11 +98,12 @@ def estimate(spec: Spec) -> Estimate:
     epochs = spec.participation.spread(n).most
     buffers, _ = _sizes(spec, epochs)
     gradient = _per_gradient(n, epochs, buffers)
-    steps = _QUICK_STEPS if spec.tolerance >= _QUICK else 2 * _steps(gradient)
-    fits = _PER_ROW * n * (_most_fits(n, spec.tolerance) + 1)
+    steps, evaluations = (_QUICK_STEPS, 1) if spec.tolerance >= _QUICK else (_steps(gradient), 2)
+    search = steps * (evaluations * gradient + _PER_STEP * n / epochs)
+    search += _PER_ROW * n * (_most_fits(n, spec.tolerance) + 1)
     return estimate_of(
         entries=3.0 * n * n + 12.0 * n * epochs * (buffers + 1) ** 2,
-        multiplications=steps * gradient + fits + float(n) ** 3 + _PER_ENTRY * n * n,
+        multiplications=search + float(n) ** 3 + _PER_ENTRY * n * n,
     )
 
 
