@@ -11,6 +11,8 @@ from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 
 LARGEST_AUTOMATIC = 8192
+LARGEST_SEPARATED = 128
+"""Steps up to which `dense` is searched under `min_sep`: seconds, where 256 take half a minute."""
 BUFFERS_AUTOMATIC = 8
 """Above that n: within 2e-5 of the optimum of prefix sums at n = 131072."""
 BANDS_AUTOMATIC = 512
@@ -46,7 +48,8 @@ def automatic(spec: Spec, estimate_of: EstimateOf) -> AnyMechanism:
         )
     n, separation = spec.workload.n, spec.participation.spread(spec.workload.n).separation
     if spec.participation.free:
-        return _first(spec, estimate_of, (Dense(kind="dense"), _banded(separation), *_LARGE))
+        few = (Dense(kind="dense"),) if n <= LARGEST_SEPARATED else ()
+        return _first(spec, estimate_of, (*few, _banded(separation), *_LARGE))
     if spec.participation.single and n > LARGEST_AUTOMATIC:
         return _first(spec, estimate_of, (_STREAMING, *_LARGE, _banded(BANDS_AUTOMATIC)))
     if n <= MAX_DENSE:

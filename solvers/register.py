@@ -117,7 +117,7 @@ def choose(spec: SpecSource) -> Spec:
     evaluated on the one that was asked for (`factorize.spec.notes_of_choice` says so).
 
     `auto` is `dense` for single participation up to n = 8192 and for fixed epochs up to 16384, `buffered_linear` with 8
-    buffers for single participation above; for min_sep it is `dense` for few steps (epochs/separated.py), and `banded`
+    buffers for single participation above; for min_sep it is `dense` up to n = 128 (epochs/separated.py), and `banded`
     with `min_sep` bands above; beyond, see `automatic`.
 
     Raises:

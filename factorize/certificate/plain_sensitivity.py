@@ -73,11 +73,14 @@ def _patterns(whole: np.ndarray, separation: int, most: int) -> float:
 
 
 def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
-    """The best selection within each row of |C^T C|, then of the rows; that of all patterns where they are few."""
+    """The best selection within each row of |C^T C|, then of the rows; that of all patterns where they can be had."""
     n = len(whole)
     choices = (math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
-    if sum(choices) <= _FEW and n * n <= _AT_ONCE:
+    few = sum(choices) <= _FEW
+    if n * n <= _AT_ONCE and (few or most == 2 or not np.tril(whole, -2 * separation).any()):
         sizes = np.abs(whole.T @ whole)
+        if not few:
+            return best_neighbours(sizes, separation, most)
         return _visit_patterns(sizes, sizes.diagonal(), separation, most)
     step = max(_AT_ONCE // n, 1)
     blocks = (np.abs(whole.T @ whole[:, start : start + step]) for start in range(0, n, step))
@@ -99,6 +102,26 @@ def _visit_patterns(sizes: np.ndarray, gains: np.ndarray, separation: int, most:
         )
         for i in range(len(gains))
     )
+
+
+def best_neighbours(sizes: np.ndarray, separation: int, most: int) -> float:
+    """Return the largest sum over a pattern of the diagonal, and of twice the entries between neighbours.
+
+    Args:
+        sizes: shape (n, n), at least 0.
+        separation: least distance of two steps of a pattern.
+        most: steps of one.
+    """
+    ends, n = sizes.diagonal(), len(sizes)
+    for _ in range(most - 1):
+        longer = ends.copy()
+        for j in range(separation, n):
+            before = slice(j - separation + 1)
+            longer[j] = max(longer[j], sizes[j, j] + (ends[before] + 2 * sizes[j, before]).max())
+        if (longer == ends).all():
+            break
+        ends = longer
+    return float(ends.max())
 
 
 def best_selections(values: np.ndarray, separation: int, most: int) -> np.ndarray:

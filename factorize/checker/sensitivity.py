@@ -25,6 +25,9 @@ from factorize.format.shapes import check_strategy_tensors
 
 TWO_STAGE = "two-stage Gram bound"
 ALL_PATTERNS = "absolute sums of all patterns"
+LONGEST_PATH = "overlapping neighbours: longest path"
+MAX_PATH_WORK = 1 << 28
+"""Pairs of steps times steps of a pattern, of which a longest path is found: a second."""
 MAX_PATTERNS = 1 << 17
 """Patterns that are listed one by one: a second, and 100 MB."""
 LARGEST = 16_384
@@ -237,10 +240,10 @@ def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
 
 
 def _attain(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[int, ...]]:
-    """Return the squared norm of C u from below, for equal signs or those of the pattern's first Gram entries."""
+    """Return the squared norm of C u from below, for equal signs or those of X with the first step, or the last one."""
     columns, far = strategy.near_columns(pattern)
-    sizes, ends = np.abs(columns).sum(axis=1), []
-    for signs in (np.ones(len(pattern)), np.where(columns.T @ columns[:, 0] < 0, -1.0, 1.0)):
+    sizes, ends, gram = np.abs(columns).sum(axis=1), [], np.where(columns.T @ columns < 0, -1.0, 1.0)
+    for signs in (np.ones(len(pattern)), gram[0], np.cumprod(np.append(1.0, np.diagonal(gram, 1)))):
         norm = float(np.sqrt(((columns @ signs) ** 2).sum()))
         lost = share(roundings=len(sizes) + len(pattern) + 8) * float(np.sqrt((sizes**2).sum())) + float(far.sum())
         ends.append((_ends(max(norm - lost, 0.0) ** 2, share(roundings=8))[0], tuple(int(s) for s in signs)))
@@ -250,30 +253,53 @@ def _attain(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[in
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md).
 
-    Where the patterns are few, the largest sum of |X| over one of them.
+    Where only neighbours in a pattern overlap, or the patterns are few, the largest sum of |X| over one of them.
     """
     n = strategy.n
     patterns = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most))
-    few = patterns <= MAX_PATTERNS and n * n <= _AT_ONCE  # all of |X| is held
     values, far = strategy.near_columns(np.arange(n))
     lengths = np.sqrt(np.einsum("ij,ij->j", values, values)) + far
+    paths = form.most == 2 or (strategy.bandwidth <= 2 * form.separation and not far.any())
+    paths = paths and n * n * form.most <= MAX_PATH_WORK
+    whole = n * n <= _AT_ONCE and (paths or patterns <= MAX_PATTERNS)
     rows, step = np.empty(n), max(_AT_ONCE // n, 1)
     for start in range(0, n, step):
         some = slice(start, min(start + step, n))
         gram = np.abs(values.T @ values[:, some])
         if far.any():
             gram += np.multiply.outer(far, lengths[some]) + np.multiply.outer(lengths, far[some])
-        rows[some] = gram.diagonal() if few else _best_sums(gram, form)
-    total, chosen = _worst_pattern(gram, form) if few else best_selection(rows, form)
+        rows[some] = gram.diagonal() if whole else _best_sums(gram, form)
+    if whole:
+        rule, (total, chosen) = (
+            (LONGEST_PATH, _longest_path(gram, form)) if paths else (ALL_PATTERNS, _worst(gram, form))
+        )
+    else:
+        rule, (total, chosen) = TWO_STAGE, best_selection(rows, form)
     # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times that of the squared norms.
     off = share(roundings=(n + 8) * (form.most if strategy.reading.signed or far.any() else 1) + 4 * form.most + 8)
     longest = best_selection(strategy.column_norms.values, form)[1]
     candidates = sorted({chosen, tuple(range(0, n, form.separation)[: form.most]), longest} - {()})
     lower, signs, pattern = max((*_attain(strategy, np.array(p)), p) for p in candidates)
-    return Bracket(lower, _ends(total, off)[1], ALL_PATTERNS if few else TWO_STAGE, pattern, signs, off)
+    return Bracket(lower, _ends(total, off)[1], rule, pattern, signs, off)
 
 
-def _worst_pattern(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
+def _longest_path(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
+    """Return the largest sum of X_ii over a pattern and twice |X_ij| over its neighbours, and the pattern."""
+    apart = np.subtract.outer(np.arange(len(sizes)), np.arange(len(sizes))) <= -form.separation
+    ways, own = np.where(apart, 2 * sizes, -np.inf), sizes.diagonal()
+    onward = [own]
+    while len(onward) < form.most:
+        onward.append(own + np.maximum((ways + onward[-1]).max(axis=1), 0.0))
+    path = [int(np.argmax(onward[-1]))]
+    for left in onward[-2::-1]:
+        reach = ways[path[-1]] + left
+        if not reach.max() > 0:
+            break
+        path.append(int(np.argmax(reach)))
+    return float(onward[-1].max()), tuple(path)
+
+
+def _worst(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
     """Return the largest sum of |X_ij| over a pattern, of all that there are, and the pattern; `sizes` is |X|."""
     best: tuple[float, tuple[int, ...]] = (0.0, ())
     for count in range(1, form.most + 1):

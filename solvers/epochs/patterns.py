@@ -32,6 +32,17 @@ def maximal_patterns(n: int, separation: int, most: int) -> list[Places]:
     return found
 
 
+def disjoint_patterns(n: int, min_sep: int, most: int) -> Places:
+    """Return disjoint allowed patterns that cover all steps, shape (patterns, most), filled up with -1."""
+    patterns = []
+    for j in range(min(min_sep, n)):
+        steps = np.arange(j, n, min_sep)
+        for start in range(0, len(steps), most):
+            piece = steps[start : start + most]
+            patterns.append(np.concatenate([piece, np.full(most - len(piece), -1)]))
+    return np.array(patterns)
+
+
 def blocks_of(gram: Array, patterns: Places) -> Array:
     """Return the entries between the steps of each pattern, shape (patterns, steps, steps)."""
     return np.asarray(gram[patterns[:, :, None], patterns[:, None, :]])

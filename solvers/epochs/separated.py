@@ -1,9 +1,12 @@
-"""`min_sep`, any workload of few steps: the optimum over all matrices, with the sensitivity that is proved of them.
+"""`min_sep`, any workload: the optimum over all matrices of few steps; of more, that of which only neighbours overlap.
 
 The sensitivity of a C whose columns overlap is bounded by the largest sum of |X_ij| over a pattern. The best C for that
 bound and the bound over all matrices, for contributions of any dimension, are two problems: both are solved by an
 interior point method (interior_point.py). They meet where no three steps of a pattern have X of frustrated signs; for
 prefix sums they are 6e-5 apart at most, for matrices of random signs up to 1 %.
+
+With more steps X may have entries between neighbours of a pattern alone (neighbours.py), and the bound over all
+matrices (overlapping.py) says what that costs.
 """
 
 from __future__ import annotations
@@ -17,20 +20,26 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.epochs.feasible import strategy_of
 from factorize.solvers.epochs.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
-from factorize.solvers.epochs.patterns import Places, count_of_patterns, maximal_patterns
+from factorize.solvers.epochs.overlapping import dual_of_patterns
+from factorize.solvers.epochs.patterns import Places, count_of_patterns, disjoint_patterns, maximal_patterns
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.ascent import scaled
 from factorize.solvers.single.dense import refuse_objective
-from factorize.solvers.single.recovery import RIDGES, loss_of
+from factorize.solvers.single.recovery import RIDGES, loss_of, triangle
 from factorize.spec import Spec
+from factorize.structures.banded import BandedMatrix
+from factorize.structures.dense import DenseMatrix
 
 MAX_PAIRS = 900
 """Pairs of steps that meet in a pattern, the unknowns of a Newton step: about a second."""
 MAX_ENTRIES = 1 << 22
 """Entries of the blocks' second derivatives, which every Newton step adds up: about a second."""
+MAX_N = 512
+"""Steps of a search over neighbours, which decomposes X some thousand times: five minutes."""
 _SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
 _NEWTON_STEPS = 160.0  # of both problems
+_SEARCH_STEPS = 4000.0  # decompositions of a search over neighbours and of its bound
 _EVIDENCE_ACCURACY = 1e-8
 _FAINT = 1e-14  # of the largest weight: what a pattern below it adds to a bound is lost in rounding
 
@@ -42,15 +51,20 @@ def own(spec: Spec) -> bool:
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    pairs, entries = _sizes(spec)
-    if pairs <= MAX_PAIRS and entries <= MAX_ENTRIES:
+    n = spec.workload.n
+    if is_solved(spec) or n <= MAX_N:
         return None
-    separation, most, _ = spec.participation.spread(spec.workload.n)
+    separation = spec.participation.spread(n).separation
     return (
-        f"the optimum over all matrices under min_sep={separation} with max_participations={most} is computed for few "
-        f"steps (n={spec.workload.n} has {pairs:.3g} pairs of steps that meet, limit {MAX_PAIRS}, and {entries:.3g} "
-        f"entries of patterns, limit {MAX_ENTRIES}); use banded with bands={separation}, which 'auto' names"
+        f"the optimum over all matrices under min_sep={separation} is searched for up to {MAX_N} steps, and n={n}; use "
+        f"banded with bands={separation}, which 'auto' names"
     )
+
+
+def is_solved(spec: Spec) -> bool:
+    """Return whether the steps are so few that the optimum over all matrices is found."""
+    pairs, entries = _sizes(spec)
+    return pairs <= MAX_PAIRS and entries <= MAX_ENTRIES
 
 
 def _sizes(spec: Spec) -> tuple[float, float]:
@@ -70,7 +84,10 @@ def is_short(spec: Spec) -> bool:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: Newton steps of both problems."""
+    """Return the cost: Newton steps of both problems, or a search over neighbours and the dual of patterns."""
+    n = float(spec.workload.n)
+    if not is_solved(spec):
+        return estimate_of(entries=60 * n**2, multiplications=_SEARCH_STEPS * 3 * n**3)
     pairs, entries = _sizes(spec)
     return estimate_of(
         entries=6 * pairs**2 + 8 * entries, multiplications=_NEWTON_STEPS * (6 * pairs**3 + 300 * entries)
@@ -84,30 +101,65 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         SolveFailed: the target leaves the range of double precision.
     """
     report = Reporter(progress)
+    if not is_solved(problem.spec):
+        return _over_neighbours(problem, report)
     target, patterns = _setting(problem)
     end = InteriorPoint(target, patterns, AbsoluteSums(), problem.tolerance).climb(report)
-    gram = end.best.gram
+    strategy = _best_root(problem, target, end.best.gram)
+    dual = evidence(problem, report.within("bound"), exact=True) if problem.evaluates_itself else {}
+    outcome = Outcome.CONVERGED if end.gap <= problem.tolerance else Outcome.ROUNDING_LIMIT
+    return Solution(strategy, outcome, end.steps, dual)
+
+
+def _over_neighbours(problem: Problem, report: Reporter) -> Solution:
+    from factorize.solvers.epochs.neighbours import Neighbours  # whose kernels are compiled
+
+    target, (separation, most, _) = _target(problem), problem.participation.spread(problem.n)
+    search = Neighbours(triangle(target), separation, most)
+    gram, steps = search.best(report)
+    strategy = _best_root(problem, target, gram)
+    bands = np.zeros((search.bands, problem.n))
+    for d in range(search.bands):
+        bands[d, : problem.n - d] = strategy.array.diagonal(-d)
+    dual = evidence(problem, report.within("bound"), exact=False, thorough=True) if problem.evaluates_itself else {}
+    return Solution(BandedMatrix(bands), Outcome.CONVERGED, steps, dual)
+
+
+def _best_root(problem: Problem, target: Array, gram: Array) -> DenseMatrix:
     ridges = (gram + ridge * np.eye(problem.n) * gram.trace() / problem.n for ridge in RIDGES)
     roots = (strategy_of(each, np.arange(problem.n)) for each in ridges)
     found = [problem.with_unit_sensitivity(root) for root in roots if root is not None]
     if not found:
         raise SolveFailed("no invertible strategy was found in double precision; rescale the workload")
-    strategy = min(found, key=lambda each: loss_of(target, each.array))
-    dual = evidence(problem, report.within("bound")) if problem.evaluates_itself else {}
-    outcome = Outcome.CONVERGED if end.gap <= problem.tolerance else Outcome.ROUNDING_LIMIT
-    return Solution(strategy, outcome, end.steps, dual)
+    return min(found, key=lambda each: loss_of(target, each.array))
+
+
+def _target(problem: Problem) -> Array:
+    """T, with next to nothing where a step moves nothing."""
+    target, still = scaled(problem.target), ~problem.kept
+    return np.vstack([target, np.sqrt(_FAINT) * np.eye(problem.n)[still]]) if still.any() else target
 
 
 def _setting(problem: Problem) -> tuple[Array, list[Places]]:
-    """T, with next to nothing where a step moves nothing, and the patterns."""
-    target, still = scaled(problem.target), ~problem.kept
-    target = np.vstack([target, np.sqrt(_FAINT) * np.eye(problem.n)[still]]) if still.any() else target
+    """T and the patterns."""
     separation, most, _ = problem.participation.spread(problem.n)
-    return target, maximal_patterns(problem.n, separation, most)
+    return _target(problem), maximal_patterns(problem.n, separation, most)
 
 
-def evidence(problem: Problem, report: StepReport) -> dict[str, Array]:
-    """Return factors and patterns of the dual optimum for vectors of any dimension, see checker/bounds/evidence.py."""
+def evidence(problem: Problem, report: StepReport, *, exact: bool, thorough: bool = False) -> dict[str, Array]:
+    """Return factors and patterns of the dual for vectors of any dimension, see checker/bounds/evidence.py.
+
+    Args:
+        problem: with `min_sep`.
+        report: told after each step; what it raises ends the search.
+        exact: whether the dual is solved to its optimum, and not ascended for some rounds.
+        thorough: see `dual_of_patterns`.
+    """
+    if not exact:
+        separation, most, _ = problem.participation.spread(problem.n)
+        start = disjoint_patterns(problem.n, separation, most)
+        found = dual_of_patterns(triangle(scaled(problem.target)), start, separation, most, report, thorough=thorough)
+        return {"factors": found[0], "patterns": found[1].astype(np.float64)}
     target, patterns = _setting(problem)
     best = InteriorPoint(target, patterns, Vectors(), _EVIDENCE_ACCURACY).climb(report).best
     most = max(some.shape[1] for some in patterns)

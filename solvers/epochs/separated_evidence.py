@@ -8,24 +8,15 @@ nobody has fill up the first epoch. Others borrow the evidence of the prefix sum
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-from numpy.typing import NDArray
 
 from factorize.solvers.epochs import separated
-from factorize.solvers.epochs.overlapping import dual_of_patterns
+from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter
-from factorize.solvers.single.ascent import scaled
-from factorize.solvers.single.recovery import triangle
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse
-
-if TYPE_CHECKING:
-    from factorize.solvers.epochs.pieces import PieceRing
-
 
 LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
 LARGEST_DENSE = 512  # n up to which decompositions are worth the evidence
@@ -46,11 +37,7 @@ def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
     own = Problem(spec.model_copy(update={"optimize_for": None}))
     try:
         if _decomposed(own):
-            separation, most, _ = own.participation.spread(own.n)
-            if separated.is_short(spec):
-                return separated.evidence(own, report)
-            found = dual_of_patterns(triangle(scaled(own.target)), _patterns(own), separation, most, report)
-            return {"factors": found[0], "patterns": found[1].astype(np.float64)}
+            return separated.evidence(own, report, exact=separated.is_short(spec))
         dual = _by_ring(own, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):  # numbers that leave the range of doubles
         return {}
@@ -86,39 +73,28 @@ def _inverse(own: Problem) -> BidiagonalInverse | None:
 
 def _by_ring(own: Problem, report: Reporter) -> Array | None:
     """W from the dual of fixed epochs, or None where its blocks or the certificate's would be too large."""
-    from factorize.solvers.epochs.pieces import dual_of_pieces
+    from factorize.solvers.epochs.blocks import Ring
+    from factorize.solvers.epochs.pieces import PieceRing, dual_of_pieces
 
     n, inverse = own.n, _inverse(own)
     if n * _epochs(own) ** 2 > LARGEST_RING or (inverse is None and max(n, own.workload.m) > LARGEST_BORROWED):
         return None
-    return dual_of_pieces(_pieces(own, inverse), _ACCURACY, lambda step, _gap: report(step, None))
+    p, q, patterns = _pieces(own, inverse)
+    ring = PieceRing(Ring(p, q, _epochs(own)), patterns)
+    return dual_of_pieces(ring, _ACCURACY, lambda step, _gap: report(step, None))
 
 
-def _patterns(own: Problem) -> NDArray[np.intp]:
+def _patterns(own: Problem) -> Places:
     separation, most, _ = own.participation.spread(own.n)
     return disjoint_patterns(own.n, separation, most)
 
 
-def disjoint_patterns(n: int, min_sep: int, most: int) -> NDArray[np.intp]:
-    """Return disjoint allowed patterns that cover all steps, shape (patterns, most), filled up with -1."""
-    patterns = []
-    for j in range(min(min_sep, n)):
-        steps = np.arange(j, n, min_sep)
-        for start in range(0, len(steps), most):
-            piece = steps[start : start + most]
-            patterns.append(np.concatenate([piece, np.full(most - len(piece), -1)]))
-    return np.array(patterns)
-
-
-def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> PieceRing:
-    """The ring of an inverse, or of the prefix sum, after steps that fill up the first epoch."""
-    from factorize.solvers.epochs.blocks import Ring
-    from factorize.solvers.epochs.pieces import PieceRing
-
+def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> tuple[Array, Array, Places]:
+    """An inverse, or that of the prefix sum, after steps that fill up the first epoch, and the patterns in it."""
     n, epochs, patterns = own.n, _epochs(own), _patterns(own)
     bidiagonal = BidiagonalInverse(np.ones(n), np.ones(n)) if inverse is None else inverse
     size = epochs * own.participation.spread(n).separation
     before = np.full(size - n, bidiagonal.p[0])
     p, q = (np.concatenate([before, part]) for part in bidiagonal)
     q[size - n], q[0] = p[0], 0.0
-    return PieceRing(Ring(p, q, epochs), np.where(patterns >= 0, patterns + size - n, -1))
+    return p, q, np.where(patterns >= 0, patterns + size - n, -1)

@@ -59,6 +59,7 @@ def test_what_auto_names_is_accepted(workload: dict[str, Any], objective: str) -
         (60000, 2, "toeplitz"),
         (16, {"kind": "min_sep", "min_sep": 9, "max_participations": 1}, "dense"),
         (16, {"kind": "min_sep", "min_sep": 4}, "dense"),
+        (128, {"kind": "min_sep", "min_sep": 16}, "dense"),
         (256, {"kind": "min_sep", "min_sep": 4}, "banded"),
         (2**20, {"kind": "min_sep", "min_sep": 128}, "toeplitz"),
     ],

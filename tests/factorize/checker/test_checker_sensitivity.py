@@ -112,11 +112,28 @@ def test_overlapping_columns_by_the_rules_definitions(seed: int, monkeypatch: py
         rows = np.array([max(row[pattern].sum() for pattern in patterns) for row in gram])
         worst = max(gram[np.ix_(pattern, pattern)].sum() for pattern in patterns)
         two_stages = max(rows[pattern].sum() for pattern in patterns)
-        for at_once, rule, expected in ((36, "all patterns", worst), (35, "two-stage", two_stages)):
+        whole = "longest path" if most == 2 else "all patterns"
+        for at_once, rule, expected in ((36, whole, worst), (35, "two-stage", two_stages)):
             with monkeypatch.context() as patch:
                 patch.setattr(sensitivity, "_AT_ONCE", at_once)
                 found = bracket(array, separated(min_sep, most))
             assert rule in found.rule and expected <= found.upper <= expected * (1 + 1e-13)
+
+
+@pytest.mark.parametrize(("min_sep", "most"), [(2, 5), (2, 3), (3, 3), (3, 2)])
+def test_overlapping_neighbours_by_definition(min_sep: int, most: int) -> None:
+    """Of at most 2 min_sep bands with entries of any sign: the longest path is what signs along a pattern attain."""
+    for seed in range(5):
+        array = np.tril(np.random.default_rng(seed).integers(-3, 4, (9, 9))).astype(float)
+        np.fill_diagonal(array, 4.0)
+        array -= np.tril(array, -2 * min_sep)
+        gram = abs(array.T @ array)
+        worst = max(gram[np.ix_(one, one)].sum() for one in map(list, min_sep_patterns(9, min_sep, most)))
+        found = bracket(array, separated(min_sep, most))
+        assert "longest path" in found.rule and found.exact and worst <= found.upper <= worst * (1 + 1e-13)
+        wider = array.copy()
+        wider[2 * min_sep, 0] = 1e-3  # columns that are no neighbours overlap
+        assert most == 2 or "longest path" not in bracket(wider, separated(min_sep, most)).rule
 
 
 def test_majorants_by_hand() -> None:

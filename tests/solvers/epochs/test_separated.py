@@ -14,6 +14,7 @@ import factorize
 from factorize.checker.check import check_factor_file
 from factorize.errors import UnsupportedProblem
 from factorize.solvers import choose
+from factorize.solvers.epochs.neighbours import Neighbours
 from factorize.solvers.epochs.patterns import count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec
@@ -26,8 +27,8 @@ def apart(workload: Any, min_sep: int, most: int | None = None) -> Spec:
     return spec_of(workload, "dense", participation)
 
 
-def program(spec: Spec, *, vectors: bool) -> float:
-    """The least loss over X, sensitive to vectors of any dimension or by absolute sums."""
+def program(spec: Spec, *, vectors: bool, bands: int | None = None) -> float:
+    """The least loss over X of so many bands, sensitive to vectors of any dimension or by absolute sums."""
     import cvxpy
 
     target, (separation, most, _) = Problem(spec).target, spec.participation.spread(spec.workload.n)
@@ -35,6 +36,7 @@ def program(spec: Spec, *, vectors: bool) -> float:
     whole = cvxpy.Variable((2 * n, 2 * n), symmetric=True)
     x, sizes = whole[:n, :n], cvxpy.Variable((n, n))
     limits = [whole >> 0, whole[n:, :n] == target, sizes >= x, sizes >= -x]
+    limits += [cvxpy.diag(x, -lag) == 0 for lag in range(bands or n, n)]
     for pattern in maximal_patterns(n, separation, most):
         for steps in pattern.tolist():
             block, shares = np.ix_(steps, steps), cvxpy.Variable(len(steps))
@@ -85,7 +87,38 @@ def test_maximal_patterns_by_their_definition(n: int, separation: int, most: int
     assert len(found) == len(set(found)) and count_of_patterns(n, separation, most) == len(set(every))
 
 
+@pytest.mark.parametrize(
+    ("workload", "separation", "most"),
+    [(12, 3, 4), (9, 2, 2), ({"kind": "momentum", "n": 10, "momentum": 0.9}, 3, 3)],
+    ids=["all", "two", "some"],
+)
+def test_neighbours_agree_with_a_semidefinite_program_over_all_patterns(
+    workload: Any, separation: int, most: int
+) -> None:
+    """Entries of X that are twice as far apart are zero; with two participations none has to be."""
+    spec = apart(workload, separation, most)
+    target = Problem(spec).target
+    search = Neighbours(target, separation, most)
+    gram, _ = search.best(lambda *_: None)
+    patterns = min_sep_patterns(len(gram), separation, most)
+    size = max(np.abs(gram[np.ix_(pattern, pattern)]).sum() for pattern in patterns)
+    found = size * np.vdot(np.linalg.solve(gram, target.T), target.T) * spec.objective.scale(spec.workload.m)
+    assert (np.tril(gram, -search.bands) == 0).all() and search.bands == (len(gram) if most == 2 else 2 * separation)
+    assert found == pytest.approx(program(spec, vectors=False, bands=search.bands), rel=1e-5)
+
+
+def test_the_checker_proves_more_steps_and_a_bound_near_them(tmp_path: Path) -> None:
+    """64 steps, 8 apart: `banded` with min_sep bands reaches 54.9."""
+    found = factorize.solve(apart(64, 8))
+    found.save(tmp_path / "optimum.safetensors")
+    report = check_factor_file((tmp_path / "optimum.safetensors").read_bytes())
+    assert report.supported and report.status("certificate.lower_bound") == "proved"
+    assert found.certificate.sensitivity.kind == "exact" and found.strategy.bandwidth() == 16
+    assert found.certificate.loss.objective == pytest.approx(50.8489, rel=1e-5)
+    assert found.certificate.relative_gap < 2e-3
+
+
 def test_more_steps_are_refused_by_name_and_banded_by_auto() -> None:
-    with pytest.raises(UnsupportedProblem, match="limit 900.*use banded with bands=8"):
-        choose(apart(256, 8))
+    with pytest.raises(UnsupportedProblem, match="up to 512 steps, and n=513; use banded with bands=8"):
+        choose(apart(513, 8))
     assert choose(spec_of(256, "auto", {"kind": "min_sep", "min_sep": 8})).mechanism.kind == "banded"
