@@ -350,7 +350,7 @@ def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[
     return about(document_of_words(JobInWords, {"workload": workload, **fields}))
 
 
-def fields_in(arguments: Mapping[str, Any], *models: Any) -> dict[str, Any]:
+def fields_in(arguments: Mapping[str, object], *models: Any) -> dict[str, Any]:
     """Return the arguments of a call that are fields of models, sequences as lists; those of None are left out."""
     names = {name for model in models for name in model.model_fields if name not in ("spec", "workload")}
     return {

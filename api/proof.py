@@ -111,7 +111,9 @@ def certify_draft(request: Document) -> Document:
     return inspect(path, store, strict=False, proved=utility, known=spec)
 
 
-def _timed(answer: Callable[[Document], Document], request: Document, _tell: Tell) -> Document:
+def _timed(
+    answer: Callable[[dict[str, object]], dict[str, object]], request: dict[str, object], _tell: Tell
+) -> Document:
     """Return an answer, with the seconds that it took."""
     started = time.monotonic()
     try:

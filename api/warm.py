@@ -44,7 +44,7 @@ SPECS: tuple[dict[str, Any], ...] = (
 )
 
 
-def warm(specs: Sequence[dict[str, Any]] = SPECS) -> None:
+def warm(specs: Sequence[dict[str, object]] = SPECS) -> None:
     """Solve and prove them, one on each processor of this machine.
 
     Args:

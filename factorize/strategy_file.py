@@ -45,7 +45,7 @@ Given = Matrix | np.ndarray
 """A strategy in a structure, or whole as an array of shape (n, n)."""
 
 
-def read_strategy(source: Any, *, n: int | None = None, holds: str | None = None) -> Given:
+def read_strategy(source: object, *, n: int | None = None, holds: str | None = None) -> Given:
     """Return the strategy that an array, a file or an object of another library holds.
 
     Args:

@@ -100,9 +100,9 @@ def _excludes(document: Mapping[str, object], path: Path) -> list[dict[str, obje
     return tables
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Return leaves by dotted path; `participation.epochs = 2` is the same quoted and unquoted."""
-    leaves: dict[str, Any] = {}
+    leaves: dict[str, object] = {}
     for key, value in table.items():
         path = prefix + key
         if isinstance(value, dict):

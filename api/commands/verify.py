@@ -146,7 +146,7 @@ def verify_for_spec(
         confirm_sensitivity(report, certified)
     except (InvalidStrategy, CertificateError, CorruptObject) as error:
         raise VerificationFailed(error) from None
-    head: dict[str, Any] = {"strategy": str(path), "spec": spec.document()}
+    head: dict[str, object] = {"strategy": str(path), "spec": spec.document()}
     head["certificate"] = certified.manifest.certificate
     if asked is not None:
         head["privacy"] = answer(certified, asked)

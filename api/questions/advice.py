@@ -72,7 +72,7 @@ def advise(
 
 def request_of(job: Job) -> CompareRequest:
     """Return the comparison that answers the question; see `advise`."""
-    spec: dict[str, Any] = {
+    spec: dict[str, object] = {
         "workload": {**job.sums, "n": job.run.steps},
         "participation": job.run.participation,
     }

@@ -232,7 +232,7 @@ def _options(
     return list(typer.main.get_command(alone).params)
 
 
-def _annotation(flag: str, schema: Mapping[str, Any], about: str, kind: type | None) -> Any:
+def _annotation(flag: str, schema: Mapping[str, Any], about: str, kind: type | None) -> object:
     """Return the type of an option's value, with its description."""
     shape = next(one for one in schema.get("anyOf", [schema]) if one.get("type") != "null")
     several = shape.get("type") == "array" and "enum" in shape["items"]

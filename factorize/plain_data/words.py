@@ -52,7 +52,7 @@ def words_of(of: type) -> dict[str, tuple[Word, ...]]:
     return {name: tuple(own) for name, own in words.items()}
 
 
-def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, Any]:
     """Return the document that names and values stand for; whether it is one of the class, its reader says.
 
     Args:
@@ -62,7 +62,7 @@ def document_of_words(of: type, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidParameter: a name that nothing has, or a field that several kinds have where none is named.
     """
-    document: dict[str, Any] = {}
+    document: dict[str, object] = {}
     fields = []
     for name, value in given.items():
         word = _word(of, name, None)
