@@ -42,6 +42,13 @@ def test_balls_in_bins_on_digits(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.count("balls_in_bins order") == 2 and "become known, epsilon is" in said
 
 
+def test_a_transformer_that_guards_users(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("train_transformer_jax", "--seed", "1", "--epochs", "2", "--batch-size", "500") == 0
+    said = capsys.readouterr().out
+    known = [float(found) for found in re.findall(r"noise: ([\d.]+) of the words known", said)]
+    assert len(known) == 2 and min(known) > 0.02 and said.count("differential privacy per user") == 2
+
+
 @pytest.mark.parametrize("name", ["train_torch", "train_jax"])
 def test_no_service(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(name, "--service", "http://127.0.0.1:1") == 3
