@@ -125,8 +125,8 @@ class Results:
         """Return a result whose manifest and file are both there and sound, or None."""
         with suppress(NotFound, CorruptObject, Revoked):
             result = self.store.result(digest)
-            self.store.objects.status(blob_key(result.file.sha256))
-            return None if self.store.blobs.damaged(result.file.sha256) else result
+            version = self.store.objects.status(blob_key(result.file.sha256)).version
+            return None if self.store.blobs.damaged(result.file.sha256, version) else result
         return None
 
     def rows(self, result: Result, matrix: MatrixName, start: int | None, stop: int | None) -> RowBlocks:

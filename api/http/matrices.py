@@ -273,9 +273,8 @@ def _address(service: SolverService, sha256: str) -> str | None:
     """
     store = service.store
     store.revocations.check(sha256)
-    if store.blobs.damaged(sha256):
+    if store.blobs.damaged(sha256, store.objects.status(blob_key(sha256)).version):
         return None
-    store.objects.status(blob_key(sha256))
     return store.objects.sign(blob_key(sha256), SIGNED_SECONDS)
 
 

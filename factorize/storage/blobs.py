@@ -130,7 +130,7 @@ class Blobs:
         self._cache_bytes = cache_bytes
         self._chunks: Cache[bytes] = Cache(cache_bytes, len)
         self._hashed: Cache[Blob] = Cache(_MOST_HASHED, lambda blob: 1)
-        self._damaged: set[str] = set()
+        self._damaged: dict[str, tuple[int, ...]] = {}  # what was found damaged, by the version that was read
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def open(self, sha256: str) -> Blob:
@@ -157,9 +157,9 @@ class Blobs:
             return True
         return False
 
-    def damaged(self, sha256: str) -> bool:
-        """Whether the last look at this blob found that it does not hash to its name."""
-        return sha256 in self._damaged
+    def damaged(self, sha256: str, version: tuple[int, ...]) -> bool:
+        """Whether this version of a blob was found not to hash to its name; others may have replaced it since."""
+        return self._damaged.get(sha256) == version
 
     def kept(self, blob: Blob, index: int) -> bytes | None:
         """Return one chunk of a blob as it was hashed if it is in memory."""
@@ -195,13 +195,13 @@ class Blobs:
                     self._chunks.put((blob, index), chunk)  # out of reach unless the blob hashes to its name
         if state.hexdigest() != sha256:
             self._hashed.drop(sha256)
-            self._damaged.add(sha256)
+            self._damaged[sha256] = blob.version
             raise CorruptObject(
                 f"the blob {sha256} is damaged: its {blob.size} bytes hash to {state.hexdigest()}; it is not served, "
                 "run fsck --repair and post its spec again"
             )
         self._hashed.put(sha256, blob)
-        self._damaged.discard(sha256)
+        self._damaged.pop(sha256, None)
         return blob
 
 

@@ -131,9 +131,10 @@ class Index:
         with _named(f"the manifest {entry.digest}"):
             manifest = self.manifest(entry.digest)
         with _named(f"the file {manifest.file.sha256}"):
-            size, stated = self._objects.status(blob_key(manifest.file.sha256)).size, manifest.file.bytes
-        if size != stated or self._blobs.damaged(manifest.file.sha256):
-            raise CorruptObject(f"the file {manifest.file.sha256} is damaged ({size} bytes, and {stated} were stored)")
+            found, stated = self._objects.status(blob_key(manifest.file.sha256)), manifest.file.bytes
+        if found.size != stated or self._blobs.damaged(manifest.file.sha256, found.version):
+            message = f"the file {manifest.file.sha256} is damaged ({found.size} bytes, and {stated} were stored)"
+            raise CorruptObject(message)
         if key not in entry.keys or entry != manifest.entry:
             raise CorruptObject(f"{key} is not the entry of the manifest {entry.digest}")
         return entry

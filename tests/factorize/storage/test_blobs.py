@@ -83,10 +83,10 @@ def test_every_single_bit_flip_is_found_before_a_byte_is_served(tmp_path, small_
         for blobs in (warm, cold, Blobs(directory)):
             with pytest.raises(CorruptObject, match=f"{name}.*fsck"):
                 blobs.open(name)
-            assert blobs.damaged(name)
+            assert blobs.damaged(name, directory.status(blob_key(name)).version)
         overwrite(path, data)
         assert content(cold, name) == content(warm, name) == data
-        assert not cold.damaged(name)
+        assert not cold.damaged(name, directory.status(blob_key(name)).version)
 
 
 @pytest.mark.parametrize("change", [lambda d: bytes([*d[:-1], d[-1] ^ 1]), lambda d: d[:-1], lambda d: d[:SMALL]])
@@ -102,7 +102,7 @@ def test_a_file_that_changes_while_it_is_served_stops_before_the_changed_chunk(t
         for view in views:
             served += bytes(view)
     assert data[SMALL:].startswith(served)
-    assert blobs.damaged(name)
+    assert blobs.damaged(name, directory.status(blob_key(name)).version)
     with pytest.raises(CorruptObject):
         blobs.open(name)
 

@@ -189,6 +189,15 @@ def test_an_answer_whose_file_was_found_damaged_is_no_answer_until_it_is_mended(
     store.load(put.digest).verify()
 
 
+def test_an_answer_that_another_process_has_mended_is_one_again(store):
+    put = factorization()
+    flip(path_of(store, file_key(store.put(put))), 3)
+    with pytest.raises(CorruptObject):
+        store.load(put.digest)
+    open_store(store.url).put(factorization())
+    assert store.find(put.spec) == put.digest
+
+
 def test_entries_that_name_another_spec_are_passed_over(store):
     one, other = factorization(4, tolerance=1e-6), factorization(5)
     store.put(one)
