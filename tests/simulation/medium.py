@@ -172,7 +172,9 @@ class Disk:
 
     def rot(self, luck: random.Random, place: str) -> Path | None:
         """Flip a bit of a published object, as a failing disk does."""
-        there = sorted(path for path, content in self.names.items() if content and f"/{place}/" in str(path))
+        there = sorted(
+            path for path, content in self.names.items() if content and content.cached and f"/{place}/" in str(path)
+        )
         if not there:
             return None
         path = luck.choice(there)

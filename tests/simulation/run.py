@@ -739,7 +739,7 @@ class Run:
                 or any(
                     item.kind in ("!worker", "!scheduler", "!power", "!kill", "!medium") for item in self.plan.items
                 ),
-                "timeout": "hang" in acts,
+                "timeout": "hang" in acts or any(item.kind in ("!stop", "!window") for item in self.plan.items),
                 "out_of_memory": "memory" in acts,
                 "solve-failed": "fail" in acts or any(item.kind == "!skew" for item in self.plan.items),
                 "certificate-error": "garbage" in acts,
@@ -756,7 +756,7 @@ class Run:
             raise Violation(f"the job {digest[:6]} was cancelled, and nobody asked for it")
         if (
             job.state == "done"
-            and digest not in oracle.excused
+            and digest not in oracle.excused | oracle.cancelled
             and not known.digests & (oracle.revoked | oracle.deleted)
         ):
             found = service.lookup(digest)
