@@ -19,6 +19,8 @@ HEADINGS = {
     "structure": "A structure of C",
     "mechanism": "A mechanism",
     "sampling": "A sampling",
+    "route": "A route",
+    "command": "A command",
 }
 
 
@@ -91,3 +93,10 @@ def test_sampled_by_a_coin_and_proved(answers: Any) -> None:
     assert len(set(found["sizes"])) > 1 and max(found["sizes"]) <= 12 and len(found["sizes"]) == 12
     assert "(coin order, participation {'kind': 'min_sep', 'min_sep': 2" in found["words"]
     assert found["supported"] and found["failed"] == []
+
+
+def test_listed_by_a_command_and_over_http(tree: Path) -> None:
+    """The toy mechanism among the others, from both doors."""
+    listed = json.loads(run(tree, "-m", "factorize.api.cli", "mechanisms", "--output", "json"))
+    assert "neighbours" in listed
+    assert json.loads(run(tree, str(ROOT / "tests/toys/ask.py"), str(tree))) == listed

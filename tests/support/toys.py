@@ -1,4 +1,4 @@
-"""Toys: a workload, a structure, a participation, a mechanism and a sampling, added to a copy of the packages by docs/extending.md.
+"""Toys: a workload, a structure, a participation, a mechanism, a sampling, a route and a command, added to a copy of the packages by docs/extending.md.
 
 New files lie below `tests/toys`, in the rooms where they go; what is written into files that there are is stated here.
 """
@@ -66,6 +66,7 @@ WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/check
 RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/checker/participation.py"
 TENSORS, LAYOUTS = "factorize/format/tensors.py", "factorize/structures/layouts.py"
 SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/checker/structures/__init__.py"
+ROUTERS, COMMANDS = "api/http/app.py", "api/commands/application.py"
 SAMPLINGS, RECEIPTS = "factorize/samplings/__init__.py", "factorize/format/receipts.py"
 MECHANISMS, SOLVERS, EXACT_MECHANISMS = (
     "factorize/mechanisms.py",
@@ -256,6 +257,25 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             ),
             (Change(RECEIPTS, '    "cyclic_poisson": ', '    "coin": _GROUPS,\n'),),
         ),
+    ),
+    "route": Toy(
+        ("api/http/mechanism_routes.py",),
+        (),
+        (
+            (
+                Change(
+                    ROUTERS,
+                    "from factorize.api.http.pending ",
+                    "from factorize.api.http.mechanism_routes import router as mechanisms\n",
+                ),
+                Change(ROUTERS, '    "questions": questions.router,', '    "mechanisms": mechanisms,\n'),
+            ),
+        ),
+    ),
+    "command": Toy(
+        ("api/commands/mechanisms_command.py",),
+        (),
+        ((Change(COMMANDS, '    "jobs": "', '    "mechanisms": "mechanisms_command",\n'),),),
     ),
 }
 
