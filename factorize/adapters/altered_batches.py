@@ -162,7 +162,7 @@ def _marks(item: Any) -> list[float]:
     return [float(values.size), float((values == values.min()).sum()) if values.size else 0.0]
 
 
-def tensors_of(batch: Any) -> list[torch.Tensor]:
+def tensors_of(batch: object) -> list[torch.Tensor]:
     """Return the tensors of a batch, in dicts, lists and tuples."""
     if torch.is_tensor(batch):
         return [batch]

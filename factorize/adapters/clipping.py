@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -24,7 +23,9 @@ MAX_WIDENED_ENTRIES = 1 << 18
 """Entries that are widened at a time on a CPU, 2 MiB, which its caches hold; a GPU takes 64 times as many."""
 
 
-def example_rows(parameters: Sequence[tuple[str, Any]], examples: int | None = None) -> list[torch.Tensor]:
+def example_rows(
+    parameters: Sequence[tuple[str, torch.nn.Parameter]], examples: int | None = None
+) -> list[torch.Tensor]:
     """Return the gradients of all parameters by example, shapes (examples, *shape), of all backward passes together.
 
     Args:
@@ -54,7 +55,7 @@ def example_rows(parameters: Sequence[tuple[str, Any]], examples: int | None = N
     return [passes[0] if len(passes) == 1 else torch.cat(passes) for _, _, passes in found]
 
 
-def _passes(name: str, parameter: Any) -> list[torch.Tensor]:
+def _passes(name: str, parameter: torch.nn.Parameter) -> list[torch.Tensor]:
     """Return a parameter's per-example gradients by backward pass."""
     samples = getattr(parameter, "grad_sample", None)
     if samples is None:

@@ -15,9 +15,9 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from factorize.adapters.client_ids import ClientId, client_id
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
@@ -196,7 +196,7 @@ class FederatedRounds(Secret):
             self._save()
         return admitted
 
-    def add(self, client: object, update: Any) -> bool:
+    def add(self, client: object, update: Iterable[ArrayLike]) -> bool:
         """Add a client's clipped update to the sum of this round, and say whether it counts.
 
         What is refused counts as zeros, and the round goes on: an update of a client that was not admitted, a second

@@ -137,7 +137,7 @@ def _replaced(batches: BatchSampler, sampling: str) -> Iterable[str]:
         yield f"The loader's drop_last=True was replaced by {order}: sizes of batches are random."
 
 
-def _check_dataset(dataset: Any) -> None:
+def _check_dataset(dataset: object) -> None:
     """Refuse data that have no order of their own."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidParameter(
@@ -210,7 +210,7 @@ def _misfit(module: torch.nn.Module) -> str | None:
     return None
 
 
-def check_optimizer(optimizer: Any, model: torch.nn.Module | None = None) -> None:
+def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None) -> None:
     """Refuse an optimizer that a released gradient does not suffice, or that is not of all that the model trains.
 
     Args:
@@ -310,7 +310,7 @@ def empty_like(batch: Any, axis: int = 0) -> Any:
     )
 
 
-def _has_tensors(value: Any) -> bool:
+def _has_tensors(value: object) -> bool:
     if isinstance(value, Mapping):
         return any(_has_tensors(part) for part in value.values())
     return torch.is_tensor(value) or (isinstance(value, (list, tuple)) and any(_has_tensors(part) for part in value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -122,7 +122,7 @@ def difference_of_passes(
 
 
 def difference_of_autograd(
-    named: Sequence[tuple[str, Any]], samples: Sequence[torch.Tensor], rows: GradientRows
+    named: Sequence[tuple[str, torch.nn.Parameter]], samples: Sequence[torch.Tensor], rows: GradientRows
 ) -> InvalidParameter | None:
     """Return what is wrong if the gradients of examples do not add up to plain autograd's gradient of the batch.
 

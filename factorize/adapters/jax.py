@@ -10,12 +10,14 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import jax
 import numpy as np
 import optax
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable, plan_table
 from factorize.adapters.jax_guard import StepGuard
@@ -33,7 +35,9 @@ from factorize.privacy import Calibration, check_own
 
 _COMMITTED = 64  # numbers of z_0 that a commitment is made from
 Precision = Literal["float32", "float64"]
-Row = Callable[[jax.Array, Callable[[Any], jax.Array], Any], tuple[jax.Array, Any]]
+Normal = Callable[[ArrayLike], jax.Array]
+Buffers: TypeAlias = "jax.Array | None"
+Row = Callable[[jax.Array, Normal, Buffers], tuple[jax.Array, Buffers]]
 """From a step, the normals of any step, and the state of a leaf to the row of sigma C^-1 Z and the next state."""
 
 
@@ -47,7 +51,7 @@ class NoiseState(NamedTuple):
     """
 
     step: jax.Array
-    buffers: Any
+    buffers: optax.Updates
     commitment: jax.Array
 
 
@@ -67,7 +71,7 @@ class NoiseTransformation(Secret, optax.GradientTransformation):
 
 
 def correlated_noise(
-    factors: Any, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: Any = None
+    factors: object, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: Any = None
 ) -> NoiseTransformation:
     """Return the transformation that adds row t of C^-1 Z to the t-th sum of clipped gradients.
 
@@ -118,13 +122,15 @@ class _CorrelatedNoise(Secret):
         self._stated = {"noise": commitment, "sigma": sigma.hex(), "dtype": str(kind)}
         self._guard = StepGuard(noise_commitment(held, seed), steps)
 
-    def init(self, params: Any) -> NoiseState:
+    def init(self, params: optax.Params) -> NoiseState:
         """Return the state before step 0."""
         commitment, states = jnp.asarray(self._commitment(params)), self._states
         buffers = jax.tree.map(lambda p: zeros_beside(states, p, self._kind), params) if states is not None else ()
         return NoiseState(jnp.array(0, jnp.int32), buffers, commitment)
 
-    def update(self, updates: Any, state: NoiseState, params: Any = None) -> tuple[Any, NoiseState]:
+    def update(
+        self, updates: optax.Updates, state: NoiseState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, NoiseState]:
         """Return sums with the noise of the state's step, divided, and the next state."""
         own = self._commitment(updates)
         for leaf in jax.tree.leaves(updates):
@@ -140,7 +146,10 @@ class _CorrelatedNoise(Secret):
         noisy, kept = [], []
         for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs_of(self._specs, updates), strict=True)):
 
-            def normal(step: Any, own: tuple[int, jax.Array, np.dtype, Any] = (i, leaf, self._kind, spec)) -> jax.Array:
+            def normal(
+                step: ArrayLike,
+                own: tuple[int, jax.Array, np.dtype, PartitionSpec | None] = (i, leaf, self._kind, spec),
+            ) -> jax.Array:
                 return normals(self._key, step, *own)
 
             drawn, after = self._row(step, normal, buffers)
@@ -152,7 +161,7 @@ class _CorrelatedNoise(Secret):
         """Let another transformation make the same noise."""
         self._guard.close()
 
-    def _commitment(self, tree: Any) -> np.ndarray:
+    def _commitment(self, tree: optax.Params) -> np.ndarray:
         """Return what names noise and parameters, shape (8,), uint32.
 
         Raises:
@@ -166,7 +175,7 @@ class _CorrelatedNoise(Secret):
         return np.frombuffer(hashlib.sha256(canonical_json({**self._stated, "parameters": about})).digest(), "<u4")
 
 
-def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
+def noising_matrix(factors: object, *, dtype: Precision = "float64") -> Any:
     """Return C^-1 for `jax_privacy`: a `StreamingMatrix` where C has a recurrence, else an array of shape (n, n).
 
     Over sums of clipped gradients its use is
@@ -197,7 +206,7 @@ def noising_matrix(factors: Any, *, dtype: Precision = "float64") -> Any:
     plan = plan_table(source)
     table, states = on_device(plan, kind), plan.reads.shape[1]
 
-    def init(value: Any) -> tuple[jax.Array, jax.Array]:
+    def init(value: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.array(0, jnp.int32), jnp.zeros((states, *value.shape), kind)
 
     def multiply(value: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -226,7 +235,7 @@ def checked_dtype(dtype: str) -> np.dtype:
     return np.dtype(dtype)
 
 
-def refuse_unfit(value: Any) -> None:
+def refuse_unfit(value: ArrayLike) -> None:
     """Refuse sums of clipped gradients, or normals, that are not real or have fewer digits than float32.
 
     Raises:
@@ -242,7 +251,7 @@ def refuse_unfit(value: Any) -> None:
         )
 
 
-def refuse_unreal(name: str, value: Any) -> None:
+def refuse_unreal(name: str, value: ArrayLike) -> None:
     """Refuse a parameter, or its gradient, that real noise does not cover.
 
     Raises:
@@ -263,7 +272,7 @@ def refuse_unreal(name: str, value: Any) -> None:
         )
 
 
-def raised_sigma_of_sums(factors: Any, calibration: Calibration, *, dtype: Precision = "float64") -> float:
+def raised_sigma_of_sums(factors: object, calibration: Calibration, *, dtype: Precision = "float64") -> float:
     """Return the standard deviation of Z that pays for the roundings, for whoever multiplies Z by `noising_matrix`.
 
     It is for sums of clipped gradients. Divide after the noise is added, or this by your own public divisor.
@@ -308,7 +317,7 @@ def _streamed(table: PlanTable[np.ndarray], sigma: float, kind: np.dtype) -> tup
     scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)
     there, again = on_device(scaled, kind), jnp.asarray(table.steps)
 
-    def row(step: jax.Array, normal: Callable[[Any], jax.Array], buffers: Any) -> tuple[jax.Array, Any]:
+    def row(step: jax.Array, normal: Normal, buffers: Buffers) -> tuple[jax.Array, Buffers]:
         # where no earlier draw is taken again, one whose coefficients are 0
         earlier = [normal(again.at[step, m].get(mode="clip")) for m in range(again.shape[1])]
         return advance(there, step, normal(step), buffers, earlier)
@@ -319,10 +328,10 @@ def _streamed(table: PlanTable[np.ndarray], sigma: float, kind: np.dtype) -> tup
 def _replayed(rows: SplitDouble, kind: np.dtype) -> Row:
     """Return what draws all earlier rows of Z again in each step; what a sum loses is carried beside it."""
 
-    def row(step: jax.Array, normal: Callable[[Any], jax.Array], buffers: Any) -> tuple[jax.Array, Any]:
+    def row(step: jax.Array, normal: Normal, buffers: Buffers) -> tuple[jax.Array, Buffers]:
         weights = rows.at(step)
 
-        def add(s: jax.Array, sums: Any) -> Any:
+        def add(s: jax.Array, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             total, lost = sums
             term = weights.at(s).times(normal(s))
             fresh = total + term
@@ -346,7 +355,7 @@ def _inverse(source: ComputedRows) -> np.ndarray:
     return np.stack([source.make()(step) for step in range(source.steps)])
 
 
-def noise_commitment(factors: Any, seed: int) -> str:
+def noise_commitment(factors: object, seed: int) -> str:
     """Return what tells the noise of a seed and a factorization from any other, in hex, and reveals nothing of it.
 
     Raises:

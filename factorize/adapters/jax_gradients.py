@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from jax import numpy as jnp
+from jax.typing import ArrayLike
 
 from factorize.adapters.clipped_sums import SHRUNK, check_roundings, shrink_for_float32
 from factorize.adapters.jax import refuse_unfit
@@ -40,9 +42,11 @@ class ClippedGradients:
 
     def __init__(self, loss: Callable[..., Any], clip_norm: float, *, squares: bool = False) -> None:
         self._loss, self._clip_norm, self._squares = loss, clip_norm, squares
-        self._seen: set[Any] = set()
+        self._seen: set[tuple[str, str]] = set()
 
-    def __call__(self, params: Any, data: Sequence[Any], indices: Any, mask: Any) -> Any:
+    def __call__(
+        self, params: optax.Params, data: Sequence[ArrayLike], indices: ArrayLike, mask: ArrayLike
+    ) -> optax.Updates:
         """Return the sum over a batch, shaped like the parameters; with `squares` a pair of sums.
 
         Args:
@@ -62,13 +66,15 @@ class ClippedGradients:
         kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
         return jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
 
-    def _sums(self, params: Any, data: Sequence[Any], indices: jax.Array, mask: jax.Array) -> Any:
+    def _sums(
+        self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array
+    ) -> optax.Updates:
         """Return the sums in float64, in which XLA adds up examples one after another."""
         check_roundings(indices.size, len(indices), indices.shape[1])
         narrow = any(_wide(leaf) != jnp.float64 for leaf in jax.tree.leaves(params))
         bound = self._clip_norm * (shrink_for_float32(indices.size) if narrow else SHRUNK)
 
-        def add_part(total: Any, part: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        def add_part(total: optax.Updates, part: tuple[jax.Array, jax.Array]) -> tuple[optax.Updates, None]:
             rows, present = part
             gradients = jax.vmap(lambda *example: self._alone(params, *example))(*(each[rows] for each in data))
             with jax.enable_x64(True):
@@ -80,7 +86,7 @@ class ClippedGradients:
                 own = jax.lax.scan(add_example, (zero, zero) if self._squares else zero, (gradients, factors))[0]
                 return jax.tree.map(jnp.add, total, own), None
 
-        def add_example(total: Any, example: tuple[Any, jax.Array]) -> tuple[Any, None]:
+        def add_example(total: optax.Updates, example: tuple[optax.Updates, jax.Array]) -> tuple[optax.Updates, None]:
             gradient, factor = example
             clipped = jax.tree.map(lambda leaf: jnp.where(factor > 0, leaf.astype(jnp.float64), 0.0) * factor, gradient)
             terms = (clipped, jax.tree.map(jnp.square, clipped)) if self._squares else clipped
@@ -92,11 +98,11 @@ class ClippedGradients:
             )
             return jax.lax.scan(add_part, zero, (indices, mask))[0]
 
-    def _alone(self, params: Any, *example: Any) -> Any:
+    def _alone(self, params: optax.Params, *example: jax.Array) -> optax.Updates:
         """Return the gradient of one example."""
         return jax.grad(self._loss)(params, *(part[None] for part in example))
 
-    def _look(self, params: Any, data: Sequence[Any]) -> None:
+    def _look(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
         """Refuse a loss whose gradients are not those of single examples; see the class.
 
         Raises:
@@ -132,7 +138,7 @@ class ClippedGradients:
             self._refuse_mixing(own, examples, rows)
         self._seen.add(known)
 
-    def _refuse_mixing(self, params: Any, examples: Sequence[Any], rows: list[np.ndarray]) -> None:
+    def _refuse_mixing(self, params: optax.Params, examples: Sequence[jax.Array], rows: list[np.ndarray]) -> None:
         """Compare gradients of examples, one vector each, with that of their batch and with what each adds to a sum."""
         count, total = len(rows), np.sum(rows, axis=0)
         try:
@@ -163,19 +169,19 @@ class ClippedGradients:
                 )
 
 
-def _wide(leaf: Any) -> Any:
+def _wide(leaf: ArrayLike) -> np.dtype:
     return jnp.promote_types(jnp.result_type(leaf), jnp.float32)
 
 
-def _flat(tree: Any) -> np.ndarray:
+def _flat(tree: optax.Updates) -> np.ndarray:
     return np.concatenate([np.asarray(leaf, dtype=np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def _traced(value: Any) -> bool:
+def _traced(value: object) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def _drawn(like: Any, *, positive: bool = False) -> Any:
+def _drawn(like: jax.Array, *, positive: bool = False) -> jax.Array:
     """Return numbers of a shape and type, drawn here: integers are 0 and 1, which any vocabulary and class has."""
     rng, kind = np.random.default_rng(1), jnp.result_type(like)
     if jnp.issubdtype(kind, jax.dtypes.prng_key):

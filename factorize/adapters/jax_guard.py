@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
+import optax
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
+from jax.typing import ArrayLike
 
 from factorize.adapters.jax_table import manual_axes, place_of
 from factorize.client.single_use import NoiseUse
@@ -33,7 +35,9 @@ class StepGuard:
     def __init__(self, commitment: str, steps: int) -> None:
         self._use, self._steps = NoiseUse(commitment), steps
 
-    def take(self, updates: Any, step: Any, commitment: Any, own: np.ndarray) -> tuple[Any, Any]:
+    def take(
+        self, updates: optax.Updates, step: jax.Array, commitment: jax.Array, own: np.ndarray
+    ) -> tuple[optax.Updates, jax.Array]:
         """Return updates and step, where the step is the next one of this run; to be called for each of them.
 
         Args:
@@ -58,7 +62,7 @@ class StepGuard:
         """Let another transformation make the noise, or this one make it again."""
         self._use.close()
 
-    def _take(self, own: np.ndarray, step: Any, commitment: Any, place: Any) -> None:
+    def _take(self, own: np.ndarray, step: ArrayLike, commitment: ArrayLike, place: ArrayLike) -> None:
         if not np.array_equal(np.asarray(commitment), own):
             raise InvalidParameter(
                 "the state is of another seed, factorization, scale, dtype or of other parameters, and the noise would "
@@ -73,7 +77,7 @@ class StepGuard:
         self._use.take(int(step), int(place))
 
 
-def _refused(size: int, batched: Any, values: Any) -> NoReturn:
+def _refused(size: int, batched: object, values: object) -> NoReturn:
     raise InvalidParameter(
         f"under vmap the {size} members would get one row of noise, and their differences none; give each a "
         "transformation with a seed of its own, outside of vmap",

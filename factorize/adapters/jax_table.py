@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable
 from factorize.errors import InvalidParameter
@@ -37,7 +38,7 @@ class SplitDouble(NamedTuple):
         low = None if kind == np.float64 else jnp.asarray((values - high).astype(kind))
         return cls(jnp.asarray(high), low)
 
-    def at(self, step: Any) -> SplitDouble:
+    def at(self, step: ArrayLike) -> SplitDouble:
         """Return those of a step, NaN past the last."""
         high, low = (None if p is None else p.at[step].get(mode="fill", fill_value=jnp.nan) for p in self)
         assert high is not None
@@ -77,7 +78,9 @@ def advance(
     return table.scale.at(step).times(x), kept
 
 
-def normals(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtype, spec: Any = None) -> jax.Array:
+def normals(
+    key: jax.Array, step: ArrayLike, leaf: int, like: jax.Array, kind: np.dtype, spec: PartitionSpec | None = None
+) -> jax.Array:
     """Return the normals of a leaf at a step: of the whole array, or of the shard that a device holds in shard_map.
 
     Args:
@@ -96,7 +99,7 @@ def normals(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np.dtyp
     return jax.lax.dynamic_slice(whole, starts, like.shape)
 
 
-def whole_shape(like: Any, spec: Any) -> tuple[int, ...]:
+def whole_shape(like: jax.Array, spec: PartitionSpec | None) -> tuple[int, ...]:
     """Return the shape of the whole array that a leaf is, or that a device holds a part of in shard_map."""
     if spec is None:
         return tuple(np.shape(like))
@@ -104,7 +107,7 @@ def whole_shape(like: Any, spec: Any) -> tuple[int, ...]:
     return tuple(n * count for n, count in zip(like.shape, counts, strict=True))
 
 
-def zeros_beside(states: int, parameter: Any, kind: np.dtype) -> jax.Array:
+def zeros_beside(states: int, parameter: jax.Array, kind: np.dtype) -> jax.Array:
     """Return the buffers of a leaf, shape (states, *leaf), that lie on the devices as the leaf does."""
     shape = (states, *parameter.shape)
     sharding = None if isinstance(parameter, jax.core.Tracer) else getattr(parameter, "sharding", None)
@@ -113,7 +116,7 @@ def zeros_beside(states: int, parameter: Any, kind: np.dtype) -> jax.Array:
     return jnp.zeros(shape, kind, device=NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec)))
 
 
-def specs_of(specs: Any, tree: Any) -> list[Any]:
+def specs_of(specs: Any, tree: Any) -> list[PartitionSpec | None]:
     """Return the PartitionSpec of every leaf, None for each outside of shard_map.
 
     Raises:
@@ -137,7 +140,7 @@ def manual_axes() -> tuple[str, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def _names(spec: Any, side: int) -> tuple[str, ...]:
+def _names(spec: PartitionSpec, side: int) -> tuple[str, ...]:
     """Return the axes of the mesh that cut a side."""
     named = spec[side] if side < len(spec) else None
     if named is None:
@@ -145,9 +148,9 @@ def _names(spec: Any, side: int) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else tuple(named)
 
 
-def place_of(names: tuple[str, ...]) -> Any:
+def place_of(names: tuple[str, ...]) -> ArrayLike:
     """Return the number of this device along axes of the mesh."""
-    place: Any = 0
+    place: ArrayLike = 0
     for name in names:
         place = place * jax.lax.axis_size(name) + jax.lax.axis_index(name)
     return place

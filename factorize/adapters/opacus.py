@@ -191,7 +191,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         return example_rows(self._named, self._expected)
 
     @property
-    def _named(self) -> list[tuple[str, Any]]:
+    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
         own = self.params
         numbered = [(f"parameter {i}", p) for i, p in enumerate(own)]
         return numbered if self.rehearsal is None else self.rehearsal.names(own)
@@ -333,7 +333,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             )
 
 
-def _refuse_ranks(optimizer: Any, *, alone: bool) -> None:
+def _refuse_ranks(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
     """Refuse an optimizer of several ranks where each would add all the noise to a sum of its own examples."""
     sharded = any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
     if alone and (sharded or hasattr(optimizer, "world_size")):

@@ -205,7 +205,7 @@ def make_private(
     return Private(wrapped, private, loader, statement)
 
 
-def _rate_notes(optimizer: Any, private: CorrelatedOptimizer, planned: Planned) -> list[str]:
+def _rate_notes(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer, planned: Planned) -> list[str]:
     """Return what is to be said of the optimizer's learning rate; nothing without the extra [solve]."""
     try:
         from factorize.training.learning_rate import note_on_decay, note_on_rate, rate_for
@@ -222,7 +222,7 @@ def _rate_notes(optimizer: Any, private: CorrelatedOptimizer, planned: Planned) 
     return [note for note in notes if note is not None]
 
 
-def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> CorrelatedOptimizer:
+def _private(planned: Planned, optimizer: torch.optim.Optimizer, ranks: int, **options: Any) -> CorrelatedOptimizer:
     """Return the optimizer with the noise of a plan."""
     if planned.moments is not None:
         joint = JointAdam if ranks == 1 else ReplicatedJointAdam
@@ -231,7 +231,7 @@ def _private(planned: Planned, optimizer: Any, ranks: int, **options: Any) -> Co
     return kind(optimizer, planned.factors, planned.calibration, **options)
 
 
-def workload_of(optimizer: Any, steps: int) -> dict[str, Any]:
+def workload_of(optimizer: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
     """Return the workload of a torch optimizer with a constant learning rate: momentum for SGD, else running sums.
 
     Adam, AdamW and their kind make their second moments of the noisy gradients. So the noise of a single step counts,

@@ -74,7 +74,7 @@ class Rehearsal:
         self._part: Part | None = None
         self._passes: list[tuple[Altered, GradientRows]] = []
         self._handed: Altered | None = None
-        self._undo: list[Callable[[], Any]] = []
+        self._undo: list[Callable[[], object]] = []
         self.examples: int | None = None
         self.again = False
         self.fault: InvalidParameter | None = None
@@ -97,7 +97,7 @@ class Rehearsal:
         """Whether a rehearsal has to come before the next batch."""
         return self._loss != "not_looked_at" and self._seen is None
 
-    def names(self, parameters: Sequence[Any]) -> list[tuple[str, Any]]:
+    def names(self, parameters: Sequence[torch.nn.Parameter]) -> list[tuple[str, torch.nn.Parameter]]:
         """Return parameters with their names in the model."""
         return [(self._names.get(id(p), f"parameter {i}"), p) for i, p in enumerate(parameters)]
 
@@ -168,7 +168,7 @@ class Rehearsal:
         for p in self._parameters:
             p.grad, p.grad_sample = torch.zeros_like(p), None
 
-    def capture(self, optimizers: Sequence[Any] = ()) -> None:
+    def capture(self, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
         """Keep the gradients of the altered batch in place of a step, and clear them.
 
         Args:
@@ -270,7 +270,7 @@ class Rehearsal:
         return layers, tuple((id(p), p.requires_grad) for p in self._model.parameters())
 
 
-def _after_forward(model: torch.nn.Module, _: Any, output: Any) -> None:
+def _after_forward(model: torch.nn.Module, _: object, output: object) -> None:
     """Have a backward pass through a model in eval mode refused."""
     for tensor in [] if model.training else tensors_of(output):
         if tensor.requires_grad:
@@ -290,7 +290,7 @@ def _copy(buffer: torch.Tensor, value: torch.Tensor) -> None:
         buffer.copy_(value)
 
 
-def _schedules(optimizer: Any) -> Iterator[dict[str, Any]]:
+def _schedules(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
     """Yield the attributes of every scheduler of an optimizer, and of its groups, that a step of theirs changes."""
     yield from optimizer.param_groups
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):

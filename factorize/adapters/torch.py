@@ -71,7 +71,7 @@ class TorchNoiseGenerator(Secret):
 
     def __init__(
         self,
-        factors: Any,
+        factors: object,
         calibration: Calibration,
         parameters: Iterable[torch.Tensor],
         *,
@@ -89,7 +89,7 @@ class TorchNoiseGenerator(Secret):
 
     def _make(
         self,
-        factors: Any,
+        factors: object,
         calibration: Calibration,
         parameters: list[torch.Tensor],
         seed: int,

@@ -10,7 +10,7 @@ import optax
 from jax import numpy as jnp
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.adapters.jax import NoiseTransformation, Precision, correlated_noise
+from factorize.adapters.jax import NoiseState, NoiseTransformation, Precision, correlated_noise
 from factorize.adapters.jobs import check_floor, second_seed
 
 
@@ -25,11 +25,11 @@ class JointState(NamedTuple):
         nu: moving averages of released squares.
     """
 
-    first: Any
-    second: Any
+    first: NoiseState
+    second: NoiseState
     count: jax.Array
-    mu: Any
-    nu: Any
+    mu: optax.Updates
+    nu: optax.Updates
 
 
 def scale_by_joint_adam(
@@ -84,12 +84,14 @@ class _JointAdam:
     eps: float
     floor: float
 
-    def init(self, params: Any) -> JointState:
+    def init(self, params: optax.Params) -> JointState:
         """Return the state before step 0."""
         zeros = jax.tree.map(lambda p: jnp.zeros_like(p, dtype=jnp.float32), params)
         return JointState(self.first.init(params), self.second.init(params), jnp.array(0, jnp.int32), zeros, zeros)
 
-    def update(self, updates: tuple[Any, Any], state: JointState, params: Any = None) -> tuple[Any, JointState]:
+    def update(
+        self, updates: tuple[optax.Updates, optax.Updates], state: JointState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, JointState]:
         """Return Adam's direction from sums of gradients and of their squares, and the next state."""
         gradients, squares = updates
         noisy, kept = self.first.update(gradients, state.first, params)

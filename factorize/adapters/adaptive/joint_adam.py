@@ -30,7 +30,7 @@ class MomentAdam(torch.optim.Optimizer):
         InvalidParameter: another optimizer, settings that are not there, or a floor out of range.
     """
 
-    def __init__(self, optimizer: Any, floor: float) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, floor: float) -> None:
         check_adam(optimizer)
         super().__init__(optimizer.param_groups, {})
         self.floor = check_floor(floor)
@@ -45,7 +45,7 @@ class MomentAdam(torch.optim.Optimizer):
                         self._move(p, group)
         return value
 
-    def _move(self, p: Any, group: Mapping[str, Any]) -> None:
+    def _move(self, p: torch.nn.Parameter, group: Mapping[str, Any]) -> None:
         (beta1, beta2), kept = group["betas"], self.state[p]
         if not kept:
             zeros = torch.zeros_like(p, dtype=torch.float32)
@@ -59,7 +59,7 @@ class MomentAdam(torch.optim.Optimizer):
         p.sub_((group["lr"] * first / (second + group["eps"])).to(p.dtype))
 
 
-def check_adam(optimizer: Any) -> None:
+def check_adam(optimizer: torch.optim.Optimizer) -> None:
     """Refuse what `MomentAdam` does not do.
 
     Raises:

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,10 @@ from factorize.adapters.ranks.agreement import agree, own_rank, settle
 from factorize.client.checkpoints import Checkpointed, refuse_vectors
 from factorize.client.regions import Region
 from factorize.errors import InvalidParameter
+
+if TYPE_CHECKING:  # where torch is built without them, nothing is sharded
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
 
 _MASK = (1 << 64) - 1
 
@@ -36,8 +40,8 @@ class Placed:
 
     shape: tuple[int, ...]
     kept: tuple[range | np.ndarray, ...]
-    mesh: Any = None
-    placements: tuple[Any, ...] = ()
+    mesh: DeviceMesh | None = None
+    placements: tuple[Placement, ...] = ()
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Placed:
@@ -52,7 +56,9 @@ class Placed:
         return cls.on(shape, tensor.device_mesh, tensor.placements, tuple(tensor.to_local().shape))
 
     @classmethod
-    def on(cls, shape: tuple[int, ...], mesh: Any, placements: Sequence[Any], local: tuple[int, ...] | None) -> Placed:
+    def on(
+        cls, shape: tuple[int, ...], mesh: DeviceMesh, placements: Sequence[Placement], local: tuple[int, ...] | None
+    ) -> Placed:
         """Return how a tensor of a shape lies on a mesh; `local` is the shape of what is here, if known."""
         kept: list[range | np.ndarray] = [range(side) for side in shape]
         coordinate = mesh.get_coordinate()
@@ -149,7 +155,7 @@ class ShardLayout:
         return cls.join([Placed.of(tensor) for tensor in tensors])
 
     @classmethod
-    def evenly(cls, size: int, mesh: Any) -> ShardLayout:
+    def evenly(cls, size: int, mesh: DeviceMesh) -> ShardLayout:
         """Return the layout in which replicas of all parameters share the work, each its part of the vector."""
         from torch.distributed.tensor import Shard
 
@@ -268,7 +274,7 @@ class ShardLayout:
         return f"{total:016x}"
 
 
-def is_sharded(tensor: Any) -> bool:
+def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a DTensor."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
@@ -280,7 +286,7 @@ def values_sum(tensors: Iterable[torch.Tensor]) -> str:
     return hashlib.sha256(repr(sums).encode()).hexdigest()
 
 
-def _side(place: Any, sides: int) -> int | None:
+def _side(place: Placement, sides: int) -> int | None:
     """Return the side that a placement cuts; None for a replica.
 
     Raises:
@@ -299,7 +305,7 @@ def _side(place: Any, sides: int) -> int | None:
     )
 
 
-def _chunk(indices: range | np.ndarray, count: int, index: int, place: Any) -> range | np.ndarray:
+def _chunk(indices: range | np.ndarray, count: int, index: int, place: Placement) -> range | np.ndarray:
     """Return the part of one rank, as torch.chunk cuts: equal parts, rounded up, as long as there is something left."""
     strides = int(getattr(place, "split_factor", 1))
     if strides > 1:  # fully_shard after tensor parallel: each of the parts to come is cut
@@ -314,7 +320,7 @@ def _chunk(indices: range | np.ndarray, count: int, index: int, place: Any) -> r
     return indices[index * width : (index + 1) * width]
 
 
-def _later(place: Any) -> Any:
+def _later(place: Placement) -> Placement:
     """Return the placement of vectors, which have one side more before the others."""
     if place.is_replicate():
         return place
