@@ -33,6 +33,7 @@ _CLOSE = 2e-3  # relative, of sigma: less than the error of an estimate
 _RATES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # q over p, tried for the other direction
 _TILTS = tuple(2.0**power for power in range(-3, 6))
 _LESS = 0.95  # of the star bound's sigma, from which the search starts
+_POOR, _BLIND = 0.1, 0.5  # relative error of an estimate of delta that another order may mend; that says nothing
 _COSTLY = 4  # candidates for each that is kept and whose noise is drawn, about
 
 
@@ -203,17 +204,23 @@ class MinSepEstimate(Curve):
         return sorted(found)
 
     def log_delta(self, multiplier: float, epsilon: float) -> float:
-        """Return the estimate of (P, Q); 0 where there is too little noise."""
+        """Return the estimate of (P, Q), its ceiling where samples see too little of it; 0 with too little noise."""
         if self.law.at(multiplier) is None:
             return 0.0
-        return min(math.log(max(self.forward(multiplier, epsilon).delta, 1e-320)), 0.0)
+        sampled = self.forward(multiplier, epsilon)
+        if sampled.relative_error > _POOR:  # the order is that of another multiplier
+            self._order = self.law.best_order(multiplier, epsilon)
+            sampled = self.forward(multiplier, epsilon, self._order)
+        blind = sampled.relative_error > _BLIND
+        return min(math.log(sampled.ceiling if blind else sampled.delta), 0.0)
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a little less than the star bound needs."""
         return _LESS * self.law.sigma(epsilon, delta)
 
     def _drawn(self, weights: Weights) -> np.ndarray:
-        return np.concatenate([weights.draw(Stream((self._seed, 0), i)) for i in range(self.samples // CHUNK)])
+        drawn = np.concatenate([weights.draw(Stream((self._seed, 0), i)) for i in range(self.samples // CHUNK)])
+        return drawn - drawn.min()  # what every weight has for rounding would hide that nothing was seen
 
 
 def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flint import arb
 from min_sep_accountant import deltas, steps
 from specs import claimed, spec_of
 
@@ -78,6 +79,15 @@ def test_an_estimate_with_less_noise_than_at_first_takes_a_smaller_order() -> No
         min_sep.removal(min_sep.MinSepSteps(columns, 0.13, 0.1), 1.0, 16)
     estimate.forward(20.0, 1.0, 16)
     assert estimate.forward(0.13, 1.0).tilt < 16
+
+
+def test_an_estimate_that_sees_nothing_is_not_taken_for_a_small_delta(
+    held: tuple[Factorization, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of the rounding alone had led the search to 10 % less noise than is needed."""
+    law = MinSepLaw.of(held[0].strategy.finite(), 240, 24)
+    monkeypatch.setattr(min_sep, "removal", lambda *_: min_sep.Weights(arb(1e-3), lambda _: np.full(bets.CHUNK, 1e-12)))
+    assert MinSepEstimate(law).log_delta(5.0, 4.0) == pytest.approx(math.log(1e-3))
 
 
 CASES = [(np.array([[1.0, 0.7], [0.8, 0.0]]), 0.4, 0.9, 1.0), (np.array([[1.2], [0.6]]), 0.3, 1.4, 0.5)]
