@@ -6,6 +6,7 @@ setuptools wants it.
 """
 
 import re
+import tomllib
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
@@ -14,20 +15,32 @@ FOLDERS = {"factorize": "factorize", "factorize.api": "api", "factorize.solvers"
 LEFT_OUT = ["api", "api.*", "solvers", "solvers.*", "*__pycache__"]
 
 
-def describe() -> str:
+def read_place() -> dict[str, str]:
+    """Return what a person fills in before the first release; a source archive without it has no addresses."""
+    path = Path("release/place.toml")
+    return {name: text for name, text in tomllib.loads(path.read_text()).items() if text} if path.exists() else {}
+
+
+def describe(repository: str | None) -> str:
     """Return the README for a package's page, where only text and whole addresses mean something.
 
-    Its pictures and pages lie beside it in the source, which has no public address.
+    Its pictures are left out. Links to pages beside it become whole addresses, or plain words without a repository.
     """
     text = Path("README.md").read_text(encoding="utf-8")
     text = re.sub(r"!\[[^]]*\]\((?!https:)[^)]*\)\n*", "", text)
+    if repository:
+        return re.sub(r"\]\((?!https:)", f"]({repository}/blob/main/", text)
     text = re.sub(r"\[([^]]*)\]\((?!https:)[^)]*\)", r"\1", text)
     return f"{text}\nThe pages named here are in the source archive.\n"
 
 
+REPOSITORY = read_place().get("repository")
+LINKS = {"Source": "", "Changelog": "/blob/main/CHANGELOG.md", "Documentation": "/blob/main/docs/index.md"}
+
 setup(
-    long_description=describe(),
+    long_description=describe(REPOSITORY),
     long_description_content_type="text/markdown",
+    project_urls={name: REPOSITORY + path for name, path in LINKS.items()} if REPOSITORY else {},
     package_dir=FOLDERS,
     packages=[
         package

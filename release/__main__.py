@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,21 @@ from release.distributions import ROOT, changed, commit_of
 from release.provenance import digest_of, statement
 
 LOCK = ROOT / "requirements.lock"
+PLACE = ROOT / "release" / "place.toml"
+GOLDEN = "tests/contract/test_golden.py"
 INPUTS = [LOCK, ROOT / "pyproject.toml", ROOT / "release" / "check.toml"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make a release; the exit status is 1 where two builds differ, or the commit is not what would be built."""
+    """Make a release.
+
+    The exit status is 1 where two builds differ, the commit is not what would be built, an address is missing, or the
+    golden corpus does not open.
+    """
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="folder for the files")
     parser.add_argument("--materials", action="store_true", help="the bill of materials alone")
+    parser.add_argument("--draft", action="store_true", help="build without the addresses of release/place.toml")
     given = parser.parse_args(arguments)
     given.to.mkdir(parents=True, exist_ok=True)
     commit, second = commit_of()
@@ -40,6 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    empty = [] if given.draft else [name for name, text in tomllib.loads(PLACE.read_text()).items() if not text]
+    if empty:
+        print(f"release/place.toml says no {' and no '.join(empty)}; fill it in, or give --draft", file=sys.stderr)
+        return 1
+    if not opens_what_was_released():
+        print("what earlier releases wrote does not open or prove as it did; nothing was built", file=sys.stderr)
+        return 1
     files = _build(given.to, second)
     with tempfile.TemporaryDirectory() as folder:
         again = _build(Path(folder), second)
@@ -55,6 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
     (given.to / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     print(*sums, sep="\n")
     return 0
+
+
+def opens_what_was_released() -> bool:
+    """Whether every file and claim of the golden corpus opens and proves as it did when it was released."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", str(ROOT / GOLDEN)]
+    return subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode == 0
 
 
 def _build(to: Path, second: int) -> list[Path]:

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKED = ("factorize", "solvers", "api", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+SETTINGS = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "release/place.toml")
+PACKED = ("factorize", "solvers", "api", *SETTINGS)
 _BUILD = """
 import os, sys
 from setuptools import build_meta

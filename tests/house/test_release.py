@@ -16,6 +16,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from house import ROOT
 
 from factorize.encoding import sha256
+from release import __main__ as release
 from release import advisories, check, distributions
 from release.bill_of_materials import bill, components
 from release.provenance import statement
@@ -118,6 +119,23 @@ def test_a_scan_that_was_not_made_is_none(
     assert advisories.main() == status
     assert words in capsys.readouterr().err
     assert next(answers, None) is None
+
+
+def test_a_release_needs_its_addresses_and_the_golden_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(release, "changed", list)
+    monkeypatch.setattr(release, "opens_what_was_released", lambda: False)
+    place = tmp_path / "place.toml"
+    place.write_text((ROOT / "release/place.toml").read_text())
+    monkeypatch.setattr(release, "PLACE", place)
+    assert release.main(["--to", str(tmp_path)]) == 1
+    assert "says no repository and no security; fill it in" in capsys.readouterr().err
+    assert release.main(["--to", str(tmp_path), "--draft"]) == 1
+    assert "does not open or prove as it did; nothing was built" in capsys.readouterr().err
+    place.write_text('repository = "https://example.org"\nsecurity = "a@example.org"\n')
+    assert release.main(["--to", str(tmp_path)]) == 1 and "does not open" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.whl"))
 
 
 def test_the_image_runs_as_nobody_and_holds_no_tools() -> None:
