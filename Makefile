@@ -16,7 +16,7 @@ SITE := .venv-docs
 CLIENTS := .venv-clients
 FEDERATED := .venv-federated
 
-.PHONY: demo test check test-frameworks test-huggingface test-federated test-clients papers docs lint bench simulate release lock clean
+.PHONY: demo test check test-frameworks test-huggingface test-federated test-clients papers docs lint bench simulate library release lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -76,6 +76,12 @@ bench: $(STAMP)
 # Ten minutes of the simulated cluster, some 2,000 runs with ten faults each; one integer repeats a run (docs/notes/simulation.md).
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --minutes 10 --processes 2
+
+# The library of factors: solves what its store does not have yet, and mirrors it; KEY=file.pem signs the index.
+LIBRARY ?= build/library
+library: $(STAMP)
+	$(BIN)/factorize batch library/specs.jsonl --store $(LIBRARY)/store --report $(LIBRARY)/report.csv
+	$(BIN)/factorize mirror $(LIBRARY)/store $(LIBRARY)/mirror $(if $(KEY),--private-key $(KEY))
 
 # Wheel and source distribution in dist/, built twice to the same bytes, with materials, provenance and SHA256SUMS.
 release: $(STAMP)
