@@ -116,7 +116,7 @@ class TestSources:
         assert not (tmp_path / "another").exists()
 
     def test_nowhere_to_look(self, dense):
-        with pytest.raises(InvalidParameter, match="url= of a service or a store="):
+        with pytest.raises(InvalidParameter, match="url= of a service or mirror, or a store="):
             load(dense.digest)
         with pytest.raises(ServiceUnreachable):
             load(SPEC, url=NOWHERE)
