@@ -209,7 +209,7 @@ def mirror(
         str, typer.Option(metavar="URL", help="Where it will be served, for the commands on its pages.")
     ] = "https://HOST/PATH",
 ) -> Shown:
-    """Write a store as static files: results by digest, an index by spec, revocations, and a page for each result.
+    """Write a store as static files that any web server shows: results, index, revocations, a page for each.
 
     Any web server, bucket or hub shows them, and `load`, `get` and `solve` take the address of index.json. Do it again
     after each change, and before --days have passed: readers refuse an index that has expired or is an older one.
