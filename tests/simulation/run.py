@@ -92,7 +92,7 @@ def draw_plan(seed: int) -> Plan:
     moments = [luck.uniform(2.0, BUSY_SECONDS) for _ in range(4)]  # at which much is asked at once
 
     def moment(first: float) -> float:
-        soon = luck.choice(moments) + luck.expovariate(20.0)
+        soon = min(luck.choice(moments) + luck.expovariate(20.0), BUSY_SECONDS)
         return round(soon if luck.random() < 0.6 else luck.uniform(first, BUSY_SECONDS), 3)
 
     items = []
@@ -225,7 +225,7 @@ class Run:
 
     def _to_the_end(self) -> None:
         world, cluster = self.world, self.cluster
-        world.run(lambda: world.now > BUSY_SECONDS, BUSY_SECONDS + 60.0)
+        world.run(lambda: world.now > BUSY_SECONDS + 0.01, BUSY_SECONDS + 60.0)
         cluster.faults.clear()
         for process in world.processes:
             process.stopped_until = 0.0
