@@ -52,10 +52,11 @@ def test_rounds_find_their_clients_at_the_advice_and_not_one_farther_apart(tmp_p
     assert found[0] == 4 > found[1]
 
 
-def test_where_everybody_is_in_every_round_the_solver_agrees_that_nothing_is_gained() -> None:
+def test_where_everybody_is_in_every_round_the_solver_agrees_that_correlation_gains_nothing() -> None:
     advice = advise_fleet(20, 20, 16)
     best = solvers.solve(Spec.model_validate({**advice.spec, "mechanism": {"kind": "auto"}}))
-    assert np.array_equal(best.matrix.dense(), np.eye(16))
+    strategy = best.matrix.dense()
+    assert np.abs(strategy - np.diag(np.diag(strategy))).max() < 1e-6  # its scale follows the rounds, and nothing more
 
 
 @pytest.mark.parametrize(
