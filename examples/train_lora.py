@@ -16,7 +16,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
-from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer, example_losses
+from factorize.adapters.huggingface.losses import example_losses
+from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
 from factorize.solvers import solve
 
 WORDS, LENGTH, EXAMPLES, SIZE = 32, 16, 1024, 64

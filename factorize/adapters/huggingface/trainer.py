@@ -23,6 +23,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
+from factorize.adapters.huggingface.losses import example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.ranks.agreement import agree, own_rank, world_size
@@ -304,7 +305,7 @@ class PrivateTraining(_Mixed):
         encodes = bool(getattr(getattr(base, "config", None), "is_encoder_decoder", False))
         if encodes and "decoder_input_ids" not in inputs:
             inputs["decoder_input_ids"] = base.prepare_decoder_input_ids_from_labels(labels)
-        own = self.privacy.example_losses or partial(example_losses, ahead=_labels_ahead(base, encodes))
+        own = self.privacy.example_losses or partial(example_losses, ahead=labels_ahead(base, encodes))
         with self.compute_loss_context_manager():
             losses = own(model(**inputs), labels)
         if losses.shape != labels.shape[:1]:
@@ -380,45 +381,6 @@ class _Steps:
         """Yield the parts of each step that is left in this pass, each of which is read when it is computed."""
         for parts in self._loader.steps():
             yield {"parts": parts}
-
-
-def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = True) -> torch.Tensor:
-    """Return the cross entropy of each example: of its class, or the mean over those of its tokens that have a label.
-
-    Args:
-        output: with logits, shape (batch, classes) or (batch, tokens, words).
-        labels: classes, shape (batch,), or words, shape (batch, tokens), -100 where none counts.
-        ahead: whether the logits of a token are for the label of the next one; None where nobody knows.
-
-    Raises:
-        InvalidParameter: other shapes, or words where nobody knows which token a label is of.
-    """
-    logits, entropy = output.logits, torch.nn.functional.cross_entropy
-    if logits.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point():
-        return entropy(logits.float(), labels, reduction="none")
-    if logits.dim() != 3 or labels.shape != logits.shape[:2] or ahead is None:
-        raise InvalidParameter(
-            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are neither classes, nor words of a "
-            "causal, masked, token-classifying or encoder-decoder model of transformers; give example_losses",
-            field="example_losses",
-        )
-    if ahead:
-        logits, labels = logits[:, :-1], labels[:, 1:]
-    each = entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=-100)
-    return each.sum(1) / (labels != -100).sum(1).clamp(min=1)
-
-
-def _labels_ahead(model: Any, encodes: bool) -> bool | None:
-    """Return whether a model's logits are for the label of the next token; None where its class does not say so.
-
-    Args:
-        model: of transformers.
-        encodes: whether it has an encoder and a decoder, whose inputs are the labels one later.
-    """
-    name = type(model).__name__
-    if encodes or name.endswith(("ForMaskedLM", "ForTokenClassification")):
-        return False
-    return True if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) else None
 
 
 def _check(args: Any) -> None:

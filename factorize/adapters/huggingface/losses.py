@@ -1,0 +1,48 @@
+"""Losses of the models of transformers, one for each example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from factorize.errors import InvalidParameter
+
+
+def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = True) -> torch.Tensor:
+    """Return the cross entropy of each example: of its class, or the mean over those of its tokens that have a label.
+
+    Args:
+        output: with logits, shape (batch, classes) or (batch, tokens, words).
+        labels: classes, shape (batch,), or words, shape (batch, tokens), -100 where none counts.
+        ahead: whether the logits of a token are for the label of the next one; None where nobody knows.
+
+    Raises:
+        InvalidParameter: other shapes, or words where nobody knows which token a label is of.
+    """
+    logits, entropy = output.logits, torch.nn.functional.cross_entropy
+    if logits.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point():
+        return entropy(logits.float(), labels, reduction="none")
+    if logits.dim() != 3 or labels.shape != logits.shape[:2] or ahead is None:
+        raise InvalidParameter(
+            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are neither classes, nor words of a "
+            "causal, masked, token-classifying or encoder-decoder model of transformers; give example_losses",
+            field="example_losses",
+        )
+    if ahead:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    each = entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=-100)
+    return each.sum(1) / (labels != -100).sum(1).clamp(min=1)
+
+
+def labels_ahead(model: Any, encodes: bool) -> bool | None:
+    """Return whether a model's logits are for the label of the next token; None where its class does not say so.
+
+    Args:
+        model: of transformers.
+        encodes: whether it has an encoder and a decoder, whose inputs are the labels one later.
+    """
+    name = type(model).__name__
+    if encodes or name.endswith(("ForMaskedLM", "ForTokenClassification")):
+        return False
+    return True if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) else None
