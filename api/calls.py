@@ -27,7 +27,7 @@ from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.targets import check_target, write_whole
 from factorize.client import load
 from factorize.client.cache import FactorCache, default_folder
-from factorize.client.held_factors import find_mirrored
+from factorize.client.held_factors import look_first
 from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
@@ -276,7 +276,8 @@ def compare(
     request = request_for(canonical, **fields)
     label = f"comparing for {canonical.label}"
     with extras_named("a comparison"), display(label, visible=is_visible(progress)) as shown:
-        return ComparisonTable(comparison(request, None, progress if callable(progress) else shown.count, service))
+        report = progress if callable(progress) else shown.count
+        return ComparisonTable(comparison(request, None, report, service, look=look_first()))
 
 
 def recommend(
@@ -386,15 +387,20 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
 
     chosen = choose(spec)
     if not chosen.user_matrices():  # whose numbers are in no file
-        known = FactorCache().find(chosen.digest)
-        path = find_mirrored(chosen) if known is None else known[0]
-        if path is not None:
-            return load(path)
+        path = look_first()(chosen)
+        known = FactorCache().find(chosen.digest) if path is None else (path,)
+        if known is not None:
+            return load(known[0])
     return remember(solve_here(spec, progress=report))
 
 
 def remember(factorization: Factorization) -> Factorization:
-    """Return a result that the cache has from now on, if it is not too large; a warning says where that fails."""
+    """Return a result that the cache has from now on, if it is not too large; a warning says where that fails.
+
+    Raises:
+        Revoked: the cache had it, and it was taken back.
+    """
+    FactorCache().check_not_revoked(factorization.digest)
     size = sum(array.nbytes for array in factorization.tensors().values())
     if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
         try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from factorize import solvers
 from factorize.api.proof import certify, prove, write_draft
 from factorize.api.workers.publishing import Stages
-from factorize.client.held_factors import find_mirrored
+from factorize.client.held_factors import look_first
 from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
@@ -52,7 +52,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> Manifest:
     known = store.find(chosen)
     if known is not None:
         return store.manifest(known)
-    mirrored = None if chosen.user_matrices() else find_mirrored(chosen)
+    mirrored = None if chosen.user_matrices() else look_first()(chosen)
     if mirrored is not None:
         return keep(load(mirrored), store)
     stages = Stages(progress)

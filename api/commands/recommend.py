@@ -26,6 +26,7 @@ from factorize.api.terminal.sources import (
 )
 from factorize.api.terminal.spec_command import options_of
 from factorize.api.terminal.targets import check_target, write_whole
+from factorize.client.held_factors import look_first
 from factorize.encoding import canonical_json, read_json
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
@@ -63,7 +64,8 @@ def compare(
     request = request_for(read_spec(spec), budgets=budgets, **fields)
     with prompt_interrupt(), display("comparing") as shown:
         # The store has a user's own matrices; a comparison does without one.
-        table = comparison(request, None if service else existing_results(store), shown.count, service)
+        results = None if service else existing_results(store)
+        table = comparison(request, results, shown.count, service, look=look_first())
     if plot is not None:
         save_picture(draw_comparison(table), plot)
     return table, text(table) + (f"\n{plot}: picture of the table" if plot else "")

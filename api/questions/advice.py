@@ -19,6 +19,7 @@ from factorize.api.questions.comparison import (
 from factorize.api.questions.job_code import LONGEST_SPEC, SPEC_FILE, TITLES, codes
 from factorize.api.questions.rate import Rates
 from factorize.api.questions.training_job import Job
+from factorize.client.held_factors import look_first
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
 from factorize.samplings import SAMPLINGS
@@ -67,7 +68,7 @@ def advise(
         InvalidSpec: a workload or an objective that is none.
         FactorizeError: from the comparison.
     """
-    return advice_of(job, comparison(request_of(job), None, report, service, keep, fitting=True))
+    return advice_of(job, comparison(request_of(job), None, report, service, keep, fitting=True, look=look_first()))
 
 
 def request_of(job: Job) -> CompareRequest:

@@ -19,6 +19,8 @@ from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec, parse_spec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from factorize.client.connection import Event
     from factorize.factorization import Factorization
     from factorize.storage.store import Store
@@ -110,6 +112,7 @@ def comparison(
     keep: Callable[[Factorization], object] | None = None,
     *,
     fitting: bool = False,
+    look: Callable[[Spec], Path | None] | None = None,
 ) -> dict[str, Any]:
     """Return the table as plain data.
 
@@ -120,6 +123,7 @@ def comparison(
         service: URL of a service that compares, in place of this process.
         keep: given the factorization that is recommended, where this process has solved it.
         fitting: leave out what no recommendation within the budgets names; a service compares all.
+        look: finds the verified file of what is solved already, as `factorize.client.held_factors.look_first` does.
 
     Raises:
         FactorizeError: from `solvers.compare`, or of the service.
@@ -148,6 +152,7 @@ def comparison(
         budgets=request.budgets,
         seconds=request.seconds,
         fitting=fitting,
+        look=look,
     )
     if keep is not None and table.solved is not None:
         keep(table.solved)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from factorize.encoding import check_digest
-from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, StoreUnavailable
+from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, Revoked, StoreUnavailable
 from factorize.format.manifest import Manifest
 from factorize.format.reading import check_file
 from factorize.storage.medium.files import replace_file
@@ -25,8 +25,8 @@ VARIABLE = "FACTORIZE_CACHE"
 class FactorCache:
     """A folder of factor files, shared by all processes of a machine.
 
-    Layout: `factors/<digest>.safetensors`, and `specs/<spec digest>` with the digest of the answer that was given to
-    that spec. Files may be deleted at any time.
+    Layout: `factors/<digest>.safetensors`; `specs/<spec digest>` with the digest of the answer that was given to that
+    spec; `revoked/<digest>` with the reason why a file that was here is here no more. Files may be deleted at any time.
 
     Args:
         folder: by default $FACTORIZE_CACHE, else the platform's folder for caches.
@@ -50,7 +50,11 @@ class FactorCache:
         """Return the verified file, and its manifest, of a digest or of the digest of a spec that was asked before.
 
         A file that is damaged is deleted, and counts as not there, as does one that cannot be read.
+
+        Raises:
+            Revoked: this digest was taken back.
         """
+        self.check_not_revoked(digest)
         for name in (digest, self._answer(digest)):
             if name is not None:
                 path = self.folder / "factors" / f"{check_digest(name)}.safetensors"
@@ -68,6 +72,26 @@ class FactorCache:
                 self.publish(self._writable("specs") / check_digest(spec_digest), [check_digest(digest).encode()])
             except StoreUnavailable as error:
                 warnings.warn(str(error), CacheUnusable, stacklevel=2)
+
+    def revoke(self, digest: str, reason: str) -> None:
+        """Remove the file of a digest, if it is here, for good: whoever asks for it is told why; warn of it now.
+
+        Raises:
+            StoreUnavailable: the folder cannot be written.
+        """
+        path = self.folder / "factors" / f"{check_digest(digest)}.safetensors"
+        if path.exists():
+            self.publish(self._writable("revoked") / digest, [reason.encode()])
+            path.unlink(missing_ok=True)
+            message = f"the result {digest} was revoked: {reason}; it is removed from {self.folder}"
+            warnings.warn(message, CacheUnusable, stacklevel=2)
+
+    def check_not_revoked(self, digest: str) -> None:
+        """Raise Revoked where a digest that was here has been taken back."""
+        with suppress(OSError):
+            reason = (self.folder / "revoked" / check_digest(digest)).read_text(errors="replace")
+            message = f"the result {digest} was revoked: {reason}; solve its spec anew, with another release"
+            raise Revoked(message, digest=digest, reason=reason)
 
     def publish(self, target: Path, pieces: Iterable[bytes | memoryview]) -> None:
         """Write a file of the cache; see `replace_file`.

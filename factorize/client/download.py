@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
-from factorize.client.mirror import is_index, service_at
-from factorize.client.service import Service, SpecSource
+from factorize.client.mirror import Mirror, is_index, service_at
+from factorize.client.service import Service, SpecSource, check_answers, spec_bytes
+from factorize.encoding import is_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.manifest import Manifest, StoredFile
 from factorize.format.reading import check_file
 from factorize.signatures import check_signature
-from factorize.storage.medium.files import Files
+from factorize.storage.medium.files import Files, replace_file
 
 ATTEMPTS = 3
 """Whole transfers with wrong bytes after which a download gives up."""
@@ -40,7 +42,7 @@ def fetch(
     """Download the factor file of a spec or digest; solve it first if the service does not have it.
 
     The bytes go to `FILE.part`, which a later call resumes, and get their name once length, sha256, the manifest inside
-    and every matrix agree with the manifest that answered.
+    and every matrix agree with the manifest that answered. What a mirror has goes through the cache of `load`.
 
     Args:
         source: a spec (JSON text, plain data, `factorize.Spec`), a digest, or a spec digest. Pin the digest in training
@@ -70,10 +72,64 @@ def fetch(
     service = service_at(url, timeout=timeout, public_key=public_key)
     if signature is None and is_index(url):
         public_key = None  # which is that of the index
-    manifest = service.manifest(source, progress=progress, dtype=dtype)
     accept = partial(check_signature, signature=signature, public_key=public_key)
+    if isinstance(service, Mirror) and dtype is None:
+        kept = FactorCache()
+        path, _ = find_cached(source, service, kept) or fetch_cached(source, service, kept, progress)
+        accept(path)
+        with _named(target), path.open("rb") as file:
+            replace_file(target, iter(partial(file.read, _BUFFER_BYTES), b""))
+        return target
+    manifest = service.manifest(source, progress=progress, dtype=dtype)
     download(service, manifest, target, progress=progress, accept=accept)
     return target
+
+
+def find_cached(source: SpecSource, mirror: Mirror | None, kept: FactorCache) -> tuple[Path, Manifest] | None:
+    """Return the verified file, and its manifest, that the cache has for a spec or digest.
+
+    Args:
+        source: a spec, a digest or a spec digest.
+        mirror: that is asked first, if nobody has for a day, what was revoked.
+        kept: the cache.
+
+    Raises:
+        Revoked: this digest was taken back.
+        CorruptObject: what was remembered answers another question.
+    """
+    if mirror is not None:
+        mirror.recheck()
+    known = kept.find(asked_digest(source))
+    if known is not None:
+        check_answers(known[1], source)
+    return known
+
+
+def fetch_cached(
+    source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback = ignore
+) -> tuple[Path, Manifest]:
+    """Return the verified file of what a service or mirror answers, in the cache from now on, and its manifest.
+
+    Raises:
+        FactorizeError: as of `fetch`.
+    """
+    manifest = service.manifest(source, progress=progress)
+    known = kept.find(manifest.digest)
+    if known is None:
+        path = kept.path(manifest.digest)
+        download(service, manifest, path, progress=progress, wait=True)  # the workers of one machine start together
+        known = path, check_file(path, manifest.digest)
+    kept.remember(asked_digest(source), manifest.digest)
+    return known
+
+
+def asked_digest(source: SpecSource) -> str:
+    """Return the digest itself, or the digest of the spec as it was asked, `auto` and all."""
+    if is_digest(source):
+        return str(source)
+    from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
+
+    return json_digest(parse_spec(spec_bytes(source)).document())
 
 
 def download(
@@ -100,23 +156,29 @@ def download(
         accept(target)
         return
     part = target.with_name(target.name + ".part")
-    try:
-        with _exclusive(part, wait=wait) as file:
-            if wait and _has(target, stored):
-                part.unlink()
-                return
-            try:
-                _fill(service, stored, file, progress)
-                file.flush()
-                check_file(part, manifest.digest)
-                accept(part)
-            except CorruptObject:
-                part.unlink()  # nothing to resume from
-                raise
-            os.fsync(file.fileno())
-            os.replace(part, target)
+    with _named(target), _exclusive(part, wait=wait) as file:
+        if wait and _has(target, stored):
+            part.unlink()
+            return
+        try:
+            _fill(service, stored, file, progress)
+            file.flush()
+            check_file(part, manifest.digest)
+            accept(part)
+        except CorruptObject:
+            part.unlink()  # nothing to resume from
+            raise
+        os.fsync(file.fileno())
+        os.replace(part, target)
         Files().sync_directory(target.parent)
-    except OSError as error:  # the network's have become ServiceUnreachable
+
+
+@contextmanager
+def _named(target: Path) -> Iterator[None]:
+    """Say which file cannot be written; the network's errors have become ServiceUnreachable."""
+    try:
+        yield
+    except OSError as error:
         reason = error.strerror or error
         raise StoreUnavailable(f"{target} cannot be written: {reason}; free space or name another file") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -14,12 +14,20 @@ import numpy as np
 from factorize.any_factors import AnyFactors
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
-from factorize.client.download import download
-from factorize.client.mirror import VARIABLE, is_index, mirror_of_environment, service_at
+from factorize.client.download import asked_digest, fetch_cached, find_cached
+from factorize.client.mirror import VARIABLE, Mirror, is_index, mirror_of_environment
 from factorize.client.rows import received
 from factorize.client.service import PATH, Service, SpecSource, check_answers, spec_bytes
-from factorize.encoding import is_digest, json_digest
-from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, NotFound, Revoked, ServiceError
+from factorize.encoding import is_digest
+from factorize.errors import (
+    CacheUnusable,
+    CorruptObject,
+    InvalidParameter,
+    NotFound,
+    Revoked,
+    ServiceError,
+    ServiceUnreachable,
+)
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
@@ -191,26 +199,25 @@ def load(
         return Factors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
     assert not isinstance(source, os.PathLike)  # which `_is_path` knows
     kept = FactorCache(cache)
-    digest = _asked_digest(source)
-    known = kept.find(digest)
+    if is_index(url):
+        mirror: Mirror | None = Mirror(str(url), public_key=public_key, cache=kept, timeout=timeout)
+    else:
+        mirror = None if url is not None else mirror_of_environment(kept)
+    known = find_cached(source, mirror, kept)
     if known is None:
+        digest = asked_digest(source)
         kept.path(digest)  # a folder that was named and cannot be written is refused before anything is asked
-    if known is None and store is not None:
-        known = _from_store(source, store, kept, required=url is None)
-    if known is None:
-        if url is not None:
-            service: Service | None = service_at(url, timeout=timeout, public_key=public_key, cache=kept)
-        else:
-            service = mirror_of_environment(kept)
-        if service is None:
-            raise InvalidParameter(
-                f"{digest} is not in the cache {kept.folder}; give the url= of a service or mirror, or a store=",
-                field="source",
-            )
-        known = from_service(source, service, kept, progress)
+        if store is not None:
+            known = _from_store(source, store, kept, required=url is None and mirror is None)
+        if known is None:
+            service = mirror if url is None else mirror or Service(url, timeout=timeout)
+            if service is None:
+                raise InvalidParameter(
+                    f"{digest} is not in the cache {kept.folder}; give the url= of a service or mirror, or a store=",
+                    field="source",
+                )
+            known = fetch_cached(source, service, kept, progress)
     path, manifest = known
-    check_answers(manifest, source)
-    kept.remember(digest, manifest.digest)
     if signature is None and is_index(url):
         public_key = None  # which is that of the index
     return Factors(manifest, path=path, signature=check_signature(path, signature, public_key))
@@ -224,49 +231,29 @@ def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:
     return isinstance(source, os.PathLike)
 
 
-def _asked_digest(source: SpecSource) -> str:
-    """Return the digest itself, or the digest of the spec as it was asked, `auto` and all."""
-    if is_digest(source):
-        return str(source)
-    from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
+def look_first() -> Callable[[SpecSource], Path | None]:
+    """Return what finds a spec in the cache or at the mirror of $FACTORIZE_MIRROR: a verified file, or None.
 
-    return json_digest(parse_spec(spec_bytes(source)).document())
-
-
-def from_service(
-    source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback = ignore
-) -> tuple[Path, Manifest]:
-    """Return the verified file of what a service or mirror answers, in the cache, and its manifest."""
-    manifest = service.manifest(source, progress=progress)
-    known = kept.find(manifest.digest)
-    if known is not None:
-        return known
-    path = kept.path(manifest.digest)
-    download(service, manifest, path, progress=progress, wait=True)  # the workers of one machine start together
-    return path, check_file(path, manifest.digest)
-
-
-def find_mirrored(spec: SpecSource) -> Path | None:
-    """Return the verified file of what the mirror of $FACTORIZE_MIRROR answers, in the cache; None where it has none.
-
-    A mirror that is away, or whose answer was revoked, is warned of: the spec can be solved all the same.
-
-    Raises:
-        CorruptObject, BadSignature: what it shows is not to be believed.
+    Whatever solves a spec asks it first. It warns of a mirror that is away, which it asks no more, and of an answer
+    that was revoked: the spec can be solved all the same. It raises CorruptObject or BadSignature where what the mirror
+    shows is not to be believed.
     """
     kept = FactorCache()
-    mirror = mirror_of_environment(kept)
-    if mirror is None:
+    asked = [mirror for mirror in [mirror_of_environment(kept)] if mirror is not None]
+
+    def look(spec: SpecSource) -> Path | None:
+        try:
+            for mirror in asked:
+                return (find_cached(spec, mirror, kept) or fetch_cached(spec, mirror, kept))[0]
+        except NotFound:
+            pass
+        except (Revoked, ServiceError) as error:
+            warnings.warn(f"{VARIABLE}: {error}; it is solved here", CacheUnusable, stacklevel=2)
+            if isinstance(error, ServiceUnreachable):
+                asked.clear()
         return None
-    try:
-        path, manifest = from_service(spec, mirror, kept)
-    except NotFound:
-        return None
-    except (Revoked, ServiceError) as error:
-        warnings.warn(f"{VARIABLE}: {error}; it is solved here", CacheUnusable, stacklevel=2)
-        return None
-    kept.remember(_asked_digest(spec), manifest.digest)
-    return path
+
+    return look
 
 
 def _from_store(
@@ -291,6 +278,9 @@ def _from_store(
             raise
         return None
     blob = opened.blob(manifest.file.sha256)
+    check_answers(manifest, source)
     path = kept.path(manifest.digest)
     kept.publish(path, blob.read())
-    return path, check_file(path, manifest.digest)
+    known = path, check_file(path, manifest.digest)
+    kept.remember(asked_digest(source), manifest.digest)
+    return known

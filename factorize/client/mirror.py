@@ -8,6 +8,7 @@ saw, so that a mirror can show it neither yesterday's index nor hide a revocatio
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,6 +31,7 @@ from factorize.errors import (
     NotFound,
     Revoked,
     ServiceError,
+    StoreError,
     StoreUnavailable,
 )
 from factorize.format.manifest import Manifest
@@ -45,8 +47,9 @@ MAX_INDEX_BYTES = 1 << 26
 """Some 200,000 results; what is longer is no index that anybody downloads for one of them."""
 MAX_SIGNATURE_BYTES = 1 << 16
 """A signature over one file by a key has 1.3 kB."""
+MAX_UNASKED_SECONDS = 86_400.0
+"""A day without a look at the index, after which a result from the cache may have been revoked long ago."""
 _FIRST_LOOK_SECONDS = 5.0  # of patience with a mirror that nothing depends on
-_KINDS = ("plain", "signed")
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,20 @@ class Mirror(Service):
     ) -> None:
         super().__init__(url.removesuffix(f"/{INDEX}"), timeout=timeout, patience=patience, anonymous=True)
         self._key, self._cache = public_key, FactorCache() if cache is None else cache
+        self._index: MirrorIndex | None = None
+
+    def recheck(self) -> None:
+        """Read the index if nobody has for a day, so that what it revokes leaves the cache; warn where that fails."""
+        memory = self._memory("plain" if self._key is None else "signed")
+        looks = [(memory / name).stat().st_mtime for name in _list(memory)]
+        if looks and max(looks) < time.time() - MAX_UNASKED_SECONDS:
+            try:
+                self.index()
+            except (ServiceError, StoreError) as error:
+                message = (
+                    f"nobody knows whether results in the cache were revoked since {time.ctime(max(looks))}: {error}"
+                )
+                warnings.warn(message, CacheUnusable, stacklevel=3)
 
     def index(self) -> MirrorIndex:
         """Return the index, verified, in time and not older than one that was seen.
@@ -195,12 +212,11 @@ class Mirror(Service):
                 f"the index of {url} expired on {index.expires}: somebody may be showing an old one. Its owner renews "
                 "it by `factorize mirror`; use another mirror or a service until then"
             )
-        memories = {kind: self._cache.folder / "mirrors" / sha256(f"{url} {kind}".encode()) for kind in _KINDS}
-        memory = memories["plain" if self._key is None else "signed"]
-        if self._key is None and memories["signed"].exists():
+        memory, verified = self._memory("plain" if self._key is None else "signed"), self._memory("signed")
+        if self._key is None and verified.exists():
             raise InvalidParameter(
                 f"the index of {url} was verified with a key before; give public_key= again (or {KEY_VARIABLE}), or "
-                f"remove {memories['signed']}",
+                f"remove {verified}",
                 field="public_key",
             )
         highest = max((int(one) for one in _list(memory) if one.isdecimal()), default=0)
@@ -209,12 +225,19 @@ class Mirror(Service):
                 f"the index of {url} has the sequence {index.sequence}, and {highest} was seen before: it is an old "
                 f"one, which may hide what was revoked. Use another mirror; if its owner began anew, remove {memory}"
             )
-        if index.sequence > highest:
-            self._remember(memory / str(index.sequence), name)
-        elif (memory / str(highest)).read_text() != name:
+        if index.sequence == highest and (memory / str(highest)).read_text() != name:
             raise CorruptObject(
                 f"{url} showed another index with the sequence {highest} before; use another mirror, or ask its owner"
             )
+        try:
+            memory.mkdir(parents=True, exist_ok=True)
+            self._cache.publish(memory / str(index.sequence), [name.encode("ascii")])  # of the time of this look
+            for digest, reason in index.revoked.items():
+                self._cache.revoke(digest, str(reason))
+        except (OSError, StoreUnavailable) as error:
+            message = f"{error}; that this mirror shows an old index, or has revoked a result, would not be noticed"
+            warnings.warn(message, CacheUnusable, stacklevel=2)
+        self._index = index
         return index
 
     def manifest(
@@ -227,7 +250,7 @@ class Mirror(Service):
             Revoked: it was taken back.
             CorruptObject, BadSignature, ServiceError, ServiceUnreachable: see `index`, `Service.manifest`.
         """
-        listed = self.patiently(self.index).find(source)
+        listed = (self._index or self.patiently(self.index)).find(source)
         if listed is None:
             raise NotFound(f"the mirror {self.connection.url} has no answer to this; solve it, or ask a service")
         text = self.patiently(partial(self._get, f"{PATH[1:]}/{listed.digest}", MAX_INDEX_BYTES))
@@ -243,14 +266,9 @@ class Mirror(Service):
             raise InvalidParameter(message, field="dtype")
         return manifest
 
-    def _remember(self, path: Path, text: str) -> None:
-        """Note what was seen; warn where that fails, since an older index would not be noticed then."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._cache.publish(path, [text.encode("ascii")])
-        except (OSError, StoreUnavailable) as error:
-            message = f"{error}; that this mirror shows an old index would not be noticed"
-            warnings.warn(message, CacheUnusable, stacklevel=3)
+    def _memory(self, kind: str) -> Path:
+        """Return the folder that has a file for each sequence that was seen, of the time of the last look."""
+        return self._cache.folder / "mirrors" / sha256(f"{self.connection.url} {kind}".encode())
 
     def _get(self, path: str, limit: int) -> bytes:
         with self.connection.send("GET", f"/{path}", headers={"Accept-Encoding": "identity"}) as reply:

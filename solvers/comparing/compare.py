@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import starmap
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.mechanisms import Auto
 from factorize.numbers.blas_threads import one_blas_thread
@@ -91,6 +93,7 @@ def compare(
     budgets: Sequence[int] | None = None,
     seconds: float | None = None,
     fitting: bool = False,
+    look: Callable[[Spec], Path | None] | None = None,
 ) -> Comparison:
     """Solve a spec with every mechanism that fits it.
 
@@ -114,6 +117,7 @@ def compare(
             bins, independent noise, and the claim of the row that is recommended come to their end. By default no
             limit.
         fitting: leave out mechanisms that keep more than the largest budget, which no recommendation names.
+        look: returns the verified file of what is solved already, or None.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -129,7 +133,7 @@ def compare(
     most_seconds = seconds if most_seconds is None else most_seconds
     least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)
     limits = (min(least, _LARGEST_SECONDS), _OPTIMISED_SECONDS) if most_seconds is None else (most_seconds,) * 2
-    return _Run(spec, allowed, rows, progress, limits, seconds, fitting=fitting).compare()
+    return _Run(spec, allowed, rows, progress, limits, seconds, fitting=fitting, look=look).compare()
 
 
 def _budgets(several: Sequence[int] | None, one: int | None) -> tuple[int | None, ...]:
@@ -183,7 +187,9 @@ class _Run:
         seconds: float | None,
         *,
         fitting: bool,
+        look: Callable[[Spec], Path | None] | None,
     ) -> None:
+        self.look, self.held = look, set[str]()  # digests of what was found
         self.largest = budgets[-1] if fitting else None
         self.own, self.budgets, self.rows = spec, budgets, rows
         # What other mechanisms are solved for.
@@ -299,7 +305,9 @@ class _Run:
 
     def _with_bound(self, factorization: Factorization) -> Factorization:
         """Return a result with the comparison's evidence for a bound, where it has none."""
-        if not self.dual or (factorization.dual and factorization.spec.optimize_for is None):
+        if factorization.digest in self.held or not self.dual:
+            return factorization
+        if factorization.dual and factorization.spec.optimize_for is None:
             return factorization
         solver = factorization.manifest.solver
         solution = Solution(factorization.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
@@ -313,7 +321,12 @@ class _Run:
         most = self._limit(plan)
         try:
             plan.spec = self._with(plan.mechanism, plan.sampling, lead=plan.lead)
-            mechanism = {**plan.mechanism, "nu": 0.0} if self._takes_over(plan.mechanism) else plan.mechanism
+            takes_over = self._takes_over(plan.mechanism)
+            if self.look is not None and not (takes_over or plan.spec.user_matrices()):
+                plan.held = self.look(plan.spec)
+            if plan.held is not None:
+                return plan
+            mechanism = {**plan.mechanism, "nu": 0.0} if takes_over else plan.mechanism
             plan.needed = estimate(self._with(mechanism, plan.sampling, lead=plan.lead), evidence=False)
             if plan.needed.seconds > most:
                 raise _OutOfTime(
@@ -410,7 +423,11 @@ class _Run:
     def _solve(self, plan: Attempt, step: Callable[[Progress], None]) -> Factorization:
         assert plan.spec is not None
         began = time.monotonic()
-        factorization = solve(plan.spec, progress=step, evidence=False)
+        if plan.held is not None:
+            factorization = load(plan.held)
+            self.held.add(factorization.digest)
+        else:
+            factorization = solve(plan.spec, progress=step, evidence=False)
         row = self.rows.of(factorization, plan.mechanism, time.monotonic() - began)
         plan.entries.append(row)
         plan.bound = factorization.certificate.lower_bound

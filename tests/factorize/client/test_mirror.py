@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ from factorize.errors import (
     NotFound,
     Revoked,
     ServiceError,
+    SolveFailed,
 )
 from factorize.solvers import choose, solve
 from factorize.spec import Spec
@@ -145,6 +147,35 @@ def test_what_was_revoked_is_told_and_gone(made: Path, tmp_path: Path, monkeypat
             assert source != digest or isinstance(told.value, Revoked)
 
 
+def test_what_is_cached_is_asked_about_again(
+    made: Path, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(made / "store", tmp_path / "store")
+    results = open_store(tmp_path / "store", create=False)
+    to = tmp_path / "f.safetensors"
+    with served(mirror) as url:
+        gone, kept = (factorize.load(asked(index), url=url).digest for index in (2, 1))
+        results.revoke(gone, "the sensitivity was wrong")
+        write_mirror(results, str(mirror))
+        assert factorize.load(gone, url=url).digest == gone  # the index was read a moment ago
+        memory = next((tmp_path / "cache/mirrors").glob("*/*"))
+        os.utime(memory, (0, memory.stat().st_mtime - 86_500))
+        with pytest.warns(CacheUnusable, match=f"{gone} was revoked: the sensitivity was wrong"):
+            assert fetch(kept, url=url, to=to) == to
+    with pytest.raises(Revoked, match="the sensitivity was wrong"):
+        factorize.load(gone)  # offline, and of no mirror
+    with pytest.raises(Revoked, match="solve its spec anew"):
+        factorize.solve(json.dumps(asked(2)))  # by which it would come back
+    for memory in (tmp_path / "cache/mirrors").glob("*/*"):
+        os.utime(memory, (0, 0))
+    with pytest.warns(CacheUnusable, match="nobody knows whether results in the cache were revoked since"):
+        assert factorize.load(kept, url=url).digest == kept
+    to.unlink()
+    for memory in (tmp_path / "cache/mirrors").glob("*/*"):
+        os.utime(memory)
+    assert fetch(asked(1), url=url, to=to) == to  # offline
+
+
 def test_a_mirror_is_looked_at_before_a_spec_is_solved(
     mirror: Path, tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +200,32 @@ def test_a_mirror_is_looked_at_before_a_spec_is_solved(
     monkeypatch.setenv("FACTORIZE_MIRROR", "https://example.org/mirror")
     with pytest.raises(InvalidParameter, match=r"give the address of an index.json"):
         factorize.load("0" * 64)
+
+
+def test_a_mirror_is_looked_at_before_a_comparison_solves(
+    mirror: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = stored(made).find(choose(factorize.parse_spec(asked(0))))
+
+    def refuse(*_: object, **__: object) -> factorize.Factorization:
+        raise SolveFailed("nothing is solved here")
+
+    monkeypatch.setattr("factorize.solvers.comparing.compare.solve", refuse)
+    job = {
+        "examples": 16,
+        "batch_size": 2,
+        "epochs": 1,
+        "epsilon": 1.0,
+        "delta": 1e-3,
+        "memory": 8,
+        "objective": "mean",
+    }
+    with served(mirror) as url:
+        monkeypatch.setenv("FACTORIZE_MIRROR", url)
+        assert [row["mechanism"] for row in factorize.compare("prefix", n=8)] == ["dense"]
+        advice = factorize.recommend(**job, samplings=["fixed"])
+    assert advice.spec["mechanism"]["kind"] == "dense"
+    assert factorize.solve(advice.spec).digest == true  # offline, as the mirror has it
 
 
 def test_pages_say_what_a_result_is(made: Path) -> None:
