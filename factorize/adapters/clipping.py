@@ -11,16 +11,25 @@ loses is bounded, and the clip norm is smaller by as much (docs/notes/clipping.m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import numpy as np
 import torch
 
 from factorize.adapters.clipped_sums import MAX_ADDED_EXAMPLES, SHRUNK
+from factorize.adapters.clipping_kernels import add_squares, add_weighted
 from factorize.errors import InvalidParameter
+from factorize.numbers.compiling import HAS_COMPILER
 
 _DIGITS = 24  # of float32
 MAX_WIDENED_ENTRIES = 1 << 18
 """Entries that are widened at a time on a CPU, 2 MiB, which its caches hold; a GPU takes 64 times as many."""
+MIN_COMPILED_ENTRIES = 1 << 20
+"""Gradients with fewer entries are not worth the second that a process takes to load compiled loops."""
+MIN_SHARE_ENTRIES = 1 << 19
+"""Entries that are worth a thread of their own."""
 
 
 def example_rows(
@@ -84,17 +93,16 @@ def clipped_sums(
     Returns:
         Shapes (*shape), on the devices of the samples; on the CPU for a device without float64.
     """
-    factors = _factors(samples, clip_norm, counted)
-    return [_weigh(sample, factors.to(_home(sample.device))) for sample in samples]
+    return _weigh_all(samples, *_factors(samples, clip_norm, counted))
 
 
 def clipped_moments(
     samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None = None
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the sums of clipped gradients, and those of the squares of their entries; see `clipped_sums`."""
-    factors = _factors(samples, clip_norm, counted)
-    placed = [(sample, factors.to(_home(sample.device))) for sample in samples]
-    return [_weigh(*pair) for pair in placed], [_weigh(s, f, squared=True) for s, f in placed]
+    factors, spoilt = _factors(samples, clip_norm, counted)
+    squares = [_weigh(sample, factors, spoilt, squared=True) for sample in samples]
+    return _weigh_all(samples, factors, spoilt), squares
 
 
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
@@ -112,15 +120,18 @@ def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
             )
 
 
-def _factors(samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None) -> torch.Tensor:
-    """Return what each example's gradient is multiplied by, shape (examples,): 0 where it is not finite."""
-    squares = squared_norms(samples)
+def _factors(
+    samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what each example's gradient is multiplied by, and which gradients are not finite, shapes (examples,)."""
+    squares = _squares_of_all(samples)
+    spoilt = ~squares.isfinite()
     factors = (clip_norm * SHRUNK / squares.sqrt()).clamp(max=1.0)
-    counts = squares.isfinite() if counted is None else squares.isfinite() & counted.to(squares.device)
-    return torch.where(counts, factors, torch.zeros_like(factors))
+    left_out = spoilt if counted is None else spoilt | ~counted.to(squares.device)
+    return factors.masked_fill(left_out, 0.0), spoilt
 
 
-def squared_norms(samples: Sequence[torch.Tensor]) -> torch.Tensor:
+def _squares_of_all(samples: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the squared norm of each example's gradient over all parameters, float64, shape (examples,).
 
     Raises:
@@ -130,6 +141,11 @@ def squared_norms(samples: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(rows) > 1:
         message = f"gradients of {rows} examples: every parameter needs one row for each example of the batch"
         raise InvalidParameter(message, field="model")
+    if (plain := _plain_rows(samples)) is not None:
+        totals = np.zeros(rows[0])
+        for each in plain:
+            _share(len(each), each.size, partial(add_squares, each, totals))
+        return torch.from_numpy(totals)
     squares = _squares(samples[0])
     for sample in samples[1:]:
         squares = squares + _squares(sample).to(squares.device)
@@ -144,16 +160,38 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _weigh(sample: torch.Tensor, factors: torch.Tensor, *, squared: bool = False) -> torch.Tensor:
+def _weigh_all(samples: Sequence[torch.Tensor], factors: torch.Tensor, spoilt: torch.Tensor) -> list[torch.Tensor]:
+    """Return the sums of factor * gradient; padding takes as long as examples do."""
+    plain = _plain_rows(samples)
+    if plain is None or spoilt.all():
+        return [_weigh(sample, factors, spoilt) for sample in samples]
+    bad = spoilt.numpy()
+    places = np.where(bad, np.argmin(bad), np.arange(len(bad)))  # 0 times NaN is NaN: another row stands in for it
+    sums = []
+    for sample, each in zip(samples, plain, strict=True):
+        total = torch.zeros(sample.shape[1:], dtype=torch.float64)
+        for first in range(0, len(each), MAX_ADDED_EXAMPLES):
+            some = slice(first, first + MAX_ADDED_EXAMPLES)
+            part = total if len(each) <= MAX_ADDED_EXAMPLES else torch.zeros_like(total)
+            add = partial(add_weighted, each, places[some], factors.numpy()[some], part.numpy().reshape(-1))
+            _share(each.shape[1], each.size, add)
+            if part is not total:
+                total += part
+        sums.append(total)
+    return sums
+
+
+def _weigh(sample: torch.Tensor, factors: torch.Tensor, spoilt: torch.Tensor, *, squared: bool = False) -> torch.Tensor:
     """Return the sum of factor * gradient, or of its squares.
 
     By products in float64, which torch never makes in TF32 or bfloat16.
     """
-    total = torch.zeros(sample.shape[1:].numel(), dtype=torch.float64, device=factors.device)
-    dropped = (factors == 0)[:, None] if not factors.all() else None
+    home = _home(sample.device)
+    factors, dropped = factors.to(home), spoilt.to(home)[:, None] if spoilt.any() else None
+    total = torch.zeros(sample.shape[1:].numel(), dtype=torch.float64, device=home)
     for rows, columns, part in _widened(sample):
         if dropped is not None:
-            part.masked_fill_(dropped[rows], 0.0)  # its gradient may be NaN
+            part.masked_fill_(dropped[rows], 0.0)
         if squared:
             total[columns].addmv_(part.square_().T, factors[rows].square())
         else:
@@ -161,9 +199,32 @@ def _weigh(sample: torch.Tensor, factors: torch.Tensor, *, squared: bool = False
     return total.view(sample.shape[1:])
 
 
+def _plain_rows(samples: Sequence[torch.Tensor]) -> list[np.ndarray] | None:
+    """Return the gradients as arrays, shapes (examples, entries), where compiled loops are the quicker way."""
+    if not HAS_COMPILER or sum(sample.numel() for sample in samples) < MIN_COMPILED_ENTRIES:
+        return None
+    if any(
+        each.device.type != "cpu" or each.dtype not in (torch.float32, torch.float64) or not each.is_contiguous()
+        for each in samples
+    ):
+        return None
+    return [_flat(each.detach()).numpy() for each in samples]
+
+
+def _share(count: int, entries: int, work: Callable[[int, int], object]) -> None:
+    """Call work(first, last) for all of `count` rows or columns, on torch's number of threads where that pays."""
+    threads = max(1, min(torch.get_num_threads(), entries // MIN_SHARE_ENTRIES, count))
+    ends = [count * i // threads for i in range(threads + 1)]
+    if threads == 1:
+        work(0, count)
+        return
+    with ThreadPoolExecutor(threads, "factorize-clipping") as pool:
+        list(pool.map(work, ends[:-1], ends[1:]))
+
+
 def _widened(sample: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]]:
     """Yield the gradients by parts, as (rows, columns, float64 copy of them), few enough for a cache."""
-    flat = sample.flatten(1) if sample.dim() > 1 else sample[:, None]
+    flat = _flat(sample)
     entries = MAX_WIDENED_ENTRIES * (1 if sample.device.type == "cpu" else 64)
     for first in range(0, len(flat), MAX_ADDED_EXAMPLES):
         rows = slice(first, first + MAX_ADDED_EXAMPLES)
@@ -172,6 +233,11 @@ def _widened(sample: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]
             columns = slice(start, start + count)
             part = flat[rows, columns].to(_home(flat.device))
             yield rows, columns, part.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+
+
+def _flat(sample: torch.Tensor) -> torch.Tensor:
+    """Return gradients as a matrix, shape (examples, entries)."""
+    return sample.flatten(1) if sample.dim() > 1 else sample[:, None]
 
 
 def _home(device: torch.device) -> torch.device:

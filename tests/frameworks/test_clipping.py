@@ -50,6 +50,23 @@ def scale(mu: float = 1.0, **more: int) -> Calibration:
     return calibrate(factors().sensitivity, PrivacyTarget(mu=mu), clip_norm=CLIP, **more)
 
 
+@pytest.fixture(params=[1 << 20, 1], ids=["torch", "compiled"])
+def least_compiled(request, monkeypatch):
+    """Entries from which compiled loops add up, in place of torch's operations."""
+    monkeypatch.setattr("factorize.adapters.clipping.MIN_COMPILED_ENTRIES", request.param)
+
+
+def test_norms_of_many_entries():
+    """Both are layouts for which torch's norm in float32 is low, by 6e-5 and by 0.29; compiled loops take the first."""
+    luck = torch.Generator().manual_seed(1)
+    for sample in (torch.randn(1, 2**22, generator=luck).exp() * 1e-3, torch.ones(2**25, 2).t()[:, : 2**25]):
+        low = sample.norm(2, dim=-1).double() / sample.double().norm(2, dim=-1)
+        assert low.min() < 1 - 2e-5
+        for i in range(len(sample)):
+            assert 0.999999 < float(clipped_sums([sample[i : i + 1]], 1.0)[0].norm()) <= 1
+
+
+@pytest.mark.usefixtures("least_compiled")
 class TestClippedSums:
     @pytest.mark.parametrize("dtype", TYPES)
     def test_by_hand(self, dtype):
@@ -57,15 +74,6 @@ class TestClippedSums:
         for mine, theirs in zip(clipped_sums(samples, CLIP), by_hand(samples), strict=True):
             assert mine.dtype == torch.float64
             assert np.abs(mine.numpy() - theirs).max() < 1e-11
-
-    def test_norms_of_many_entries(self):
-        """Both are layouts for which torch's norm in float32 is low, by 6e-5 and by 0.29."""
-        luck = torch.Generator().manual_seed(1)
-        for sample in (torch.randn(1, 2**22, generator=luck).exp() * 1e-3, torch.ones(2**25, 2).t()[:, : 2**25]):
-            low = sample.norm(2, dim=-1).double() / sample.double().norm(2, dim=-1)
-            assert low.min() < 1 - 2e-5
-            for i in range(len(sample)):
-                assert 0.999999 < float(clipped_sums([sample[i : i + 1]], 1.0)[0].norm()) <= 1
 
     @pytest.mark.parametrize("dtype", TYPES)
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -115,6 +123,13 @@ class TestClippedSums:
         monkeypatch.setattr("factorize.adapters.clipping.MAX_ADDED_EXAMPLES", 3)
         for mine, theirs in zip(clipped_sums(samples, CLIP), whole, strict=True):
             assert torch.allclose(mine, theirs, rtol=1e-14)
+
+    def test_threads_change_no_bit(self, monkeypatch):
+        samples = gradients(torch.float32)
+        alone = clipped_sums(samples, CLIP)
+        monkeypatch.setattr("factorize.adapters.clipping.MIN_SHARE_ENTRIES", 1)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+        assert all(map(torch.equal, clipped_sums(samples, CLIP), alone))
 
     def test_no_examples_and_zero_gradients(self):
         assert [total.abs().sum() for total in clipped_sums([g[:0] for g in gradients(torch.float32)], CLIP)] == [0] * 3
