@@ -234,7 +234,7 @@ class TorchNoiseGenerator(Secret):
     def release(self, totals: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return what `add_to_sum` adds, over the calibration's divisor where it has one."""
         divisor = self.calibration.divisor or 1
-        return self._released(self._parts(totals), lambda total, drawn: (total + drawn) / divisor)
+        return self._released(self._parts(totals), lambda total, drawn: (total + drawn).div_(divisor))
 
     def add_here(self, totals: list[torch.Tensor]) -> None:
         """Add this rank's part of the step's noise, in place, and go on to the next; for replicas that share the work.

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from factorize.client.noise_kernels import advance_vectors
 from factorize.client.noise_source import ComputedRows
 from factorize.client.normals import BLOCK, Normals
-from factorize.client.recurrences.base import Recurrence
+from factorize.client.recurrences.base import Recurrence, VectorStep
 from factorize.client.regions import BlockPart, Region
+from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 
 _CACHED_BYTES = 1 << 22  # of scratch: longer rows cost fewer calls, which counts for more than the nearest cache
@@ -82,6 +84,7 @@ class Streaming:
         self.steps = recurrence.steps
         self.state: np.ndarray | None = np.zeros((recurrence.vectors, workers.width), dtype)
         self._recurrence, self._normals, self._sigma, self._workers = recurrence, normals, sigma, workers
+        self._compiled = HAS_COMPILER and workers.width >= BLOCK  # smaller ones are not worth a second of loading them
         column = 8 * (recurrence.scratch + 2) + np.dtype(dtype).itemsize * recurrence.vectors
         width = _CACHED_BYTES // column // 64 * 64
         self._width = max(_NARROWEST, min(_WIDEST, width))
@@ -90,6 +93,11 @@ class Streaming:
 
     def step(self, step: int, out: np.ndarray | None) -> None:
         """Draw, scale, advance, piece by piece."""
+        plan = self._recurrence.vector_step(step) if self._compiled else None
+        if plan is not None:
+            factor = self._sigma * self._recurrence.gain(step)
+            self._workers.run(lambda _, piece, drawn: self._run_compiled(step, piece, drawn, plan, factor, out))
+            return
         wanted = [(step, self._recurrence.gain(step)), *self._recurrence.earlier(step)]
 
         def work(thread: int, piece: BlockPart, drawn: np.ndarray) -> None:
@@ -104,6 +112,19 @@ class Streaming:
                 self._advance(step, z[low:high], at, scratch, out)
 
         self._workers.run(work)
+
+    def _run_compiled(
+        self,
+        step: int,
+        piece: BlockPart,
+        drawn: np.ndarray,
+        plan: VectorStep,
+        factor: float,
+        out: np.ndarray | None,
+    ) -> None:
+        z = _draw_normals(piece, self._normals, step, drawn)
+        row = np.empty(len(z), dtype=np.float32) if out is None else out[piece.at]
+        advance_vectors(z, factor, *plan, self.state, piece.at.start, row)
 
     def _draw(self, piece: BlockPart, step: int, factor: float, place: np.ndarray) -> np.ndarray:
         z = _draw_normals(piece, self._normals, step, place)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
+from factorize.client.noise_kernels import fill_normals
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
+from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 
 _COMMITTED = 64  # numbers of z_0 that a commitment is made from
@@ -75,7 +78,25 @@ class ReplayableNormals(Normals):
         """Fill a contiguous float64 vector with the first entries of one block of z_step."""
         state = _Hashed(self.key + step.to_bytes(8, "little") + block.to_bytes(8, "little"))
         seeds = cast(np.random.SeedSequence, state)  # the stubs know no other kind of seed sequence
-        np.random.Generator(np.random.SFC64(seeds)).standard_normal(out=out)
+        bits = np.random.SFC64(seeds)
+        if len(out) == BLOCK and (tables := _ziggurat()) is not None:
+            fill_normals(bits.state["state"]["state"], *tables, out)
+        else:
+            np.random.Generator(bits).standard_normal(out=out)
+
+
+@cache
+def _ziggurat() -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return the tables of compiled normals; None where these are not to be had, or not numpy's to the last bit."""
+    if not HAS_COMPILER:
+        return None
+    try:
+        from numba.np.random._constants import fi_double, ki_double, wi_double
+    except ImportError:
+        return None
+    tables, bits, out = (ki_double, wi_double, fi_double), np.random.SFC64(0), np.empty(BLOCK)
+    fill_normals(bits.state["state"]["state"], *tables, out)
+    return tables if np.array_equal(out, np.random.Generator(bits).standard_normal(BLOCK)) else None
 
 
 class CryptographicNormals(Normals):

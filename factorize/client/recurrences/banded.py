@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
+from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors, VectorStep
 from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
 
 
@@ -60,6 +60,14 @@ class BandedRecurrence(StructureRecurrence):
             x -= part
         if not self.keeps_draws:
             state[slot] = x
+
+    def vector_step(self, step: int) -> VectorStep | None:
+        """Where rows are kept: the oldest gives its place to this one."""
+        if self.keeps_draws or not self.vectors:
+            return None
+        slot, ones = step % self.vectors, np.ones(self.vectors)
+        loads = np.eye(1, self.vectors, slot)[0]
+        return VectorStep(ones, self._rows[step % len(self._rows)][self._age[slot]], ones - loads, loads)
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
         """A row is read as it is kept, rounded once; then come a product and a difference for each diagonal."""

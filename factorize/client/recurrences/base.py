@@ -38,6 +38,26 @@ class NoiseCost(NamedTuple):
     redraws: float = 0.0
 
 
+class VectorStep(NamedTuple):
+    """A step that treats each vector of the state by itself, for compiled loops; shapes (vectors,), float64.
+
+    x = gain z - sum_r (before_r s_r) reads_r;   s_r = decays_r s_r + loads_r x;   the row is scale x
+
+    Attributes:
+        before: see above.
+        reads: see above.
+        decays: see above.
+        loads: see above; a vector of decay 1 and load 0 stays as it is.
+        scale: see above.
+    """
+
+    before: np.ndarray
+    reads: np.ndarray
+    decays: np.ndarray
+    loads: np.ndarray
+    scale: float = 1.0
+
+
 class Recurrence(ABC):
     """The arithmetic of one step, for noise that comes in arrays of one entry per parameter.
 
@@ -74,6 +94,10 @@ class Recurrence(ABC):
             scratch: shape (scratch, width), float64; the first vectors hold the draws that `earlier` asks for, in its
                 order.
         """
+
+    def vector_step(self, step: int) -> VectorStep | None:
+        """Return the numbers of a step whose roundings are those of `advance`; None where it has another form."""
+        return None
 
     def unscaled(self, step: int) -> tuple[Recurrence, float]:
         """Return the recurrence under a scaling of the columns, and what multiplies its row at this step."""

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
+from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors, VectorStep
 from factorize.client.recurrences.state_rounding import DOUBLE, Deviation, geometric_column
 
 
@@ -51,6 +51,11 @@ class BltRecurrence(StructureRecurrence):
         kept *= self._theta
         kept += x
         state[...] = kept
+
+    def vector_step(self, step: int) -> VectorStep:
+        """The same at every step."""
+        ones = np.ones(self.vectors)
+        return VectorStep(ones, self._omega[:, 0], self._theta[:, 0], ones)
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
         """The state is rounded once per step."""

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
+from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors, VectorStep
 from factorize.client.recurrences.state_rounding import DOUBLE, Deviation, observe_columns, varying_columns
 
 _FINE = 1e-5  # a bound that needs no better one
@@ -58,6 +58,13 @@ class StateSpaceRecurrence(StructureRecurrence):
         np.multiply(x, self._inputs[step], out=part)
         moved += part
         state[...] = moved
+
+    def vector_step(self, step: int) -> VectorStep | None:
+        """Where each state is a group of its own."""
+        if self._moves.shape[-1] > 1:
+            return None
+        decays = self._moves[step].reshape(-1)
+        return VectorStep(decays, self._outputs[step, :, 0], decays, self._inputs[step, :, 0])
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
         """The state is rounded once per step: bound by absolute values and, where states cancel, by what is read."""

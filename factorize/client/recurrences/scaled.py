@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from factorize.client.recurrences.base import Recurrence
+from factorize.client.recurrences.base import Recurrence, VectorStep
 from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
 
 
@@ -28,6 +28,11 @@ class ScaledRecurrence(Recurrence):
         """Divide by the column's scale once the inner state has seen x."""
         self._inner.advance(step, x, state, scratch)
         x *= self.unscaled(step)[1]
+
+    def vector_step(self, step: int) -> VectorStep | None:
+        """That of the inner one."""
+        inner = self._inner.vector_step(step)
+        return None if inner is None else inner._replace(scale=self.unscaled(step)[1])
 
     def unscaled(self, step: int) -> tuple[Recurrence, float]:
         """The inner one, whose rows are divided by the columns' scales."""

@@ -24,7 +24,7 @@ from structure_cases import NAMES, N, strategies
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import NoiseGenerator, even_shard
 from factorize.client.noise_source import ComputedRows, Streamable, noise_source
-from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, commitment
+from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, _ziggurat, commitment
 from factorize.client.recurrences.base import Recurrence
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
@@ -193,6 +193,29 @@ class TestBits:
         generator.skip(2)
         got += list(generator)
         assert np.array_equal(np.array(got), np.delete(draw(name, 100), [5, 6], axis=0))
+
+    @pytest.mark.parametrize("precision", ["float32", "float64"])
+    def test_compiled_loops_are_numpy_to_the_last_bit(self, precision, monkeypatch):
+        assert _ziggurat() is not None
+        strategy = {name: source_of(strategies()[name]).recurrence() for name in STREAMS}
+        assert {name for name in STREAMS if strategy[name].vector_step(3) is not None} >= {
+            "banded",
+            "banded_toeplitz",
+            "blt",
+            "buffered",
+        }
+        size, found = BLOCK + 3 * 1024 + 5, []
+        for compiled in (True, False):
+            if not compiled:
+                monkeypatch.setattr("factorize.client.engines.HAS_COMPILER", False)
+                monkeypatch.setattr("factorize.client.normals._ziggurat", lambda: None)
+            for name in STREAMS:
+                generator = generator_of(name, size, precision=precision, shard=(5, size), threads=2)
+                generator.skip(2)
+                rows = [generator.next() for _ in range(4)]
+                found.append(np.array(rows).tobytes() + np.ascontiguousarray(generator.vectors).tobytes())
+                generator.close()
+        assert found[: len(STREAMS)] == found[len(STREAMS) :]
 
     @pytest.mark.parametrize("name", NAMES)
     def test_skip(self, name):
