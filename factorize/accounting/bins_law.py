@@ -76,13 +76,10 @@ class BinsLaw(Law):
         return Bound("star_bound", value, float(order))
 
     def addition(self, multiplier: float, epsilon: float) -> Bound:
-        """Return the closed form: the mean of the logarithms is below the logarithm of the mean."""
+        """Return the smaller closed form: by the mean of the logarithms, or by the second moment (theorem 7 b)."""
         mean, spread = float(self.gram.diagonal().mean()) / multiplier**2, math.sqrt(self.gram.mean()) / multiplier
-        if not 1e-7 < spread < MOST_SPREAD:  # where the formula loses its digits
-            return Bound("closed_form", 0.0)
-        y = -raised(np.array(mean / 2 - spread**2 / 2 - epsilon), 0.0, spread)  # a smaller y pays more
-        value = float(log_put(y, 0.0, spread))
-        return Bound("closed_form", value + MARGIN * (1 + abs(value) + 1e-3 / spread))
+        by_mean = _log_lognormal_put(mean / 2, spread, epsilon)
+        return Bound("closed_form", min(by_mean, log_put_of_second_moment(self.log_moment(multiplier, 2), epsilon)))
 
     def best_order(self, multiplier: float, epsilon: float) -> tuple[int, float]:
         """Return the m of the smallest W(m), and log W(m)."""
@@ -100,6 +97,31 @@ class BinsLaw(Law):
     def _log_weight(self, multiplier: float, epsilon: float, order: int) -> float:
         moment, constant = self.log_moment(multiplier, order), log_call_ceiling(epsilon, 0.0, order)
         return moment + constant + MARGIN * (1 + abs(moment) + abs(constant))
+
+
+def log_put_of_second_moment(moment: float, epsilon: float) -> float:
+    """Return the log of E (1 - e^epsilon L)_+ or more from log E L^2, by theorem 7 b; 0 where that says nothing."""
+    from scipy.special import ndtr
+
+    lost, moment = 0.0, moment + MARGIN * (1 + abs(moment))
+    while lost < 1:
+        kept = math.log1p(-lost)
+        spread = math.sqrt(max(moment - 2 * kept, 0.0))
+        less = spread**2 / 2 - kept
+        needed = float(ndtr((less - epsilon) / max(spread, 1e-300))) * math.exp(-epsilon)
+        if needed <= lost:
+            return _log_lognormal_put(less, spread, epsilon)
+        lost = needed * 9 / 8
+    return 0.0
+
+
+def _log_lognormal_put(less: float, spread: float, epsilon: float) -> float:
+    """Return the log of E (1 - e^(epsilon + N))_+, N normal of mean -less; 0 where the formula loses its digits."""
+    if not 1e-7 < spread < MOST_SPREAD:
+        return 0.0
+    y = -raised(np.array(less - spread**2 / 2 - epsilon), 0.0, spread)  # a smaller y pays more
+    value = float(log_put(y, 0.0, spread))
+    return value + MARGIN * (1 + abs(value) + 1e-3 / spread)
 
 
 def best_order_from(start: int, log_weight: Callable[[int], float], *, close: float = 0.0) -> tuple[int, float]:

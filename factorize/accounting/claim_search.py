@@ -215,17 +215,16 @@ class ClaimSearch:
 
     def _planned(self, level: Level) -> tuple[ClaimEvidence, ClaimEvidence] | float:
         """Return the plan, or where it takes too much work, how much: infinity where a larger margin saves none."""
-        if least_reverse_work(self.estimate, level) > self._work and _bound(self.estimate, "qp", level) is None:
-            return self._work
-        pq = plan(self.estimate, "pq", level, self._order)
+        pq_bound, qp_bound = self._law.bounds(level.multiplier, level.epsilon)
+        qp = plan(self.estimate, "qp", level, qp_bound)
+        if qp is None or qp.work > self._work:
+            return self._work if qp is None else qp.work
+        pq = plan(self.estimate, "pq", level, pq_bound, self._order)
         if pq is None:
             return self._work
         self._order = int(pq.evidence.tilt or 0)
         if pq.work > self._work:
             return math.inf if pq.evidence.samples == CHUNK else pq.work
-        qp = plan(self.estimate, "qp", level)
-        if qp is None or qp.work > self._work:
-            return self._work
         return pq.evidence, qp.evidence
 
     def _noise(self, level: Level) -> tuple[float, float]:
@@ -283,7 +282,7 @@ class PlannedBet(NamedTuple):
 
 
 def plan(
-    estimate: StarEstimate | MinSepEstimate, direction: Direction, level: Level, order: int = 0
+    estimate: StarEstimate | MinSepEstimate, direction: Direction, level: Level, bound: Bound, order: int = 0
 ) -> PlannedBet | None:
     """Return how a direction is to be shown at a level, or None where no bet would grow.
 
@@ -291,31 +290,15 @@ def plan(
         estimate: weights on common random numbers.
         direction: `pq` or `qp`.
         level: what is to be claimed.
+        bound: what is known without samples.
         order: m of an earlier plan; else the one whose bet takes least work.
     """
-    bound = _bound(estimate, direction, level)
-    if bound is not None:
+    if bound.log_delta <= math.log(level.delta) - _RAISES[-1]:
         return PlannedBet(_bounded_by(bound), 0.0)
     if direction == "qp":
         return plan_bet(estimate.reverse(level.multiplier, level.epsilon), level.delta, estimate.width)
     m = order or estimate.cheapest_order(*level)
     return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.width)
-
-
-def least_reverse_work(estimate: StarEstimate | MinSepEstimate, level: Level) -> float:
-    """Return what a bet on (Q, P) costs at least: what the ceiling of its weights says without a sample of them."""
-    ceiling = estimate.reverse_ceiling(level.multiplier, level.epsilon)
-    most = math.log1p(_CAP * level.delta / max(ceiling - level.delta, level.delta * (_LEAST_CEILING - 1)))
-    return NEEDED / most * estimate.width
-
-
-def _bound(estimate: StarEstimate | MinSepEstimate, direction: Direction, level: Level) -> Bound | None:
-    """Return the bound that shows a direction without samples, where there is one."""
-    law: Law = estimate.law
-    if direction == "pq" and isinstance(estimate, StarEstimate):  # whose law is that of what is drawn of (P, Q)
-        law = BinsLaw(estimate.gram)
-    bound = law.bounds(level.multiplier, level.epsilon)[direction == "qp"]
-    return bound if bound.log_delta <= math.log(level.delta) - _RAISES[-1] else None
 
 
 def _bounded_by(bound: Bound) -> ClaimEvidence:

@@ -187,11 +187,6 @@ class MinSepEstimate(Curve):
             return Sampled(self._drawn(weights), float(weights.bound), eta, None, rate=rate)
         raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
 
-    def reverse_ceiling(self, multiplier: float, epsilon: float) -> float:
-        """Return W of the reverse direction."""
-        law = self.law.at(multiplier)
-        return math.inf if law is None else math.exp(min(self._reverse_terms(law, epsilon)[0][0], 700.0))
-
     def _reverse_terms(self, law: min_sep.MinSepSteps, epsilon: float) -> list[tuple[float, float, float]]:
         """Return log W with eta and q, the lowest first."""
         found = []

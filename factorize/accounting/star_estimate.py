@@ -184,10 +184,6 @@ class StarEstimate(Curve):
         weights = np.exp(log_put(y, epsilon, spread) + eta * (y - log_l + means) + eta**2 * kappa / 2)
         return Sampled(weights, ceiling, eta, spread**2)
 
-    def reverse_ceiling(self, multiplier: float, epsilon: float) -> float:
-        """Return W of the reverse direction."""
-        return self._reverse_terms(multiplier, epsilon)[2]
-
     def _reverse_terms(self, multiplier: float, epsilon: float) -> tuple[float, float, float]:
         """Return the mean of the kernel, the tilt whose ceiling is lowest, and W."""
         rest = self._rest(multiplier, epsilon)

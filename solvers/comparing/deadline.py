@@ -11,7 +11,7 @@ not expected to end by its share."""
 
 LATE_CLAIMS = 2.5
 """The same of the claims of rows that are recommended, and of leads near them, where one was tested before."""
-_WORK_A_SECOND, _LEAST_WORK = 3e6, 1 << 22  # of the whole time: about a third of it tests a claim
+_WORK_A_SECOND, _LEAST_WORK = 6e6, 1 << 23  # of the whole time: about a third of it tests a claim
 _REFERENCES = 0.3  # of the time
 
 

@@ -247,10 +247,10 @@ class BinBounds:
         return Fraction(float(self._gram.high.diagonal().max()))
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return at least delta in a direction by theorem 4 or 7, without samples, and by what."""
+        """Return at least delta in a direction by theorem 4, 7 or 7 b, without samples, and by what."""
         if part["rule"] == "closed_form":
             bound = star.addition(self._gram, scale_of(self.claim), self.claim.epsilon)
-            return bound, "the closed form of theorem 7"
+            return bound, "the closed forms of theorems 7 and 7 b"
         order = integer(part, "m", 2, star.MOST_ORDER)
         kernel = star.scale_gram(self._gram.high, scale_of(self.claim))
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"

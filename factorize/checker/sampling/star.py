@@ -66,10 +66,27 @@ def log_ceiling(kernel: np.ndarray, order: int, epsilon: float) -> arb:
 
 @ctx.workprec(PLACES)
 def addition(gram: Gram, sigma: float, epsilon: float) -> arb:
-    """Return the closed form of theorem 7 for M^T M / sigma^2, M the sums rounded up; 1 where too little is known."""
+    """Return the smaller of theorems 7 and 7 b for M^T M / sigma^2, M the sums rounded up; 1 if neither helps."""
     ends = zip(*map(_means, (gram.near, gram.high)), strict=True)
     diagonal, whole = ((low.union(high) * arb(1, _SUMS)) / arb(sigma) ** 2 for low, high in ends)
-    return lognormal_put(diagonal / 2, whole, epsilon)
+    by_moment = put_of_second_moment(log_moment(scale_gram(gram.high, sigma), 2), epsilon)
+    return lognormal_put(diagonal / 2, whole, epsilon).min(by_moment)
+
+
+def put_of_second_moment(moment: arb, epsilon: float) -> arb:
+    """Return E (1 - e^epsilon L)_+ or more from a bound on log E L^2, by theorem 7 b; 1 where that says nothing."""
+    lost = arb(0)
+    while lost < 1:
+        kept = (1 - lost).log()
+        variance = moment - 2 * kept
+        less = variance / 2 - kept
+        if not variance > 0:
+            break
+        needed = normal((less - epsilon) / variance.sqrt()) * (-arb(epsilon)).exp()
+        if needed <= lost:
+            return lognormal_put(less, variance, epsilon)
+        lost = arb((needed * 9 / 8).upper())
+    return arb(1)
 
 
 def lognormal_put(less: arb, variance: arb, epsilon: float) -> arb:
