@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, row_digest
+from receipt_runs import KINDS, signed
 from safetensors.numpy import load_file
 
 from factorize.checker.check import check_factor_file
+from factorize.checker.receipt import check_receipt
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.encoding import json_digest
 from factorize.factor_file import load
@@ -23,6 +26,7 @@ from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
 LARGEST = 300_000
+RECEIPTS = sorted(HERE.glob("receipts/*/*.json"))
 CLAIMS = {path.stem: json.loads(path.read_text()) for path in sorted(HERE.glob("claims/*.json"))}
 
 
@@ -99,3 +103,18 @@ def test_a_claim_of_a_release_is_accepted_and_none_for_less_noise(name: str) -> 
     assert report.calibration["claim_digest"] == held["claim_digest"]
     claim = {**held["claim"], "sigma": (0.97 * float.fromhex(held["claim"]["sigma"])).hex()}
     assert not check_calibration(data, claim).supported
+
+
+def test_every_kind_of_run_has_a_receipt() -> None:
+    assert {path.stem for path in RECEIPTS} == {run.__name__ for run in KINDS}
+    assert sum(path.stat().st_size for path in HERE.glob("receipts/*/*")) < LARGEST
+
+
+@pytest.mark.parametrize("path", RECEIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_receipt_of_a_release_is_proved_and_none_that_says_more(path: Path) -> None:
+    document = json.loads(path.read_bytes())
+    files = [(path.parent / f"{each['digest']}.safetensors").read_bytes() for each in document["factors"]]
+    report = check_receipt(path.read_bytes(), files)
+    assert report.supported and not report.unseen, report.failed
+    epsilon = math.nextafter(0.97 * document["epsilon"], 0.0)
+    assert not check_receipt(signed({**document, "epsilon": epsilon}), files).supported

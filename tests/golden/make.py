@@ -3,7 +3,8 @@
 Run it once per release, before the tag, from the root of the repository. It makes one small file per structure under
 `tests/golden/<release>/`, with `expected.json`: the digests of spec, result, file and of the rows of C as they are
 streamed, which do not depend on the machine (those of C^-1 and B do, in the last bits). Files that are there are left
-as they are with what they are expected to be, since later releases have to open exactly those.
+as they are with what they are expected to be, since later releases have to open exactly those. Beside them it keeps a
+receipt of each kind of run, with its factor files by digest, in `receipts/<release>/`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from factorize import __version__, solvers
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
 from factorize.spec import parse_spec
+from tests.support.receipt_runs import KINDS
 
 HERE = Path(__file__).parent
 EXPECTED = "expected.json"
@@ -114,6 +117,14 @@ def main() -> None:
     listing.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {len(expected)} files, {size} bytes")
+    receipts = HERE / "receipts" / __version__
+    receipts.mkdir(parents=True, exist_ok=True)
+    for run in (run for run in KINDS if not (receipts / f"{run.__name__}.json").exists()):
+        with TemporaryDirectory() as work:
+            made_run = run(Path(work))
+        for factors, data in zip(made_run.document["factors"], made_run.files, strict=True):
+            (receipts / f"{factors['digest']}.safetensors").write_bytes(data)
+        (receipts / f"{run.__name__}.json").write_bytes(made_run.text)
 
 
 if __name__ == "__main__":
