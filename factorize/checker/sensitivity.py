@@ -60,8 +60,8 @@ class Bracket(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the pattern attains the upper end within 1e-9."""
-        return self.upper <= self.lower * (1 + ATTAINED)
+        """Whether the pattern attains what is stated, and so the upper end, within 1e-9."""
+        return Fraction(self.stated) ** 2 <= self.lower * (1 + ATTAINED)
 
     @property
     def stated(self) -> float:

@@ -242,3 +242,10 @@ def test_square_roots_are_the_first_double_on_their_side(value: Fraction, shift:
     assert Fraction(down) ** 2 <= value <= Fraction(up) ** 2
     assert value == 0 or Fraction(math.nextafter(up, 0.0)) ** 2 < value
     assert Fraction(math.nextafter(down, math.inf)) ** 2 > value
+
+
+@given(st.floats(0.0, 1e-8), st.floats(0.0, 1e-8))
+def test_what_is_stated_as_exact_is_attained_with_all_that_is_added_for_other_orders(gap: float, off: float) -> None:
+    bracket = Bracket(Fraction(1), 1 + Fraction(gap), "a rule", (0,), (1,), off)
+    assert not bracket.exact or bracket.stated <= 1 + 1.0000001e-9
+    assert bracket.exact or gap + 2 * off > 1.99e-9
