@@ -107,7 +107,11 @@ def _fields(source: object) -> dict[str, np.ndarray]:
     if hasattr(source, "params") and hasattr(source, "materialize"):  # jax_privacy's ColumnNormalizedBanded
         return {"C": np.asarray(source.materialize())}
     known = {one: one for form in FORMS for one in form} | SYNONYMS
-    return {own: np.asarray(getattr(source, field)) for field, own in known.items() if hasattr(source, field)}
+    if getattr(source, "normalized", False):
+        raise InvalidStrategy(f"{type(source).__name__} normalises its columns, which its fields do not hold; give C")
+    held = {own: getattr(source, field, None) for field, own in known.items()}
+    # A method, or how many bands there will be, is part of a recipe, as opake's strategies are.
+    return {own: np.asarray(one) for own, one in held.items() if hasattr(one, "__len__")}
 
 
 def _doubles(array: np.ndarray, name: str) -> np.ndarray:

@@ -212,6 +212,10 @@ def test_objects_by_their_fields() -> None:
     assert read_strategy(SimpleNamespace(query_matrix=np.eye(3))).tolist() == np.eye(3).tolist()
     with pytest.raises(InvalidStrategy, match="SimpleNamespace holds no array, which is no strategy"):
         read_strategy(SimpleNamespace(sigma=1.0))
+    with pytest.raises(InvalidStrategy, match="holds no array"):  # a recipe of opake, whose numbers its methods make
+        read_strategy(SimpleNamespace(bands=4, coefficients=lambda *, n_steps: np.ones(n_steps)), n=8)
+    with pytest.raises(InvalidStrategy, match="normalises its columns"):
+        read_strategy(SimpleNamespace(inverse_coefficients=(1.0, -0.5), normalized=True), n=8)
 
 
 def test_a_blt_that_comes_as_a_matrix_needs_its_buffers() -> None:
