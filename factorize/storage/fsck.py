@@ -192,24 +192,27 @@ class _Check:
     def _check_revocations(self) -> None:
         """See that every revocation stands whole at its two places; one that is damaged is never taken away."""
         sound: dict[str, Revocation] = {}
-        damaged: dict[str, str] = {}
+        damaged: set[str] = set()
         for entry in self._list(REVOKED):
             self.revoked.add(entry.key)
             with self._reading(entry):
                 try:
                     sound[entry.key] = self.store.revocations.read(entry.key)
-                except CorruptObject as error:
-                    damaged[entry.key] = f"{error}; it goes on revoking"
+                except CorruptObject:
+                    damaged.add(entry.key)
         for revocation in {one.digest: one for one in sound.values()}.values():
             for key in set(revocation.keys) - set(sound) - self.unread:
                 kind = "damaged" if key in damaged else "missing"
                 message = f"the revocation of {revocation.digest} is whole under its other name"
                 self._find(kind, key, message, "rebuilt", partial(self.store.revocations.record, revocation))
-                damaged.pop(key, None)
+                damaged.discard(key)
             self.revoked |= set(revocation.keys)
             self.claims[revocation.claim] = self.bases[revocation.digest] = revocation
-        for key, message in damaged.items():
-            self._find("damaged", key, f"{message}; revoke the result again")
+        for key in damaged:
+            message = (
+                "neither of its two records is whole; it goes on revoking, without its reason: revoke the result again"
+            )
+            self._find("damaged", key, message)
 
     def _read_manifest(self, entry: ObjectEntry) -> None:
         with self._reading(entry):

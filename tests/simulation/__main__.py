@@ -52,7 +52,15 @@ def explain(seed: int) -> str:
         play(small)
     except Exception as error:
         log = error.run.world.log if hasattr(error, "run") else []
-        lines = [f"seed {seed}: {error}", f"made as {plan.shape}", *map(str, small.items), "which goes:", *log[-60:]]
+        lines = [
+            f"seed {seed}: {error}",
+            f"made as {plan.shape}",
+            *map(str, small.items),
+            "which goes:",
+            *log[-60:],
+            "to be kept:",
+            small.text(str(error)),
+        ]
         return "\n".join(lines)
     return f"seed {seed}: {failure} (does not repeat)"
 

@@ -35,6 +35,7 @@ from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.solvers.budget import Estimate
 from factorize.spec import Spec
+from factorize.storage import blobs, fsck
 from factorize.storage import store as store_module
 from factorize.storage.medium import bucket, directory
 
@@ -43,6 +44,8 @@ from .medium import ROOT, Cloud, Disk, DiskFiles, Faults, bucket_of
 from .world import EPOCH, Process, World, standing_in
 
 SOLVE_LIMIT_SECONDS, ESTIMATED_SECONDS = 20.0, 4.9
+CACHE_BYTES = 4000
+"""Some chunks of files: small, as the sizes in `simulated` are, so that files of a kilobyte reach every branch."""
 BUCKET_URL = "s3://bucket/store"
 _GARBAGE = b"\x08\0\0\0\0\0\0\0{}      "
 
@@ -91,6 +94,11 @@ def by_file() -> dict[str, Factorization]:
 
 
 @cache
+def by_digest() -> set[str]:
+    return {digest for known in library() for digest in known.digests}
+
+
+@cache
 def by_spec() -> dict[str, Known]:
     return {known.spec.digest: known for known in library()}
 
@@ -117,7 +125,12 @@ class StubWorker:
         self.killed = True
 
     def _work(
-        self, seconds: float, limit: float, progress: Callable[[Any], object], cancelled: Callable[[], bool]
+        self,
+        seconds: float,
+        limit: float,
+        progress: Callable[[Any], object],
+        cancelled: Callable[[], bool],
+        most: float = float("inf"),
     ) -> None:
         world = self.cluster.world
         end, began, count = world.now + min(seconds, limit), world.now, 0
@@ -126,6 +139,8 @@ class StubWorker:
             if self.killed or cancelled():
                 raise WorkerEnded(Ending.CANCELLED)
             count += 1
+            if count > most:
+                continue
             progress({"iteration": count, "relative_gap": 0.5, "class_gap": None, "seconds": world.now - began, "phase": None, "seconds_left": None})  # fmt: skip
         if seconds >= limit:
             raise WorkerEnded(Ending.TIMEOUT)
@@ -160,7 +175,8 @@ class StubWorker:
         if act[1] is not None:
             cluster.faults.fired.add(act[1])
             cluster.world.say(f"{cluster.world.task.process.name}: a solve of {known.spec.digest[:6]} does {act[0]}")
-        self._work(1e9 if act[0] == "hang" else luck.uniform(0.05, 3.0), seconds, progress, cancelled)
+        takes = {"hang": 1e9, "silent": luck.uniform(4.0, 8.0)}.get(act[0], luck.uniform(0.05, 3.0))
+        self._work(takes, seconds, progress, cancelled, most=2 if act[0] == "silent" else float("inf"))
         match act[0]:
             case "crash":
                 raise WorkerEnded(Ending.CRASHED)
@@ -359,7 +375,9 @@ class Node:
         while True:
             with suppress(FactorizeError):
                 service = SolverService(cluster.settings)
-                break
+                if process.world.task.luck.random() > 0.05:
+                    break
+                service.close()  # it is told to end before it has started
             process.world.park(1.0)
         service.holdings._clock = cluster.wall
         if cluster.scheduler is not None:
@@ -372,8 +390,9 @@ class Node:
         """End it as SIGTERM does."""
         service, self.service = self.service, None
         if service is not None:
-            with suppress(StoreUnavailable):
-                service.close()
+            for _ in range(2):
+                with suppress(StoreUnavailable):
+                    service.close()
             self.process.world.kill(self.process)
             self.process.world.park()
 
@@ -392,15 +411,14 @@ class Cluster:
         self.stores: dict[Process, Any] = {}
         self.in_bucket = shape["medium"] == "bucket"
         self.medium: Any = (
-            Cloud(world, self.faults, overwrites=shape.get("overwrites", False), lists_late=shape.get("late", False))
-            if self.in_bucket else Disk(world, self.faults)
+            Cloud(world, self.faults, shape.get("broken")) if self.in_bucket else Disk(world, self.faults)
         )  # fmt: skip
         self.url = BUCKET_URL if self.in_bucket else str(ROOT)
         options = {
             "capacity_mb": 200,
             "processors": 2,
             "max_solve_seconds": SOLVE_LIMIT_SECONDS,
-            "cache_bytes": 1 << 16,
+            "cache_bytes": CACHE_BYTES,
         }
         self.settings = Settings(store=self.url, database=self.database.url, **options)
         self.scheduler: Scheduler | None = None
@@ -427,7 +445,7 @@ class Cluster:
         """The store of the process that asks."""
         process = self.world.task.process
         if process not in self.stores:
-            self.stores[process] = store_module.open_store(self.url, cache_bytes=1 << 16)
+            self.stores[process] = store_module.open_store(self.url, cache_bytes=CACHE_BYTES)
         return self.stores[process]
 
     def read_file(self, path: Path) -> bytes:
@@ -482,6 +500,10 @@ def simulated(cluster: Cluster) -> Iterator[None]:
         (service_module, "record_job", lambda *_: None),
         (service_module.solvers, "estimate", lambda spec: Estimate(ESTIMATED_SECONDS, 60 << 20)),
         (audit_log, "about", lambda: {}),
+        (fsck, "_AHEAD", 3),
+        (blobs, "CHUNK_BYTES", 700),
+        (bucket, "PARTS_BYTES", 1450),
+        (bucket, "WHOLE_BYTES", 1450),
     ]
     with ExitStack() as stack:
         stack.enter_context(standing_in(world))

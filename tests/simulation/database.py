@@ -16,14 +16,14 @@ from factorize.api.jobs import database as product
 from .medium import Faults, request
 from .world import EPOCH, Killed, Process, World
 
-_connect = sqlite3.connect
+connect_directly = sqlite3.connect
 
 
 class Database:
     """One file, and who writes to it now."""
 
     def __init__(self, world: World, faults: Faults, path: Path) -> None:
-        self.world, self.faults, self.path = world, faults, path
+        self.world, self.faults, self.path, self.file = world, faults, path, path
         self.writer: Connection | None = None
         self.watching: sqlite3.Connection | None = None
         self.committed: Callable[[], None] = lambda: None
@@ -35,11 +35,11 @@ class Database:
     def look(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Ask for rows, outside of the simulation."""
         if self.watching is None:
-            self.watching = _connect(self.path, isolation_level=None)
+            self.watching = connect_directly(self.file, isolation_level=None)
         return self.watching.execute(query, values).fetchall()
 
     def copy(self, target: Path) -> None:
-        source, copy = _connect(self.path), _connect(target)
+        source, copy = connect_directly(self.file), connect_directly(target)
         source.backup(copy)
         source.close()
         copy.close()
@@ -50,11 +50,10 @@ class Database:
             self.watching = None
 
     def restore(self, copy: Path) -> None:
+        """Put a copy in the file's place: a file of its own, so that SQLite remembers nothing of the one before."""
         self.close()
-        for suffix in ("-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                Path(f"{self.path}{suffix}").unlink()
-        shutil.copy(copy, self.path)
+        self.file = self.file.with_suffix(".again" + self.file.suffix)
+        shutil.copy(copy, self.file)
 
 
 class Connection(sqlite3.Connection):
@@ -148,9 +147,10 @@ def _asked(connection: Connection, name: str, *, quick: bool = False) -> Iterato
 def connecting(database: Database) -> Iterator[None]:
     """Let whatever connects to SQLite have connections of this database, each for its process."""
 
-    def connect(*arguments: Any, **options: Any) -> Any:
+    def connect(path: Any, *arguments: Any, **options: Any) -> Any:
         world = database.world
-        connection: Any = _connect(*arguments, factory=Connection, **options)
+        file = database.file if str(path) == str(database.path) else path
+        connection: Any = connect_directly(file, *arguments, factory=Connection, **options)
         connection.database = database
         connection.process = world.task.process
         connection.process.at_end.append(lambda: _end(connection))

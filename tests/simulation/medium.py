@@ -97,6 +97,14 @@ def request(faults: Faults, process: Process, name: str, error: Callable[[str], 
         raise error(effect)
 
 
+class Odd(Content):
+    """What is no file: a symbolic link, or a pipe."""
+
+    def __init__(self, mode: int) -> None:
+        super().__init__()
+        self.mode = mode
+
+
 class Disk:
     """Names and contents, and which of them a power loss keeps."""
 
@@ -170,23 +178,21 @@ class Disk:
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
 
-    def rot(self, luck: random.Random, place: str) -> Path | None:
-        """Flip a bit of a published object, as a failing disk does."""
-        there = sorted(
-            path for path, content in self.names.items() if content and content.cached and f"/{place}/" in str(path)
-        )
-        if not there:
-            return None
-        path = luck.choice(there)
-        content = self.names[path]
-        assert content is not None
-        data = bytearray(content.cached)
-        data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
+    def stored(self) -> dict[str, bytes]:
+        """Return the objects that are seen, by key."""
+        files = {path: content for path, content in self.names.items() if content is not None and ROOT in path.parents}
+        return {str(path.relative_to(ROOT)): content.cached for path, content in files.items()}
+
+    def bytes_at(self, key: str) -> bytes | None:
+        content = self.names.get(ROOT / key)
+        return None if content is None else content.cached
+
+    def damage(self, key: str, data: bytes) -> None:
+        """Let an object have other bytes, as a failing disk does."""
         fresh = Content()
-        fresh.synced = fresh.cached = bytes(data)
+        fresh.synced = fresh.cached = data
         self.modified[fresh] = EPOCH + self.world.now + 1.0
-        self.names[path] = self.durable[path] = fresh
-        return path
+        self.names[ROOT / key] = self.durable[ROOT / key] = fresh
 
 
 class DiskFiles(Files):
@@ -321,9 +327,9 @@ class DiskFiles(Files):
     def open(self, path: Path) -> int:
         with self._request("open"):
             content = self.disk.content(path)
-            if content is None:
-                return self._descriptor(Content())
-            return self._descriptor(content)
+            if isinstance(content, Odd) and content.mode == stat.S_IFLNK:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            return self._descriptor(Odd(stat.S_IFDIR) if content is None else content)
 
     def read(self, descriptor: int, size: int, offset: int) -> bytes:
         with self._request("read"):
@@ -338,7 +344,8 @@ class DiskFiles(Files):
             content = self.disk.open[path][0] if isinstance(path, int) else self.disk.content(path)
         data = b"" if content is None else content.cached
         number = self.disk.numbers.setdefault(content, len(self.disk.numbers))
-        mode, moment = stat.S_IFDIR if content is None else stat.S_IFREG | 0o444, self.disk.modified.get(content, EPOCH)  # type: ignore[arg-type]
+        mode = stat.S_IFDIR if content is None else getattr(content, "mode", stat.S_IFREG | 0o444)
+        moment = EPOCH if content is None else self.disk.modified.get(content, EPOCH)
         return SimpleNamespace(
             st_mode=mode, st_ino=number, st_size=len(data), st_mtime=moment, st_mtime_ns=int(moment * 1e9)
         )
@@ -362,10 +369,11 @@ class Stored:
 class Cloud:
     """The simulated bucket's contents."""
 
-    def __init__(self, world: World, faults: Faults, *, lists_late: bool = False, overwrites: bool = False) -> None:
+    def __init__(self, world: World, faults: Faults, broken: str | None = None) -> None:
         self.world, self.faults = world, faults
         self.objects: dict[str, Stored] = {}
-        self.lists_late, self.overwrites, self.number = lists_late, overwrites, 0
+        self.broken, self.number = broken, 0
+        """The promise that it breaks, if any: it `overwrites`, lists `late`, or returns all for a range (`whole`)."""
         self.watch: Callable[[Path], None] = lambda path: None
 
     def store(self, key: str, data: bytes) -> None:
@@ -373,15 +381,14 @@ class Cloud:
         self.objects[key] = Stored(data, EPOCH + self.world.now, f'"{self.number}"')
         self.watch(ROOT / key)
 
-    def rot(self, luck: random.Random, place: str) -> Path | None:
-        there = sorted(key for key in self.objects if key.startswith(f"{place}/") and self.objects[key].data)
-        if not there:
-            return None
-        key = luck.choice(there)
-        data = bytearray(self.objects[key].data)
-        data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
-        self.store(key, bytes(data))
-        return ROOT / key
+    damage = store
+
+    def bytes_at(self, key: str) -> bytes | None:
+        return self.objects[key].data if key in self.objects else None
+
+    def stored(self) -> dict[str, bytes]:
+        """Return the objects that are seen, by key."""
+        return {key: one.data for key, one in self.objects.items()}
 
 
 class CloudCalls:
@@ -425,7 +432,7 @@ class CloudCalls:
     def put(self, _: Any, key: str, data: Any, *, mode: str = "overwrite", **__: Any) -> None:
         data = data.read_bytes() if isinstance(data, Path) else bytes(data)
         with self._request("put") as effect:
-            if mode == "create" and key in self.cloud.objects and not self.cloud.overwrites:
+            if mode == "create" and key in self.cloud.objects and self.cloud.broken != "overwrites":
                 raise AlreadyExistsError(key)
             self.cloud.store(key, data)
             if effect == "again-after" and mode == "create":
@@ -438,14 +445,14 @@ class CloudCalls:
     def get(self, _: Any, key: str, options: dict[str, Any] | None = None) -> Any:
         with self._request("get"):
             stored = self._at(key)
-            start, stop = (options or {}).get("range", (0, None))
+            start, stop = (options or {}).get("range", (0, None)) if self.cloud.broken != "whole" else (0, None)
             if options and options.get("if_match", stored.tag) != stored.tag:
                 raise GenericError("412 Precondition Failed")
             return SimpleNamespace(meta=self._meta(key, stored), bytes=lambda: stored.data[start:stop])
 
     def list(self, _: Any, prefix: str | None = None, chunk_size: int = 1000) -> Iterator[list[dict[str, Any]]]:
         with self._request("list"):
-            late = EPOCH + self.world_now() - 5.0 if self.cloud.lists_late else float("inf")
+            late = EPOCH + self.cloud.world.now - 5.0 if self.cloud.broken == "late" else float("inf")
             found = sorted(self.cloud.objects.items())
             keys = [
                 self._meta(key, stored)
@@ -455,9 +462,6 @@ class CloudCalls:
         for first in range(0, len(keys), 3):  # pages are small, so that others come in between
             yield [meta for meta in keys[first : first + 3] if meta["path"] in self.cloud.objects or first == 0]
             self.cloud.world.step(0.3)
-
-    def world_now(self) -> float:
-        return self.cloud.world.now
 
     def copy(self, _: Any, key: str, target: str) -> None:
         with self._request("copy"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import json
 import logging
 import multiprocessing
 import sys
@@ -27,6 +28,13 @@ class Mutant(NamedTuple):
     module: str
     old: str
     new: str
+
+
+class Found(NamedTuple):
+    what: str
+    seeds: int
+    seconds: int
+    by: str
 
 
 STORE, OBJECTS = "factorize.storage.store", "factorize.storage.objects"
@@ -270,7 +278,7 @@ def mutated(mutant: Mutant, path: Path) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def hunt(number: int, first: int, seconds: float) -> str:
+def hunt(number: int, first: int, seconds: float) -> Found:
     """Run seeds with one mutant until one fails, and say what was found."""
     plant(MUTANTS[number])
     began, seed = time.process_time(), first
@@ -279,7 +287,7 @@ def hunt(number: int, first: int, seconds: float) -> str:
         seed, spent = seed + 1, time.process_time() - began
         if broken is not None or spent > seconds:
             by = NOT_FOUND if broken is None else broken.strip().splitlines()[-1].rpartition("Violation: ")[2][:110]
-            return f"| {MUTANTS[number].what} | {seed - first} | {spent:.0f} s | {by} |"
+            return Found(MUTANTS[number].what, seed - first, round(spent), by)
 
 
 def main() -> int:
@@ -288,20 +296,30 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="of processor time for each mutant")
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--record", type=Path, default=Path("build/mutants.jsonl"), help="what is found; a run goes on")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    asked.record.parent.mkdir(exist_ok=True)
+    lines = asked.record.read_text().splitlines() if asked.record.exists() else []
+    found = {row.what: row for row in (Found(**json.loads(line)) for line in lines)}
+    known = {what for what, row in found.items() if row.by != NOT_FOUND or row.seconds >= asked.seconds}
     one(asked.first)  # whatever is imported late and made once is there for all
-    print("| mutant | seeds | processor time | found by |\n| --- | ---: | ---: | --- |")
-    calls = [(number, asked.first, asked.seconds) for number in asked.numbers or range(len(MUTANTS))]
-    with multiprocessing.get_context("fork").Pool(asked.processes, maxtasksperchild=1) as pool:
-        found = []
-        for line in pool.imap(_hunt, calls, chunksize=1):
-            print(line, flush=True)
-            found.append(line)
-    return any(NOT_FOUND in line for line in found)
+    numbers = asked.numbers or [number for number, mutant in enumerate(MUTANTS) if mutant.what not in known]
+    calls = [(number, asked.first, asked.seconds) for number in numbers]
+    with (
+        multiprocessing.get_context("fork").Pool(asked.processes, maxtasksperchild=1) as pool,
+        asked.record.open("a") as record,
+    ):
+        for row in pool.imap_unordered(_hunt, calls, chunksize=1):
+            found[row.what] = row
+            print(json.dumps(row._asdict()), file=record, flush=True)
+    print("| planted | seeds | processor time | found by |\n| --- | ---: | ---: | --- |")
+    for row in sorted(found.values(), key=lambda row: [mutant.what for mutant in MUTANTS].index(row.what)):
+        print(f"| {row.what} | {row.seeds} | {row.seconds} s | {row.by} |")
+    return any(row.by == NOT_FOUND for row in found.values())
 
 
-def _hunt(call: tuple[int, int, float]) -> str:
+def _hunt(call: tuple[int, int, float]) -> Found:
     return hunt(*call)
 
 
