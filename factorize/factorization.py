@@ -32,6 +32,7 @@ from factorize.errors import (
     UnsupportedProblem,
     extras_named,
 )
+from factorize.format.container import local_path
 from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.mechanisms import Added
@@ -39,6 +40,7 @@ from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec
+from factorize.strategy_file import read_strategy
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.dense import DenseMatrix, strategy_array
 from factorize.structures.endless import LARGEST_ROW, AnyStrategy
@@ -112,29 +114,28 @@ class Factorization(AnyFactors):
     def from_strategy(
         cls,
         spec: Spec,
-        strategy: AnyStrategy | np.ndarray,
+        strategy: object,
         dual: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> Factorization:
         """Certify a strategy that no solver has made.
 
         Args:
             spec: what it is for; its mechanism becomes `added`.
-            strategy: C, as a structure or as an array of shape (n, n), whose bytes then name it.
+            strategy: C, as a structure, or as anything that `read_strategy` takes: an array of shape (n, n), say,
+                whose bytes then name it.
             dual: evidence of a lower bound for the spec, if there is any.
 
         Raises:
             InvalidStrategy: the array is no strategy matrix, or not of the spec's n.
             CertificateError: it does not serve the workload.
         """
-        if isinstance(strategy, np.ndarray):
-            named = [strategy]
-            strategy = structured(strategy, spec.workload.n)
-        else:
-            named = list(strategy.tensors().values())
+        given = strategy if isinstance(strategy, AnyStrategy) else read_strategy(strategy, n=spec.workload.n)
+        named = [given] if isinstance(given, np.ndarray) else list(given.tensors().values())
+        held = structured(given, spec.workload.n) if isinstance(given, np.ndarray) else given
         added = Added(kind="added", sha256=tensor_digest(named))
         solver = {"mechanism": added.kind, "version": __version__, "seconds": 0.0, "environment": {}}
         own = spec.model_copy(update={"mechanism": added}).canonical()
-        return cls.from_solution(own, Solution(strategy, Outcome.ADDED, 0, dual), solver=solver)
+        return cls.from_solution(own, Solution(held, Outcome.ADDED, 0, dual), solver=solver)
 
     @cached_property
     def _decoder_coefficients(self) -> np.ndarray | None:
@@ -246,7 +247,7 @@ class Factorization(AnyFactors):
         from safetensors.numpy import save_file
 
         tensors, metadata = self._written()
-        save_file(tensors, Path(path).expanduser(), metadata)
+        save_file(tensors, local_path(path), metadata)
 
     def _written(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return tensors and metadata of the file."""

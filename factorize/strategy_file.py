@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.format.container import local_path
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.layouts import build_matrix
 
@@ -49,7 +50,8 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
     """Return the strategy that an array, a file or an object of another library holds.
 
     Args:
-        source: an array; a path; or an object with such arrays as fields, of jax_privacy, opake or pfl say.
+        source: an array, or what becomes one: lists, data frames, tensors of torch, sparse matrices; a path; or an
+            object with such arrays as fields, of jax_privacy, opake or pfl say.
         n: steps, for what does not say how many it has.
         holds: what one array without a name is, one of `HELD`; C where it has two dimensions.
 
@@ -60,9 +62,11 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
         OSError: the file cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
-        name, arrays = os.fspath(source), _read(Path(source).expanduser())
-    elif isinstance(source, list) or hasattr(source, "__array__"):
-        name, arrays = "the strategy", {"": np.asarray(source)}
+        name, arrays = os.fspath(source), _read(local_path(source))
+    elif (
+        isinstance(source, list) or type(source) is tuple or hasattr(source, "__array__") or hasattr(source, "toarray")
+    ):
+        name, arrays = "the strategy", {"": _array(source)}
     else:
         name, arrays = type(source).__name__, _fields(source)
     if len(arrays) == 1 and (holds is not None or not set(arrays) <= {one for form in FORMS for one in form}):
@@ -112,6 +116,19 @@ def _fields(source: object) -> dict[str, np.ndarray]:
     held = {own: getattr(source, field, None) for field, own in known.items()}
     # A method, or how many bands there will be, is part of a recipe, as opake's strategies are.
     return {own: np.asarray(one) for own, one in held.items() if hasattr(one, "__len__")}
+
+
+def _array(source: Any) -> np.ndarray:
+    """Return what an array-like, a tensor of torch or a sparse matrix holds."""
+    if hasattr(source, "toarray"):
+        source = source.toarray()
+    if hasattr(source, "is_floating_point") and hasattr(source, "detach"):  # bfloat16 is no type of numpy's
+        source = source.detach().cpu()
+        source = source.double() if source.is_floating_point() else source
+    try:
+        return np.asarray(source)
+    except (ValueError, TypeError, RuntimeError) as why:
+        raise InvalidStrategy(f"the strategy, a {type(source).__name__}, is no array: {why}") from None
 
 
 def _doubles(array: np.ndarray, name: str) -> np.ndarray:

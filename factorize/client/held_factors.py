@@ -28,7 +28,7 @@ from factorize.errors import (
     ServiceError,
     ServiceUnreachable,
 )
-from factorize.format.container import Container
+from factorize.format.container import Container, local_path
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.format.reading import check_file, matrix_parts
@@ -192,7 +192,7 @@ def load(
                 field="source",
             )
     if _is_path(source):
-        path = Path(os.fsdecode(source)).expanduser()
+        path = local_path(os.fsdecode(source))
         if path.suffix in (".npy", ".npz") or path.name.endswith("tensor_pb"):
             message = f"{path} holds numbers without a certificate; factorize.certify(path, spec) makes one"
             raise InvalidParameter(message, field="source")

@@ -10,7 +10,14 @@ from urllib.parse import quote, urlencode
 
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.encoding import canonical_json, check_digest, is_digest
-from factorize.errors import Cancelled, CorruptObject, ServiceError, ServiceUnreachable, SolveFailed
+from factorize.errors import (
+    Cancelled,
+    CorruptObject,
+    InvalidParameter,
+    ServiceError,
+    ServiceUnreachable,
+    SolveFailed,
+)
 from factorize.format.manifest import Manifest
 
 PATH = "/v1/factorizations"
@@ -301,6 +308,9 @@ def spec_bytes(spec: SpecSource) -> bytes:
         return spec
     if isinstance(spec, str):
         return spec.encode("utf-8", "surrogatepass")
+    if not isinstance(spec, (Documented, Mapping)):
+        message = f"a {type(spec).__name__} names no factors; give a path, a digest, a URL, or a spec"
+        raise InvalidParameter(message, field="source")
     return canonical_json(spec.document() if isinstance(spec, Documented) else dict(spec))
 
 

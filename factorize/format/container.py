@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,6 +23,14 @@ MOST_HEADER_BYTES = 100_000_000
 """What safetensors libraries read."""
 _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _PARTS = {"dtype", "shape", "data_offsets"}
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path with `~` as the home folder; as it is where nobody has that name, or this process has no home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 class Extent(NamedTuple):
@@ -55,7 +64,7 @@ class Container:
 
     def __init__(self, source: str | Path | bytes | memoryview) -> None:
         if not isinstance(source, (bytes, memoryview)):
-            source = Path(source).expanduser()
+            source = local_path(source)
         self._source = source
         self._what = "this" if isinstance(source, (bytes, memoryview)) else str(source)
         if not isinstance(source, (bytes, memoryview)) and not Path(source).is_file():

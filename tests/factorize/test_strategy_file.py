@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save
+from scipy.sparse import csr_array, csr_matrix
 from strangers_files import field, npy, npz, tensor_proto
 
 import factorize
-from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
+from factorize import Factorization, Spec
+from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, InvalidStrategy
 from factorize.strategy_file import read_strategy
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
@@ -204,6 +206,35 @@ def test_numbers_that_doubles_do_not_hold(value: float) -> None:
     with pytest.raises(InvalidStrategy, match="finite doubles"), np.errstate(invalid="ignore"):
         read_strategy(np.array([[value]]))
     assert as_array(read_strategy([[2**53, -3], [True, 0]])).tolist() == [[2.0**53, -3.0], [1.0, 0.0]]
+
+
+C = [[1.0, 0.0], [0.5, 1.0]]
+
+
+@pytest.mark.parametrize("made", [list, lambda c: tuple(map(tuple, c)), np.float32, csr_array, csr_matrix])
+@pytest.mark.parametrize("certify", [Factorization.from_strategy, lambda spec, c: factorize.certify(c, spec)])
+def test_what_numpy_makes_an_array_of_is_a_strategy(
+    made: Callable[[Any], Any], certify: Callable[[Spec, Any], Factorization]
+) -> None:
+    """The squared error of C = [[1, 0], [1/2, 1]] for running sums: B = A C^-1 = [[1, 0], [1/2, 1]], and |C|^2 = 5/4."""
+    spec = factorize.parse_spec({"workload": {"kind": "prefix", "n": 2}})
+    found = certify(spec, made(C))
+    assert found.certificate.loss.rmse**2 == pytest.approx(9 / 8 * 5 / 4)
+    for wrong in (None, object(), {"a": C}, [[1.0], [1.0, 2.0]], np.array(C) * 1j, [["1", "0"], ["0", "1"]], iter(C)):
+        with pytest.raises(InvalidStrategy):
+            certify(spec, wrong)
+        with pytest.raises((InvalidParameter, InvalidSpec)):
+            factorize.load(wrong)
+
+
+def test_a_tilde_before_a_name_that_nobody_has_is_part_of_a_path(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = factorize.certify(C, "prefix")
+    found.save("~ nobody")
+    np.save("~none.npy", np.array(C))
+    assert factorize.load("~ nobody").digest == found.digest == factorize.certify("~none.npy", "prefix").digest
+    with pytest.raises(FileNotFoundError):
+        factorize.load("~missing")
 
 
 def test_objects_by_their_fields() -> None:

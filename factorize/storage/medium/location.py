@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from factorize.errors import InvalidParameter
+from factorize.format.container import local_path
 
 MARKER = "store.json"
 LEDGER_FILE = "jobs.sqlite"
@@ -58,4 +59,4 @@ def directory_of(url: str) -> Path:
     path = unquote(parts.path) if separator else url
     if not path or "\0" in path:
         raise InvalidParameter(f"{path[:40]!r} is not a directory's path; give one, or a file:// URL", field="store")
-    return (Path(path) if separator else Path(path).expanduser()).absolute()
+    return (Path(path) if separator else local_path(path)).absolute()
