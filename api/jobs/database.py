@@ -27,6 +27,8 @@ _POSTGRES = {
     # A statement takes milliseconds; one that takes longer waits for a lock whose holder is gone or stopped.
     "options": "-c statement_timeout=30000 -c lock_timeout=20000 -c idle_in_transaction_session_timeout=60000",
 }
+NETWORK_FILE_SYSTEMS = frozenset("nfs nfs4 cifs smb3 smbfs afs ceph lustre glusterfs fuse.glusterfs fuse.sshfs".split())
+"""Kinds of mounts on which SQLite's write-ahead log does not work (sqlite.org/wal.html)."""
 _BUSY_SECONDS = 30  # that a connection to SQLite waits for others
 _CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created
 _TURNS = 0x6175646974  # names the lock under which its transactions take turns
@@ -40,6 +42,12 @@ metadata = sa.MetaData()
 def _columns(kind: Any, names: str, **more: Any) -> list[sa.Column[Any]]:
     """Return columns of a type, which always have a value unless something else is said."""
     return [sa.Column(name, kind, **{"nullable": False, **more}) for name in names.split()]
+
+
+def _table_of_owners(name: str, key: str, *more: Any) -> sa.Table:
+    """Return a table of what several callers may have each, by a digest of 64 hexadecimal digits, and since when."""
+    digest, owner = _columns(sa.String(64), key, primary_key=True), _columns(sa.String(128), "owner", primary_key=True)
+    return sa.Table(name, metadata, *digest, *owner, *more, *_columns(sa.Float, "since"))
 
 
 jobs = sa.Table(
@@ -75,23 +83,9 @@ access_keys = sa.Table(
     *_columns(sa.BigInteger, "open_jobs core_seconds_per_day kept_bytes", nullable=True),
 )
 """Keys by which callers are known: the sha256 of each secret, never the secret. Times are seconds since 1970."""
-holds = sa.Table(
-    "holds",
-    metadata,
-    *_columns(sa.String(64), "spec_digest", primary_key=True),
-    *_columns(sa.String(128), "owner", primary_key=True),
-    *_columns(sa.Float, "since"),
-    sa.Index("holds_by_owner", "owner"),
-)
+holds = _table_of_owners("holds", "spec_digest", sa.Index("holds_by_owner", "owner"))
 """Callers that have asked for a job: several may hold one."""
-uploads = sa.Table(
-    "uploads",
-    metadata,
-    *_columns(sa.String(64), "sha256", primary_key=True),
-    *_columns(sa.String(128), "owner", primary_key=True),
-    *_columns(sa.BigInteger, "bytes"),
-    *_columns(sa.Float, "since"),
-)
+uploads = _table_of_owners("uploads", "sha256", *_columns(sa.BigInteger, "bytes"))
 """Callers that have sent a matrix."""
 charges = sa.Table(
     "charges",
@@ -117,14 +111,7 @@ results = sa.Table(
     sa.Index("results_by_form", "form"),
 )
 """The catalog of the store's results (`factorize.api.catalog`); lost rows are made anew from the store."""
-forms = sa.Table(
-    "forms",
-    metadata,
-    *_columns(sa.String(64), "digest", primary_key=True),
-    *_columns(sa.String(128), "owner", primary_key=True),
-    *_columns(sa.Float, "since"),
-    sa.Index("forms_by_owner", "owner"),
-)
+forms = _table_of_owners("forms", "digest", sa.Index("forms_by_owner", "owner"))
 """Callers that have had a further form of a result made."""
 answers = sa.Table(
     "answers",
@@ -330,7 +317,21 @@ def _create_private(database: str | None) -> None:
     if database and database != ":memory:":
         path = Path(database)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_local(path.resolve())
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def _check_local(path: Path) -> None:
+    """Raise where a file is on another machine: SQLite's log of writes needs memory that all who open it share."""
+    import psutil
+
+    mounts = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
+    kind = next((mounts[str(folder)] for folder in path.parents if str(folder) in mounts), "")
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreUnavailable(
+            f"the job database {path} would be on a network file system ({kind}), where SQLite can lose what was "
+            "written; set `database` to a path on a disk of this machine, or to a PostgreSQL"
+        )
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:

@@ -209,10 +209,7 @@ class _Check:
             self.revoked |= set(revocation.keys)
             self.claims[revocation.claim] = self.bases[revocation.digest] = revocation
         for key in damaged:
-            message = (
-                "neither of its two records is whole; it goes on revoking, without its reason: revoke the result again"
-            )
-            self._find("damaged", key, message)
+            self._find("damaged", key, "no record of it is whole; it goes on revoking: revoke the result again")
 
     def _read_manifest(self, entry: ObjectEntry) -> None:
         with self._reading(entry):

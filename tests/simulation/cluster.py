@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
-
-import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-from specs import document_of, solved, spec_of
-from store_cases import factorization, toeplitz
 
 from factorize.api import service as service_module
 from factorize.api.access import gate
@@ -30,15 +22,13 @@ from factorize.api.workers import pool
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.encoding import sha256
 from factorize.errors import CertificateError, FactorizeError, SolveFailed, StoreUnavailable
-from factorize.factor_file import cast
-from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.solvers.budget import Estimate
-from factorize.spec import Spec
 from factorize.storage import blobs, fsck
 from factorize.storage import store as store_module
 from factorize.storage.medium import bucket, directory
 
+from .answers import by_file, by_spec, library, spec_of
 from .database import Database, compiling_once, connecting
 from .medium import ROOT, Cloud, Disk, DiskFiles, Faults, bucket_of
 from .world import EPOCH, Process, World, standing_in
@@ -48,59 +38,6 @@ CACHE_BYTES = 4000
 """Some chunks of files: small, as the sizes in `simulated` are, so that files of a kilobyte reach every branch."""
 BUCKET_URL = "s3://bucket/store"
 _GARBAGE = b"\x08\0\0\0\0\0\0\0{}      "
-
-
-@dataclass(frozen=True)
-class Known:
-    """A spec and the files that are right answers to it."""
-
-    spec: Spec
-    files: tuple[tuple[Factorization, bytes], ...]
-    matrix: np.ndarray | None = None
-
-    @property
-    def digests(self) -> set[str]:
-        return {one.digest for one, _ in self.files}
-
-
-def _bytes_of(one: Factorization) -> bytes:
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        one.save(Path(folder) / "file")
-        return (Path(folder) / "file").read_bytes()
-
-
-@cache
-def library() -> tuple[Known, ...]:
-    """Specs with two answers each; two that differ in their tolerance alone, and one of a user's matrix."""
-    known = []
-    for number in range(9):
-        spec = spec_of(document_of({"kind": "decay", "n": 4, "rate": 0.5 + number / 100}, "identity"))
-        answers = [factorization(4, of=spec), factorization(4, of=spec, strategy=toeplitz(4))]
-        if number < 3:
-            answers.append(cast(answers[0], "float32"))
-        known.append(Known(spec, tuple((one, _bytes_of(one)) for one in answers)))
-    for tolerance in (1e-2, 1e-6):
-        one = solved(document_of(4, "dense", tolerance=tolerance))
-        known.append(Known(one.spec, ((one, _bytes_of(one)),)))
-    matrix = np.tril(np.ones((4, 4))) * 1.5
-    spec = spec_of({"workload": {"kind": "matrix", "rows": matrix.tolist()}, "mechanism": {"kind": "identity"}})
-    one = factorization(4, of=spec)
-    return (*known, Known(one.spec, ((one, _bytes_of(one)),), matrix))
-
-
-@cache
-def by_file() -> dict[str, Factorization]:
-    return {sha256(data): one for known in library() for one, data in known.files}
-
-
-@cache
-def by_digest() -> set[str]:
-    return {digest for known in library() for digest in known.digests}
-
-
-@cache
-def by_spec() -> dict[str, Known]:
-    return {known.spec.digest: known for known in library()}
 
 
 class StubWorker:

@@ -21,7 +21,7 @@ from power_loss import Change, Content, _variants, apply
 from factorize.storage.medium.bucket import Bucket
 from factorize.storage.medium.files import Files
 
-from .world import EPOCH, Killed, Process, Violation, World
+from .world import EPOCH, Killed, Process, World
 
 ROOT = Path("/simulated/store")
 MUTATING = frozenset({"make_directory", "create", "write", "produce", "seal", "sync", "sync_directory", "link", "rename", "unlink", "refresh"})  # fmt: skip
@@ -481,11 +481,3 @@ def bucket_of(cloud: Cloud, process: Process) -> Bucket:
     bucket = Bucket(None)
     bucket._calls = CloudCalls(cloud, process)
     return bucket
-
-
-def check_kept(disk: Disk, keys: list[str]) -> None:
-    """See that the worst power loss keeps what has just been acknowledged."""
-    kept = disk.survivor(None)
-    for key in keys:
-        if kept.get(ROOT / key) is None:
-            raise Violation(f"{key} was acknowledged, and a power loss now would take it away")

@@ -37,12 +37,13 @@ from factorize.storage import fsck as fsck_module
 from factorize.storage import gc as gc_module
 from factorize.storage.blobs import blob_key
 from factorize.storage.index import Result
-from factorize.storage.records import manifest_key, spec_key
+from factorize.storage.records import manifest_key, read_entry, spec_key
 from factorize.storage.store import open_store
 
-from .cluster import Cluster, Known, Node, by_digest, by_file, by_spec, library, simulated, spec_of
+from .answers import Known, by_digest, by_file, by_spec, library, spec_of
+from .cluster import Cluster, Node, simulated
 from .database import connect_directly
-from .medium import MUTATING, ROOT, Content, Disk, Odd, check_kept
+from .medium import MUTATING, ROOT, Content, Disk, Odd
 from .world import EPOCH, Task, Violation, World, drive
 
 BUSY_SECONDS = 30.0
@@ -151,7 +152,9 @@ def draw_plan(seed: int) -> Plan:
         items.append(Item(number, moment(2.0), kind, values))
     for number in range(100, 100 + luck.choice((0, 12, 20, 28, 40))):
         kind = luck.choices(list(FAULTS), list(FAULTS.values()))[0]
-        items.append(Item(number, moment(0.0), f"!{kind}", _values(kind, shape, liked, luck)))
+        soon = kind == "act" and luck.random() < 0.7  # else what it is for is solved already
+        at = round(luck.uniform(0.0, 2.0), 3) if soon else moment(0.0)
+        items.append(Item(number, at, f"!{kind}", _values(kind, shape, liked, luck)))
     return Plan(seed, shape, sorted(items, key=lambda item: item.at))
 
 
@@ -358,7 +361,7 @@ class Run:
         refused = 0
         for other in (known, *luck.sample(library()[:9], 4)):
             try:
-                self._post(node, service, other, CALLERS[1 + luck.randrange(3)] if caller is ANYONE else caller, luck)
+                self._post(node, service, other, CALLERS[1] if caller is ANYONE else caller, luck)
             except (QuotaExhausted, TooLarge, Revoked):
                 refused += 1
         return f"{refused} of 5 refused"
@@ -445,12 +448,20 @@ class Run:
                 raise Violation(f"a put of {one.digest} was acknowledged, and its file is not whole")
             if json.loads(there(key) or b"{}").get("record") != manifest:
                 raise Violation(f"a put of {one.digest} has returned another manifest than the store has")
+            try:
+                read_entry(there(spec_key(known.spec.digest)) or b"", "the entry")
+            except CorruptObject as error:
+                raise Violation(f"a put of {one.digest} was acknowledged, and {error}") from None
             self._durable(key, file)
         return manifest.digest[:6]
 
     def _durable(self, *keys: str) -> None:
+        """See that the worst power loss keeps what has just been acknowledged."""
         if isinstance(self.cluster.medium, Disk) and not self.oracle.rotten & set(keys):
-            check_kept(self.cluster.medium, list(keys))
+            kept = self.cluster.medium.survivor(None)
+            for key in keys:
+                if kept.get(ROOT / key) is None:
+                    raise Violation(f"{key} was acknowledged, and a power loss now would take it away")
 
     def _gc(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
         delete = []
@@ -761,6 +772,11 @@ class Run:
             self.oracle.damage += 1
             self.oracle.excused |= self._specs_behind(key)
             self.cluster.medium.damage(key, change(luck, there[key]))
+            behind = [place for place, known in enumerate(library()) if known.spec.digest in self._specs_behind(key)]
+            for later in (0.5, 4.0) if behind else ():  # a put has to replace it
+                values = (luck.randrange(len(self.cluster.nodes)), luck.choice(behind), 0, luck.randrange(1000))
+                again = Item(item.number, item.at + later, "put", values)
+                self.world.at(again.at, partial(self._begin, again))
 
     def _specs_behind(self, key: str) -> set[str]:
         """Specs whose answers are not whole without an object."""

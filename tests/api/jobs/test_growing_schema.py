@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,3 +131,14 @@ def test_every_column_since_the_first_version_may_be_added(old: sa.Engine) -> No
         for column in table.columns:
             new = table.name in before and column.name not in before[table.name][0]
             assert not new or column.nullable or column.server_default is not None, f"{table.name}.{column.name}"
+
+
+@pytest.mark.parametrize("kind", ["ext4", "nfs4", "cifs"])
+def test_sqlite_is_refused_on_a_network_file_system(tmp_path, monkeypatch, kind):
+    mounts = [SimpleNamespace(mountpoint="/", fstype="ext4"), SimpleNamespace(mountpoint=str(tmp_path), fstype=kind)]
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
+    expected = (
+        nullcontext() if kind == "ext4" else pytest.raises(StoreUnavailable, match=f"network file system .{kind}")
+    )
+    with expected:
+        Ledger(f"sqlite:///{tmp_path}/jobs/jobs.sqlite").close()
