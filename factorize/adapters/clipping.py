@@ -79,7 +79,11 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[torch.Tensor]:
 
 
 def clipped_sums(
-    samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None = None
+    samples: Sequence[torch.Tensor],
+    clip_norm: float,
+    counted: torch.Tensor | None = None,
+    *,
+    out: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """Return the sums over examples of gradient * min(1, clip norm / its norm), in float64.
 
@@ -89,11 +93,12 @@ def clipped_sums(
         samples: gradients by parameter, shapes (examples, *shape).
         clip_norm: bound on the norm of an example's gradient over all parameters.
         counted: False for examples that count as zero, shape (examples,).
+        out: where the sums go, as an earlier call returned them; new memory takes longer than the sums.
 
     Returns:
         Shapes (*shape), on the devices of the samples; on the CPU for a device without float64.
     """
-    return _weigh_all(samples, *_factors(samples, clip_norm, counted))
+    return _weigh_all(samples, *_factors(samples, clip_norm, counted), _zeros(samples) if out is None else out)
 
 
 def clipped_moments(
@@ -101,8 +106,8 @@ def clipped_moments(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the sums of clipped gradients, and those of the squares of their entries; see `clipped_sums`."""
     factors, spoilt = _factors(samples, clip_norm, counted)
-    squares = [_weigh(sample, factors, spoilt, squared=True) for sample in samples]
-    return _weigh_all(samples, factors, spoilt), squares
+    squares = [_weigh(*each, factors, spoilt, squared=True) for each in zip(samples, _zeros(samples), strict=True)]
+    return _weigh_all(samples, factors, spoilt, _zeros(samples)), squares
 
 
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
@@ -160,35 +165,39 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _weigh_all(samples: Sequence[torch.Tensor], factors: torch.Tensor, spoilt: torch.Tensor) -> list[torch.Tensor]:
-    """Return the sums of factor * gradient; padding takes as long as examples do."""
+def _weigh_all(
+    samples: Sequence[torch.Tensor], factors: torch.Tensor, spoilt: torch.Tensor, totals: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Write the sums of factor * gradient into `totals`, and return views of them; padding takes as long as examples.
+
+    What stands there before does not matter.
+    """
     plain = _plain_rows(samples)
     if plain is None or spoilt.all():
-        return [_weigh(sample, factors, spoilt) for sample in samples]
+        return [_weigh(*each, factors, spoilt) for each in zip(samples, totals, strict=True)]
     bad = spoilt.numpy()
     places = np.where(bad, np.argmin(bad), np.arange(len(bad)))  # 0 times NaN is NaN: another row stands in for it
-    sums = []
-    for sample, each in zip(samples, plain, strict=True):
-        total = torch.zeros(sample.shape[1:], dtype=torch.float64)
+    for each, total in zip(plain, totals, strict=True):
+        total.zero_()
         for first in range(0, len(each), MAX_ADDED_EXAMPLES):
             some = slice(first, first + MAX_ADDED_EXAMPLES)
-            part = total if len(each) <= MAX_ADDED_EXAMPLES else torch.zeros_like(total)
+            part = torch.zeros_like(total) if first else total
             add = partial(add_weighted, each, places[some], factors.numpy()[some], part.numpy().reshape(-1))
             _share(each.shape[1], each.size, add)
-            if part is not total:
+            if first:
                 total += part
-        sums.append(total)
-    return sums
+    return [total.view_as(total) for total in totals]
 
 
-def _weigh(sample: torch.Tensor, factors: torch.Tensor, spoilt: torch.Tensor, *, squared: bool = False) -> torch.Tensor:
-    """Return the sum of factor * gradient, or of its squares.
+def _weigh(
+    sample: torch.Tensor, out: torch.Tensor, factors: torch.Tensor, spoilt: torch.Tensor, *, squared: bool = False
+) -> torch.Tensor:
+    """Write the sum of factor * gradient, or of its squares, into `out`, and return a view of it.
 
     By products in float64, which torch never makes in TF32 or bfloat16.
     """
-    home = _home(sample.device)
-    factors, dropped = factors.to(home), spoilt.to(home)[:, None] if spoilt.any() else None
-    total = torch.zeros(sample.shape[1:].numel(), dtype=torch.float64, device=home)
+    factors, dropped = factors.to(out.device), spoilt.to(out.device)[:, None] if spoilt.any() else None
+    total = out.zero_().view(-1)
     for rows, columns, part in _widened(sample):
         if dropped is not None:
             part.masked_fill_(dropped[rows], 0.0)
@@ -196,7 +205,12 @@ def _weigh(sample: torch.Tensor, factors: torch.Tensor, spoilt: torch.Tensor, *,
             total[columns].addmv_(part.square_().T, factors[rows].square())
         else:
             total[columns].addmv_(part.T, factors[rows])
-    return total.view(sample.shape[1:])
+    return out.view_as(out)
+
+
+def _zeros(samples: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return memory for the sums of gradients over their examples."""
+    return [torch.zeros(each.shape[1:], dtype=torch.float64, device=_home(each.device)) for each in samples]
 
 
 def _plain_rows(samples: Sequence[torch.Tensor]) -> list[np.ndarray] | None:

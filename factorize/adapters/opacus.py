@@ -89,6 +89,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._samples, self._added = 0, 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
+        self._memory: list[torch.Tensor] | None = None
         self.rehearsal: Rehearsal | None = None
         self._fresh = all(p.grad is None for p in parameters)
         super().__init__(
@@ -216,8 +217,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._samples, self._added = self._samples + len(samples[0]), self._added + 1
 
     def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the sums of the clipped gradients of a part of the batch."""
-        return clipped_sums(samples, self.max_grad_norm, self._count(samples))
+        """Return the sums of the clipped gradients of a part of the batch; of its first one in memory that is kept."""
+        begun = any(p.summed_grad is not None for p in self.params)
+        sums = clipped_sums(samples, self.max_grad_norm, self._count(samples), out=None if begun else self._memory)
+        self._memory = self._memory if begun else sums
+        return sums
 
     def _count(self, samples: list[torch.Tensor]) -> torch.Tensor | None:
         """Return which rows do not pad, after a look at the gradients of a run's first step."""
@@ -249,8 +253,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._samples, self._added, self._expected = 0, 0, None
 
     def release(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return sums over the batch with the noise of this step, divided."""
-        return noise.release(totals)
+        """Return sums over the batch with the noise of this step, divided; the sums are overwritten."""
+        return noise.release(totals, overwrite=True)
 
     def scale_grad(self) -> None:
         """The divisor was applied after the noise; no number of parts changes it."""

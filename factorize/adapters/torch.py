@@ -231,10 +231,19 @@ class TorchNoiseGenerator(Secret):
         self.calibration.check_mean(float(torch.stack(norms).norm()))
         return self._released(parts, lambda mean, drawn: torch.add(mean.double(), drawn, alpha=scale))
 
-    def release(self, totals: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return what `add_to_sum` adds, over the calibration's divisor where it has one."""
+    def release(self, totals: Iterable[torch.Tensor], *, overwrite: bool = False) -> list[torch.Tensor]:
+        """Return what `add_to_sum` adds, over the calibration's divisor where it has one.
+
+        Args:
+            totals: as there.
+            overwrite: whether nobody needs the totals any more.
+        """
         divisor = self.calibration.divisor or 1
-        return self._released(self._parts(totals), lambda total, drawn: (total + drawn).div_(divisor))
+
+        def add(total: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+            return (total.add_(drawn) if overwrite else total + drawn).div_(divisor)
+
+        return self._released(self._parts(totals), add)
 
     def add_here(self, totals: list[torch.Tensor]) -> None:
         """Add this rank's part of the step's noise, in place, and go on to the next; for replicas that share the work.
