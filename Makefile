@@ -55,10 +55,12 @@ test-clients: $(CLIENTS)/.installed
 test-huggingface: $(FRAMEWORKS)/.huggingface
 	$(FRAMEWORKS)/bin/python -m pytest tests/huggingface
 
-# The site in build/site. A broken link, a page without a place, or a page that asks another site for something is an error.
+# The site in build/site, and beside those of earlier versions in SITES, which a web server shows. A broken link, a page without a place, or a page that asks another site for something is an error.
+SITES ?= build/sites
 docs: $(STAMP) $(SITE)/.installed
 	$(BIN)/python -m website
 	$(BUILD_SITE) --clean
+	$(BIN)/python -m website --keep $(SITES)
 	$(BIN)/python -m pytest tests/website
 
 # The times in the site are those of the commit, so that two builds are the same bytes.

@@ -7,14 +7,17 @@ import os
 import re
 import stat
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from house import ROOT
 
+from factorize import __version__
 from factorize.encoding import sha256
 from release import __main__ as release
 from release import advisories, check, distributions
@@ -146,3 +149,21 @@ def test_the_image_runs_as_nobody_and_holds_no_tools() -> None:
     assert all("@sha256:" in lines[number] or "ARG BASE" in "\n".join(lines[:number]) for number in stages)
     assert "pip install" not in last and "COPY --from=build" in last
     assert not stat.S_ISLNK((ROOT / "Dockerfile").lstat().st_mode)
+
+
+def test_the_recipe_of_conda_installs_what_pip_does() -> None:
+    recipe = yaml.safe_load((ROOT / "release/recipe.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    stated, extras = project["project"], project["project"]["optional-dependencies"]
+    asked = [f"python{stated['requires-python']}", *stated["dependencies"], *extras["solve"], *extras["cli"]]
+    pinned = sorted(one.replace("matplotlib>", "matplotlib-base>") for one in asked if not one.startswith("factorize["))
+    assert sorted(one.replace(" ", "") for one in recipe["requirements"]["run"]) == pinned
+    assert {one.replace(" ", "") for one in recipe["requirements"]["host"]} == {
+        "pip",
+        pinned[pinned.index("python>=3.11")],
+        *project["build-system"]["requires"],
+    }
+    scripts = [f"{name} = {entry}" for name, entry in stated["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == scripts
+    assert recipe["context"]["version"] == __version__
+    assert recipe["about"]["license"] == stated["license"] and recipe["about"]["summary"] == stated["description"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+
+from website.__main__ import keep
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build" / "site"
@@ -131,3 +134,15 @@ def test_a_second_build_is_the_same_bytes(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     subprocess.run(f"{command} --site-dir {tmp_path}/site", shell=True, cwd=ROOT, env=environment, check=True)
     assert digests(tmp_path / "site") == digests(SITE)
+
+
+def test_sites_of_all_versions_stand_side_by_side(tmp_path: Path) -> None:
+    site, sites = tmp_path / "site", tmp_path / "sites"
+    for version in ("0.9.1", "0.10.0", "0.10.2"):
+        site.mkdir(exist_ok=True)
+        (site / "index.html").write_text(version)
+        keep(site, sites, version)
+    assert [one["version"] for one in json.loads((sites / "versions.json").read_text())] == ["0.10", "0.9"]
+    assert [(sites / name / "index.html").read_text() for name in ("0.9", "0.10")] == ["0.9.1", "0.10.2"]
+    assert "0.10/index.html" in (sites / "index.html").read_text()
+    assert '"provider": "mike"' in (SITE / "index.html").read_text()
