@@ -1,8 +1,7 @@
 """Squared sensitivity between two numbers, for every participation, with a pattern that attains the lower one.
 
 docs/sensitivity.md has the rules of the upper ends; each hypothesis is checked on the bytes. The lower end is the
-squared norm of C u for one allowed pattern and signs. All of it is computed in doubles, and what they may be off by is
-bounded in advance.
+squared norm of C u for one allowed pattern and signs. All is computed in doubles, with a bound of their error.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ class Bracket(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the pattern attains what is stated, and so the upper end, within 1e-9."""
+        """Whether the pattern attains what is stated within 1e-9."""
         return Fraction(self.stated) ** 2 <= self.lower * (1 + ATTAINED)
 
     @property
     def stated(self) -> float:
-        """A sensitivity that every evaluation of the rule, with sums in any order, finds to be large enough."""
+        """A sensitivity that is large enough for the rule with sums in any order."""
         off = Fraction(self.off)
         return square_root_up(self.upper * (1 + 2 * off + 4 * off**2))
 
