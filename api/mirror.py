@@ -69,6 +69,8 @@ def write_mirror(
     """
     if not 1 <= days <= MAX_DAYS:
         raise InvalidParameter(f"days={days} is not from 1 to {MAX_DAYS}; renew the mirror before", field="days")
+    if private_key is not None:
+        _signature(b"", private_key)  # a key that cannot sign is refused before anything is written
     objects, write = _open(target)
     with suppress(NotFound):
         objects.status(MARKER)
@@ -116,16 +118,19 @@ def write_mirror(
     index = MirrorIndex(max(before + 1, int(time.time())), expires, tuple(mirrored), specs, reasons)
     text = canonical_json({"format": FORMAT, "version": 1, **asdict(index)})
     if private_key is not None:
-        with TemporaryDirectory(prefix="factorize.mirror.") as folder:
-            (Path(folder) / INDEX).write_bytes(text)
-            signed = sign(Path(folder) / INDEX, private_key=private_key)
-            write(f"signatures/{sha256(text)}.sig", signed.read_bytes())
+        write(f"signatures/{sha256(text)}.sig", _signature(text, private_key))
     write("index.html", _contents(mirrored, results).encode())
     write(INDEX, text)
     old = {entry.key for entry in objects.list("signatures")} - {f"signatures/{sha256(text)}.sig"}
     for key in (there.keys() - named) | (old if before else set()):
         objects.delete(key)
     return index
+
+
+def _signature(text: bytes, private_key: Path) -> bytes:
+    with TemporaryDirectory(prefix="factorize.mirror.") as folder:
+        (Path(folder) / INDEX).write_bytes(text)
+        return sign(Path(folder) / INDEX, private_key=private_key).read_bytes()
 
 
 def _open(target: str) -> tuple[Objects, Callable[[str, bytes], None]]:

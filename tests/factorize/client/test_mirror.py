@@ -22,6 +22,7 @@ from factorize.errors import (
     CorruptObject,
     FactorizeError,
     InvalidParameter,
+    MissingExtra,
     NotFound,
     Revoked,
     ServiceError,
@@ -246,6 +247,9 @@ def test_pages_say_what_a_result_is(made: Path) -> None:
 def test_what_is_no_place_for_a_mirror(made: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="is a store; give another folder"):
         write_mirror(stored(made), str(made / "store"))
+    with pytest.raises((InvalidParameter, MissingExtra)):  # before anything is written
+        write_mirror(stored(made), str(tmp_path / "signed"), private_key=tmp_path / "no.pem")
+    assert not (tmp_path / "signed").exists()
     with pytest.raises(InvalidParameter, match="days=0"):
         write_mirror(stored(made), str(tmp_path), days=0)
     (tmp_path / "index.json").write_text("{}")
