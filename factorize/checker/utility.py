@@ -146,17 +146,23 @@ class Utility:
         if n > LARGEST_IN_BAND:
             raise NotEnclosed(f"bounds over banded matrices are proved up to n={LARGEST_IN_BAND}")
         diagonals, squares = strategy.reading.bands, strategy.column_norms.values
-        equal = bool(np.ptp(squares) <= _EQUAL * squares.max())
+        steps, members, span = np.arange(n), "", _EQUAL * squares.max()
+        groups, owners = steps, steps % form.separation if form.periodic else steps
+        if form.most > 1 and np.ptp(squares) <= span:
+            owners, members = steps, " and columns of equal norm"
+        elif form.most > 1 and not form.periodic:  # blocks of which a pattern has one step at most share it
+            groups, members = steps // form.separation, f" and columns of equal norm in each block of {form.separation}"
+            owners = np.zeros_like(steps[:: form.separation])
+        alike = owners is steps or form.periodic or len(owners) == form.most
+        same = np.abs(squares - squares[np.searchsorted(groups, groups)]) <= span
         served = self._workload.rows == n and strategy.bandwidth <= bands <= form.separation
-        if rows is None or diagonals is None or not (served and (equal or form.periodic or form.most == 1)):
+        if rows is None or diagonals is None or not (served and alike and same.all()):
             raise NotEnclosed("bands overlap, A is not square, or this objective or unequal columns have no bound")
         check_products()
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         scaled = diagonals if strategy.scale is None else diagonals * strategy.scale
-        if equal or form.most == 1:
-            members = " and columns of equal norm" if form.most > 1 else ""
-            return form.most * bound_in_band(weighted, scaled, bands, np.arange(n)) / rows[1], members
-        return bound_in_band(weighted, scaled, bands, np.arange(n) % form.separation) / rows[1], ""
+        times = form.most if owners is steps else 1
+        return times * bound_in_band(weighted, scaled, bands, groups, owners) / rows[1], members
 
     @cached_property
     def _weighing(self) -> Weighing:

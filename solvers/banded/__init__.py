@@ -1,1 +1,1 @@
-"""Few diagonals and equal column norms: the optimum under min_sep."""
+"""Few diagonals, of which no two steps of one user overlap: the optimum of the class."""

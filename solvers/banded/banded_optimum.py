@@ -2,10 +2,10 @@
 
 Minimise tr(T^T T X^-1) over X = C^T C with zeros at distance `bands` and beyond. If no two steps of one user lie within
 the band, the squared sensitivity is the largest sum of X_ii over a pattern (docs/sensitivity.md). Over fixed epochs the
-columns of a pattern share it as is best; under `min_sep` they have equal norms. The problem is searched in X with ones
-on its diagonal, and in the shares; with equal norms it is convex. The descent (gram_descent.py) starts at the best
-banded Toeplitz matrix. Where its arrays would not fit in memory that start is the answer: its loss is 0.067 % above the
-optimum of equal norms for n = 8192 with 4 bands, 0.39 % with 16, and less for more steps.
+columns of a pattern share it as is best; under `min_sep` blocks of so many steps share it, with columns of equal norm
+within. The problem is searched in X with ones on its diagonal, and in the shares; with equal norms it is convex. The
+descent (gram_descent.py) starts at the best banded Toeplitz matrix. Where its arrays would not fit in memory that start
+is the answer, with the shares of a diagonal X.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from factorize.mechanisms import Banded
 from factorize.objective import Mean, Objective
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.banded.gram_descent import GramDescent, GramPoint, Landscape
+from factorize.solvers.banded.gram_descent import LEAST_SHARE, GramDescent, GramPoint, Landscape, own_forms, shares_of
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
@@ -110,16 +110,31 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     report, bands = Reporter(progress), mechanism_of(problem.spec, Banded).bands
     target = recursion(problem)
+    owners, firsts = _shared(problem)
     if is_start_alone(problem.n, bands):
-        strategy = with_equal_columns(toeplitz_columns(problem, report)[0], problem.n)
+        squares = np.bincount(firsts, own_forms(*target)[0], minlength=problem.n)
+        shares = shares_of(np.sqrt(np.maximum(squares, LEAST_SHARE * squares.max())), owners, firsts)
+        strategy = with_columns_of(toeplitz_columns(problem, report)[0], np.sqrt(shares / shares.max()))
         return Solution(strategy=strategy, outcome=Outcome.NOT_SEARCHED, iterations=0)
-    owners = np.arange(problem.n)
-    if problem.participation.periodic:
-        owners %= problem.participation.spread(problem.n).separation
-    landscape = Landscape(target, problem.n, bands, owners)
+    landscape = Landscape(target, problem.n, bands, owners, firsts)
     descent = GramDescent(landscape, start(problem, landscape, report))
     end = descent.descend(problem.tolerance, lambda step, gap: report(step, None, gap))
     return Solution(strategy=landscape.strategy(end.best), outcome=end.outcome, iterations=end.steps)
+
+
+def _shared(problem: Problem) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the pattern that each step shares the sensitivity with, and the first step whose column has its norm.
+
+    No two steps of a pattern lie in one block of `min_sep` steps, so that blocks share the sensitivity as epochs do; if
+    fewer participations are allowed than there are blocks, nothing is gained by it.
+    """
+    n, steps = problem.n, np.arange(problem.n)
+    separation, most, _ = problem.participation.spread(n)
+    if problem.participation.periodic:
+        return steps % separation, steps
+    if 1 < most == -(-n // separation):
+        return np.zeros_like(steps), steps // separation * separation
+    return steps, steps
 
 
 def is_start_alone(n: int, bands: int) -> bool:
@@ -127,12 +142,12 @@ def is_start_alone(n: int, bands: int) -> bool:
     return n * bands > LARGEST_SEARCHED and n >= _LEAST_EPOCHS * bands
 
 
-def with_equal_columns(column: Array, n: int) -> BandedMatrix:
-    """Return the Toeplitz matrix of a column, shape (bands,), each column divided by its norm."""
-    norms = np.sqrt(np.cumsum(column**2))
+def with_columns_of(column: Array, lengths: Array) -> BandedMatrix:
+    """Return the Toeplitz matrix of a column, shape (bands,), its columns made as long as `lengths`, shape (n,)."""
+    n, norms = len(lengths), np.sqrt(np.cumsum(column**2))
     bands = np.zeros((len(column), n))
     for d, entry in enumerate(column):
-        bands[d, : n - d] = entry / norms[np.minimum(n - 1 - np.arange(n - d), len(column) - 1)]
+        bands[d, : n - d] = entry / norms[np.minimum(n - 1 - np.arange(n - d), len(column) - 1)] * lengths[: n - d]
     return BandedMatrix(bands)
 
 

@@ -26,8 +26,10 @@ from factorize.solvers.methods.search import End, run
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
 
+LEAST_SHARE = 1e-10
+"""Of a step that moves nothing, whose column must not be 0."""
+
 _PAIRS = 10
-_LEAST_SHARE = 1e-10  # of a step that moves nothing, whose column must not be 0
 _MOST_STEPS = 2000
 _SUFFICIENT = 1e-4
 _SHRINK = 0.4  # after a step out of the positive definite matrices
@@ -69,15 +71,26 @@ class Landscape:
         n: number of steps.
         bands: number of diagonals of C.
         owners: number of the pattern that each step shares the sensitivity with, shape (n,).
+        firsts: the first of the steps whose columns have the norm of this one's, shape (n,); by default itself.
     """
 
-    def __init__(self, target: StateSpace, n: int, bands: int, owners: NDArray[np.intp]) -> None:
+    def __init__(
+        self,
+        target: StateSpace,
+        n: int,
+        bands: int,
+        owners: NDArray[np.intp],
+        firsts: NDArray[np.intp] | None = None,
+    ) -> None:
         self.n, self.bands, self._owners = n, bands, owners
+        self._firsts = np.arange(n) if firsts is None else firsts
+        self._sizes = np.bincount(self._firsts, minlength=n)
         self.evaluations = 0
         follow, feed, read, through = map(np.ascontiguousarray, target)
-        self._target, self._own = (follow, feed), _own_forms(follow, feed, read, through)
+        self._target, self._own = (follow, feed), own_forms(follow, feed, read, through)
         width = min(bands + 1, n)
         self.dead = np.asarray((target.through == 0) & ~target.feed.any(axis=1))
+        self._idle = (np.bincount(self._firsts, ~self.dead, minlength=n) == 0) & (self._sizes > 0)
         states = target.feed.shape[1]
         self._theta = np.zeros((n, width)), np.zeros((n, states))
         self._bands = np.zeros((n, 2 * width - 1)), np.zeros((n, 2 * width - 1))
@@ -92,15 +105,16 @@ class Landscape:
         point = self(unknowns)
         if point is None or point.shares.min() == 1.0:
             return point
-        unknowns[0] = 0.5 * np.log(np.maximum(point.curvature[0], _LEAST_SHARE * point.curvature[0].max()))
+        w = self.together(point.curvature[0])
+        unknowns[0] = 0.5 * np.log(np.maximum(w, LEAST_SHARE * w.max()))
         return self(unknowns)
 
     def __call__(self, unknowns: Array) -> GramPoint | None:
         """Return the loss and its gradient, or None where X is not positive definite."""
         self.evaluations += 1
         offsets = unknowns[1:]
-        weights = np.where(self.dead, _LEAST_SHARE, np.exp(unknowns[0] - unknowns[0].max()))
-        shares = weights / self._within(weights)
+        weights = np.where(self._idle, LEAST_SHARE, np.exp(unknowns[0] - unknowns[0][self._firsts].max()))
+        shares = shares_of(weights, self._owners, self._firsts)
         rows = _factor(offsets, *self._theta[0].shape)
         if rows is None:
             return None
@@ -119,13 +133,21 @@ class Landscape:
         loss = float(parts.sum())  # tr(W X)
         if not np.isfinite(loss):
             return None
-        gradient = np.concatenate([[shares * self._within(parts) - parts], -2.0 * w_offsets[: self.bands - 1]])
-        gradient[0, self.dead] = 0.0
+        gradient = np.concatenate([[self._uneven(shares, parts)], -2.0 * w_offsets[: self.bands - 1]])
+        gradient[0, self._idle] = 0.0
         return GramPoint(unknowns, loss, gradient, shares, rows, (w, w_offsets, s, s_offsets))
 
     def _within(self, values: Array) -> Array:
         """Return the sum over each step's pattern, shape (n,)."""
         return np.asarray(np.bincount(self._owners, values)[self._owners])
+
+    def together(self, values: Array) -> Array:
+        """Return the sum over the steps of one norm at the first of them, zero at the others, shape (n,)."""
+        return np.bincount(self._firsts, values, minlength=self.n)
+
+    def _uneven(self, shares: Array, values: Array) -> Array:
+        """Return what such sums lack beside their share of the pattern's, shape (n,)."""
+        return np.where(self._sizes > 0, shares * self._within(values), 0.0) - self.together(values)
 
     def gap(self, point: GramPoint) -> float:
         """Return about the distance of the bound over the class, relative to the loss."""
@@ -135,7 +157,7 @@ class Landscape:
         probes = self._probes * np.sqrt(point.shares)[:, None]
         moved = _off_diagonal(offsets, offsets, probes) + probes
         below = entries * np.divide(squares, both, out=np.zeros_like(both), where=both > 0)
-        uneven = (point.shares * self._within(w) - w) / 2
+        uneven = (self._uneven(point.shares, w) / np.maximum(self._sizes, 1))[self._firsts] / 2
         moved = _off_diagonal(below, entries - below, moved) + uneven[:, None] * moved
         return float(np.vdot(moved, moved)) / (_PROBES * point.loss)
 
@@ -144,8 +166,14 @@ class Landscape:
         rows, bands = point.rows, np.zeros((self.bands, self.n))
         for d in range(len(bands)):
             bands[d, : len(rows) - d] = rows[d:, rows.shape[1] - 1 - d]
-        most = np.bincount(self._owners).max()
+        most = np.bincount(self._owners, self._sizes > 0).max()
         return BandedMatrix(bands * np.sqrt(most * point.shares) if most > 1 else bands)
+
+
+def shares_of(weights: Array, owners: NDArray[np.intp], firsts: NDArray[np.intp]) -> Array:
+    """Return squared column norms in proportion to the weights of the first steps, which sum to 1 within a pattern."""
+    own = np.where(firsts == np.arange(len(firsts)), weights, 0.0)
+    return np.asarray(weights[firsts] / np.bincount(owners, own)[owners])
 
 
 def _factor(offsets: Array, n: int, width: int) -> Array | None:
@@ -163,8 +191,11 @@ def _factor(offsets: Array, n: int, width: int) -> Array | None:
     return rows
 
 
-def _own_forms(follow: Array, feed: Array, read: Array, through: Array) -> tuple[Array, Array]:
-    """Return what the variance of all outputs from a step on has of x_i^2 and x_i u_i, shapes (n,) and (n, states)."""
+def own_forms(follow: Array, feed: Array, read: Array, through: Array) -> tuple[Array, Array]:
+    """Return what the variance of all outputs from a step on has of x_i^2 and x_i u_i, shapes (n,) and (n, states).
+
+    The arguments are those of `StateSpace`, and the first is the diagonal of T^T T.
+    """
     form, states = np.zeros((*read.shape, read.shape[1])), read[:, :, None] * read[:, None]
     for i in range(len(read) - 1, 0, -1):
         form[i - 1] = states[i] + follow[i].T @ form[i] @ follow[i]
@@ -245,7 +276,8 @@ class GramDescent:
                 Preconditioner.at(*self._at.curvature, self.landscape.bands),
                 self._at.curvature[0],
             )
-            self._stiffness = np.maximum(w, _LEAST_SHARE * w.max()) / 4
+            w = self.landscape.together(w)
+            self._stiffness = np.maximum(w, LEAST_SHARE * w.max()) / 4
             self._factor = self._memory.scale(self._apply) or self._factor
 
     def _apply(self, gradient: Array) -> Array:

@@ -1,16 +1,18 @@
 """The lower bound within a band, from C alone.
 
 The class is of matrices C with these bands, at sensitivity s. For Y = C^T C / s^2 the sum of Y_ii over a pattern is at
-most 1. Each step has an *owner*: a pattern of several disjoint ones, or itself where all that is used is Y_ii <= 1.
+most 1. Columns of one *group* have equal norms: a column alone, or those of a block of steps of which a pattern has at
+most one. Each group has an *owner*: a pattern of several disjoint ones, or all that there is, or the column itself
+where all that is used is Y_ii <= 1.
 
 For T = W A, any F and every such Y, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 |T F|_* >= 2 tr(T F). Y is zero outside the band
 and |Y_ij| <= (Y_ii + Y_jj) / 2 inside: tr(F F^T Y) is at most the sum of Y_ii c_i, c_i the diagonal entry of F F^T plus
-the absolute entries of its row in the band, and that is at most the sum over the owners of their largest c_i. So
-tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and F = X^-1 T^T, the
-entries of F F^T in the band are zero off the diagonal and the same for one owner on it, and T F = T X^-1 T^T is
-positive semidefinite: all inequalities are equalities. A C near the best leaves a small rest E of these entries. For
-G + G^T = E, F + G X T^-1 has none to first order. What it loses is least where T G X T^-1 is symmetric, nearly
-where g_ij = e_ij t_jj^2 / (t_ii^2 + t_jj^2). Nothing that F is made from needs to be exact.
+the absolute entries of its row in the band, and that is at most the sum over the owners of a group's largest sum of
+c_i. So tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and F = X^-1 T^T,
+the entries of F F^T in the band are zero off the diagonal, their sums over the groups of one owner are the same, and
+T F = T X^-1 T^T is positive semidefinite: all inequalities are equalities. A C near the best leaves a small rest E of
+these entries. For G + G^T = E, F + G X T^-1 has none to first order. What it loses is least where T G X T^-1 is
+symmetric, nearly where g_ij = e_ij t_jj^2 / (t_ii^2 + t_jj^2). Nothing that F is made from needs to be exact.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ _SETTLED = 1e-13  # of the trace: entries in the band that another correction ne
 _BLOCK = 128
 
 
-def bound_in_band(weighted: WeightedTarget, diagonals: np.ndarray, bands: int, owners: np.ndarray) -> Fraction:
+def bound_in_band(
+    weighted: WeightedTarget, diagonals: np.ndarray, bands: int, groups: np.ndarray, owners: np.ndarray
+) -> Fraction:
     """Return a number not above the least |T Y^-1/2|^2 of the class, T = W A.
 
-    `diagonals` are those of C, shape (any, n), as LAPACK has them, `bands` counts those of the class, and `owners`
-    are their numbers, shape (n,).
+    `diagonals` are those of C, shape (any, n), as LAPACK has them, `bands` counts those of the class, `groups` are the
+    numbers of the columns' groups, shape (n,), and `owners` those of the groups' owners.
 
     Raises:
         NotEnclosed: numbers leave the range of doubles.
@@ -42,19 +46,21 @@ def bound_in_band(weighted: WeightedTarget, diagonals: np.ndarray, bands: int, o
     from scipy.linalg.lapack import dtbtrs
 
     best, n = Fraction(0), diagonals.shape[1]
-    shares = (diagonals**2).sum(axis=0)
+    sizes = np.bincount(groups)
+    shares = np.bincount(groups, (diagonals**2).sum(axis=0)) / sizes
     with np.errstate(all="ignore"):
         target = weighted.guess(np.eye(n))
         once = dtbtrs(diagonals, target.T, uplo="L", trans="T")[0]
         factor = np.ascontiguousarray(dtbtrs(diagonals, once, uplo="L")[0])
         for _ in range(_MOST_FACTORS):
             entries = _entries_in_band(factor, bands)
-            bound = _trace_below(weighted, factor) ** 2 / _cost_above(entries, owners, factor.shape[1])
+            bound = _trace_below(weighted, factor) ** 2 / _cost_above(entries, groups, owners, factor.shape[1])
             if bound <= best:
                 break
             best = bound
-            trace, weights = entries[0].sum(), np.bincount(owners, shares)
-            entries[0] -= (np.bincount(owners, shares * entries[0]) / weights)[owners]
+            trace, sums = entries[0].sum(), np.bincount(groups, entries[0])
+            levels = np.bincount(owners, shares * sums) / np.bincount(owners, shares)
+            entries[0] = ((sums - levels[owners]) / sizes)[groups]
             if np.abs(entries).sum() <= _SETTLED * trace:
                 break
             factor += _correction(target, diagonals, entries)
@@ -102,14 +108,14 @@ def _trace_below(weighted: WeightedTarget, factor: np.ndarray) -> Fraction:
     return max(Fraction(total) - Fraction((lost + abs(total) * 2.0**-52) * (1 + SLACK)), Fraction(0))
 
 
-def _cost_above(entries: np.ndarray, owners: np.ndarray, terms: int) -> Fraction:
-    """Return at least the sum over the owners of their largest c_i, of entries that are sums of as many terms."""
+def _cost_above(entries: np.ndarray, groups: np.ndarray, owners: np.ndarray, terms: int) -> Fraction:
+    """Return at least the sum over the owners of a group's largest sum of c_i; entries are sums of as many terms."""
     costs, largest = entries[0].copy(), np.zeros(len(owners))
     for d, some in enumerate(np.abs(entries[1:]), 1):
         costs += some
         costs[d:] += some[: len(costs) - d]
-    np.maximum.at(largest, owners, costs)
-    cost, count = math.fsum(largest.tolist()), 2 * len(entries) - 1
+    np.maximum.at(largest, owners, np.bincount(groups, costs))
+    cost, count = math.fsum(largest.tolist()), 2 * len(entries) + int(np.bincount(groups).max()) - 2
     # The magnitudes of an entry are at most the norms of two rows, and these sum to at most the trace (Cauchy).
     rounded = (gamma(roundings_of(terms) + 2) + gamma(count)) * count * math.fsum(entries[0].tolist())
     finite(cost, rounded)
