@@ -153,16 +153,16 @@ class Utility:
         elif form.most > 1 and not form.periodic:  # blocks of which a pattern has one step at most share it
             groups, members = steps // form.separation, f" and columns of equal norm in each block of {form.separation}"
             owners = np.zeros_like(steps[:: form.separation])
-        alike = owners is steps or form.periodic or len(owners) == form.most
-        same = np.abs(squares - squares[np.searchsorted(groups, groups)]) <= span
+        alike = (np.abs(squares - squares[np.searchsorted(groups, groups)]) <= span).all()
+        alike = alike and (owners is steps or form.periodic or len(owners) == form.most)
         served = self._workload.rows == n and strategy.bandwidth <= bands <= form.separation
-        if rows is None or diagonals is None or not (served and alike and same.all()):
+        if rows is None or diagonals is None or not (served and alike):
             raise NotEnclosed("bands overlap, A is not square, or this objective or unequal columns have no bound")
         check_products()
         weighted = WeightedTarget(self._workload, self._weighing, rows[0])
         scaled = diagonals if strategy.scale is None else diagonals * strategy.scale
-        times = form.most if owners is steps else 1
-        return times * bound_in_band(weighted, scaled, bands, groups, owners) / rows[1], members
+        bound = bound_in_band(weighted, scaled, bands, groups, owners) / rows[1]
+        return bound * (form.most if owners is steps else 1), members
 
     @cached_property
     def _weighing(self) -> Weighing:

@@ -143,7 +143,7 @@ class Landscape:
 
     def together(self, values: Array) -> Array:
         """Return the sum over the steps of one norm at the first of them, zero at the others, shape (n,)."""
-        return np.bincount(self._firsts, values, minlength=self.n)
+        return np.asarray(np.bincount(self._firsts, values, minlength=self.n), dtype=np.float64)
 
     def _uneven(self, shares: Array, values: Array) -> Array:
         """Return what such sums lack beside their share of the pattern's, shape (n,)."""

@@ -56,6 +56,8 @@ class MinSepSteps:
     """
 
     def __init__(self, columns: np.ndarray, scale: float, probability: float) -> None:
+        from scipy.sparse import dia_array
+
         self.columns = np.nextafter(columns / scale * (1 + 4 * UNIT), np.inf) * (columns > 0)
         self.steps, self.separation = columns.shape
         self.probability, self.most = probability, -(-self.steps // self.separation)
@@ -68,6 +70,7 @@ class MinSepSteps:
         self.largest = float(self.products.max())
         if not self.largest < 100:
             raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+        self.matrix = dia_array((self.columns.T[:n], -np.arange(min(b, n))), shape=(n, n)).tocsr()
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -85,21 +88,20 @@ class MinSepSteps:
         return slack_of(16 * UNIT * (order + 1) * (self.most + 2) * (n + order**2 * self.largest + drawn))
 
     def log_ratio(self, x: np.ndarray) -> np.ndarray:
-        """Return log L of observations, shape (samples, n), by the recursion over steps."""
-        (samples, n), b, p = x.shape, self.separation, self.probability
-        padded = np.concatenate([x.T, np.zeros((b, samples))])
-        free, scale = [np.full(samples, chance) for chance in self.starts], np.zeros(samples)
-        for t in range(n):
-            exponent = self.columns[t] @ padded[t : t + b] - self.products[t, 0] / 2
+        """Return log L of observations, shape (n, samples), by the recursion over steps."""
+        b, p, scale = self.separation, self.probability, np.zeros(x.shape[1])
+        ratios = p * np.exp(self.matrix.T @ x - self.products[:, :1] / 2)
+        free = np.repeat(self.starts[:, None], x.shape[1], axis=1)
+        for t, ratio in enumerate(ratios):
             now = free[t % b]
-            taken, left = p * np.exp(exponent) * now, (1 - p) * now
-            free[t % b] = taken
-            free[(t + 1) % b] = free[(t + 1) % b] + left
+            left = (1 - p) * now
+            now *= ratio
+            free[(t + 1) % b] += left
             if t % b == b - 1:
-                total = np.sum(free, axis=0)
+                total = free.sum(axis=0)
                 scale += np.log(total)
-                free = [each / total for each in free]
-        return np.asarray(scale + np.log(np.sum(free, axis=0)))
+                free /= total
+        return np.asarray(scale + np.log(free.sum(axis=0)))
 
 
 class Centres:
@@ -164,11 +166,8 @@ def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
             size = min(rows, CHUNK - start)
             counts, logs = centres.draw(uniform(words.random_raw(size * width)).reshape(size, width))
             kept = np.flatnonzero(coins[start : start + size] < np.exp(np.minimum(logs, 0.0)))
-            taken = counts[kept]
-            x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n)
-            for d in range(min(law.separation, n)):
-                x[:, d:] += law.columns[: n - d, d] * taken[:, : n - d]
-            y = law.log_ratio(x)
+            x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n).T
+            y = law.log_ratio(x + law.matrix @ counts[kept].T)
             weights[start + kept] += np.exp(log_call(np.maximum(y, near), near, 0.0) - order * y + constant)
         return weights
 
@@ -205,7 +204,7 @@ def addition(law: MinSepSteps, epsilon: float, eta: float, rate: float) -> Weigh
         for start in range(0, CHUNK, rows):
             size = min(rows, CHUNK - start)
             z = normals(words.random_raw(size * n)).reshape(size, n) - eta * field.mean
-            left = -np.expm1(np.minimum(near + law.log_ratio(z), 0.0))
+            left = -np.expm1(np.minimum(near + law.log_ratio(z.T), 0.0))
             weights[start : start + size] = left * np.exp(eta * (z @ field.mean) + constant)
         return weights
 

@@ -114,7 +114,7 @@ def test_weights_have_the_mean_of_a_quadrature_and_bounds_are_above(
                 columns[t, : n - t][:b] / sigma if b == 2 else np.array([columns[t, 0]] + [0.0] * (1 - t)) / sigma
             )
         ratio += weight * np.exp(x @ mean - mean @ mean / 2)
-    assert np.allclose(np.exp(law.log_ratio(x[::997])), ratio[::997], rtol=1e-9)
+    assert np.allclose(np.exp(law.log_ratio(x[::997].T)), ratio[::997], rtol=1e-9)
     removal = float(density @ np.maximum(ratio - math.exp(epsilon), 0))
     addition = float(density @ np.maximum(1 - math.exp(epsilon) * ratio, 0))
     for order in (2, 4):
