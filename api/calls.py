@@ -7,8 +7,6 @@ The same steps as behind `factorize solve`: with a store the answer is looked fo
 without one it is solved and certified in this process, and remembered in the cache of the client.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The store is the truth; the rows can be lost and are then made anew. They say wh
 read once. Whether a result is whole is seen when it is asked for. The rows are at most five seconds behind the store.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

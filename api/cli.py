@@ -4,8 +4,6 @@ Results go to stdout, everything else to stderr; exit codes are in `api/terminal
 `api/commands/`.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -5,8 +5,6 @@ without a job: whoever started the command waits for it, and Ctrl-C ends it. Res
 all, so an interrupt at any moment leaves what was finished and nothing else.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -8,8 +8,6 @@ of C in plain doubles (`factorize.certificate.sensitivity`). The process is the 
 (`api/workers`).
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

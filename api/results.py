@@ -1,7 +1,5 @@
 """Stored results as the doors hand them out, and rows from factorizations that stay open."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import zlib

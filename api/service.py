@@ -4,8 +4,6 @@
 solved by workers. The command line takes the same steps in its own process (`api/local.py`).
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import replace

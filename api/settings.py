@@ -1,7 +1,5 @@
 """The service's settings: defaults, one TOML file, `FACTORIZE_*` variables, and what the caller gives; later wins."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from difflib import get_close_matches

@@ -4,8 +4,6 @@ A form is computed, certified from its own numbers and stored by workers when so
 it. A read finds what is stored and makes nothing; nothing is cast on the way out.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

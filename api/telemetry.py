@@ -9,8 +9,6 @@ nothing is recorded. A job's span goes on the trace of the request that asked fo
 it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

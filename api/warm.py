@@ -4,8 +4,6 @@
 compiles in NUMBA_CACHE_DIR, or beside the source, for processes with the same NUMBA_CPU_NAME and NUMBA_CPU_FEATURES.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -3,8 +3,6 @@
 Names are loaded on first use, so that importing this package costs next to nothing in a training job.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -29,8 +29,6 @@ FactorizeError
 the error in problem documents and in the command line's JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

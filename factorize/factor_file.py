@@ -6,8 +6,6 @@ are rounded towards zero: where none is negative, no column can grow. What comes
 numbers in any case.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

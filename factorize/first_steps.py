@@ -4,8 +4,6 @@ C is lower-triangular, so what is released in the first t steps is its leading t
 their noise.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 import factorize

@@ -5,8 +5,6 @@ They are the options of the command line (`factorize/plain_data/words.py` reads 
 when the spec is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 

@@ -1,7 +1,5 @@
 """Loopback: whether a host is this machine's own, so that nothing sent to it goes over a network."""
 
-from __future__ import annotations
-
 import ipaddress
 
 

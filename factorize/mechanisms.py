@@ -1,7 +1,5 @@
 """The names and parameters of the mechanisms: what may be asked for, whether or not a solver of it is installed."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The question that a calibration answers: how much noise gives this privacy, or how much privacy this noise gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The automatic choice: which mechanism `auto` names for a spec, from its integers alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from factorize.errors import TooLarge, UnsupportedProblem

@@ -1,7 +1,5 @@
 """The budget of a solve: its cost, from the integers of the spec, before any array exists."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path

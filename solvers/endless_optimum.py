@@ -5,8 +5,6 @@ decays ever closer to 1, which take ever longer to help. So the buffers are opti
 `optimize_for` or 2^20, and the result states the sensitivity of all the steps there may ever be.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dual evidence for strategies that come without any, so that a closed form can state its gap to the lower bound."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ A solver's module is imported when it is first asked about a spec, and its numer
 it first solves one.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

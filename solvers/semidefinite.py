@@ -5,8 +5,6 @@ traces at most 1 (docs/notes/method.md). A first-order solver returns X to about
 is made symmetric, definite and feasible, the dual is computed from that X alone, and the status is not looked at.
 """
 
-from __future__ import annotations
-
 import warnings
 from importlib import import_module
 from typing import Any

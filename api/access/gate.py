@@ -9,8 +9,6 @@ seconds at most. Before it sees a token, the token is read strictly, its algorit
 its key is one that the issuer publishes under the name that the token gives.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import time

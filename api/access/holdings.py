@@ -4,8 +4,6 @@ Several callers may hold one job, or have sent one matrix. Results are shared, s
 them; jobs and uploads are their callers' own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import time

@@ -4,8 +4,6 @@ A key is a name, scopes, an expiry and quotas. Jobs, uploads and usage belong to
 for as long as both are good, and either is taken back without a loss.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 An expected error is a sentence on stderr (or a JSON document on stdout with `--output json`), never a traceback.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 from functools import cache

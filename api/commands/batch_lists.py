@@ -5,8 +5,6 @@ A grid is a `[spec]` table that all specs share, a `[grid]` table with a list of
 combinations, the last field varying fastest, less those in which an `[[exclude]]` table matches.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

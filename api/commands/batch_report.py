@@ -1,7 +1,5 @@
 """The items of a batch, and its report: a table (CSV), or whole certificates (JSON), row by row from the store."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -7,8 +7,6 @@ A service gets specs as they are read, and few are outstanding. Nothing is kept 
 has solved meanwhile is answered at once when it is posted again.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

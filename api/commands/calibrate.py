@@ -1,7 +1,5 @@
 """`factorize calibrate`, `profile`, `predict`: the noise for a privacy target, what a noise is worth, exact losses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`factorize receipt`: what a run says of the model that it released, for tools that verify attestations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

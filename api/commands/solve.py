@@ -1,7 +1,5 @@
 """`factorize spec`, `solve`, `estimate`, `add`: a spec explained, solved, priced, or answered by your own strategy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """`factorize ls`, `show`, `get`, `plot`: the results in the store, one as it was solved, its file, its picture."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

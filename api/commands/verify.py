@@ -1,7 +1,5 @@
 """`factorize verify`: the claims of a result, of a matrix of one's own, or of a calibration, proved from bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal

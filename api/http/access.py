@@ -1,7 +1,5 @@
 """What a route asks of its callers, a key that may do what the route does, and the call that it gets of one."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ A field is `name:type`. A type is one of `TYPES` or another schema's name; `[]` 
 object that has them by name, and `?` for one or null.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers, and what the routes share: ids from addresses, and answers that caches may keep."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The page is one HTML file, its style and its scripts, all from this origin.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

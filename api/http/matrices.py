@@ -3,8 +3,6 @@
 Every byte of a file comes from a buffer that was hashed (storage/blobs.py).
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import re

@@ -4,8 +4,6 @@ A token stands in the answer to the request that had it made, and in no other. W
 routes of keys are closed: everyone on the machine could make one there, of a ledger that may be another service's too.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict

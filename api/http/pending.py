@@ -5,8 +5,6 @@ of the answer, and the work goes on while somebody looks at that address. Then t
 another service can give it out.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

@@ -5,8 +5,6 @@
 Problem documents are ASCII JSON made of our own words: input is quoted in short, escaped pieces or not at all.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

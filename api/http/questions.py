@@ -4,8 +4,6 @@ Each waits for a place of its kind, is bounded, ends when nobody waits for it an
 are kept in memory by the digest of their question.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable

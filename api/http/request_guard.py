@@ -1,7 +1,5 @@
 """Bounds on every request, checked before anything else looks at it; the headers of every answer; the audit trail."""
 
-from __future__ import annotations
-
 import logging
 import re
 import secrets

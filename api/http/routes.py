@@ -3,8 +3,6 @@
 A handler only reads the request and writes the answer.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, nullcontext, suppress

@@ -1,7 +1,5 @@
 """The OpenAPI document, beyond the routes' signatures: bodies, answers, and what all routes share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

@@ -5,8 +5,6 @@ in line, where callers take turns; who would wait too long, or holds more than a
 at once when to come back. So many streams of events may each key, or each address without keys, follow at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Cells of a matrix: as many numbers as a picture has, at a price that is known before any row is made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 It needs no package of an extra, since calls of Python write files too.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ending of a question to a worker: one word for programs, one sentence for people."""
 
-from __future__ import annotations
-
 import re
 import signal
 from enum import Enum

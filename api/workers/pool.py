@@ -4,8 +4,6 @@ A pair is a solver and a prover, two processes. Small questions share pairs, one
 a pair of its own, which ends with it.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import threading

@@ -6,8 +6,6 @@ process's own `sys.path` without the working folder. So a virtual environment, a
 site-packages and a PYTHONPATH of absolute folders go on working.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

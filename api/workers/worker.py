@@ -4,8 +4,6 @@ A worker that crashes, is cancelled, or passes a limit costs its question and no
 The protocol is that of `worker_process.py`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

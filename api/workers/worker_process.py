@@ -11,8 +11,6 @@ once it holds more than 1 GiB. It ends when its parent does, whatever it does: o
 parent holds, even within a routine that keeps the interpreter's lock.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import json

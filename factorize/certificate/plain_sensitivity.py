@@ -4,8 +4,6 @@ It has no allowance for rounding and states nothing. A certificate compares it w
 from the tensors (certificate/sensitivity.py): the two share no code, so a blunder in either shows.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

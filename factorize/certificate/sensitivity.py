@@ -5,8 +5,6 @@ docs/sensitivity.md has its rules. The value stated leaves room for sums in any 
 file later finds it large enough. A second program works from the rows of the structure, and has to agree to 1e-9.
 """
 
-from __future__ import annotations
-
 import math
 
 from factorize.certificate.plain_sensitivity import plain_sensitivity

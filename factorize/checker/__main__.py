@@ -5,8 +5,6 @@ and the extra `signing` for signatures. Exit codes: 0 everything is proved, 2 us
 was not looked at, 7 a run has not ended.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 Of prefix sums without end, the sensitivity is a limit and the losses have to be infinite.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ on are. `converged` says that the tolerance was met within the mechanism's class
 proves that too, and a formula has nothing to converge to; what else a solver says of its own class is a record.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A factor file from its bytes, read as all others read it."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

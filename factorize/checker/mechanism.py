@@ -6,8 +6,6 @@ result is called, and neither its sensitivity nor its losses. That a member is t
 (`convergence`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It shares no code with `factorize.accounting.joint_moments`: both squared sensit
 rationals, and the pair's is derived from them by docs/notes/checker.md, "First and second moments".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any

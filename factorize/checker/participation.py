@@ -3,8 +3,6 @@
 The rest of the checker asks these; a kind that is not here is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

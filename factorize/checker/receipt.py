@@ -5,8 +5,6 @@ multiplier, mu, epsilon and delta are derived again from the bytes of the factor
 noise, and what ties counts, sampling and participation together is compared (`orders`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path

@@ -8,8 +8,6 @@ Reference:
     JSON is YAML, the form of the registry, and 1900-01-01 is what its template has for a date that is to be filled in.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from importlib.resources import files

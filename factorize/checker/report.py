@@ -1,7 +1,5 @@
 """The findings of the exact checker: each claim of a file proved, false or not looked at, and what else was seen."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

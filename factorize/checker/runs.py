@@ -1,7 +1,5 @@
 """Several receipts beside each other: copies and continuations of one run, and noise that two runs have used."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any

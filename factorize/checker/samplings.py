@@ -5,8 +5,6 @@ reader compares. A least distance of two steps does not show that an order is th
 common divisor of all distances is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

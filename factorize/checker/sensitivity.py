@@ -4,8 +4,6 @@ docs/sensitivity.md has the rules of the upper ends; each hypothesis is checked 
 squared norm of C u for one allowed pattern and signs. All is computed in doubles, with a bound of their error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from fractions import Fraction

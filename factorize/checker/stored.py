@@ -9,8 +9,6 @@ that |N^-1 u| <= |C u| / (g (1 - |F|)) for every contribution u. g is any number
 1, and what an N was enlarged by on purpose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple

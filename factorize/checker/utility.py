@@ -4,8 +4,6 @@ docs/notes/checker.md has the roads. What none of them reaches is not looked at.
 and the checker compares those of a file with them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction

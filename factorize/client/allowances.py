@@ -12,8 +12,6 @@ more than sens(C). What cannot be bounded is refused. The bound holds for every 
 depend on the Z which they multiply is left out, as is that a floating-point normal is not a real one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

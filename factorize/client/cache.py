@@ -1,7 +1,5 @@
 """Factor files on this machine, by digest: published whole or not at all, verified whenever they are read."""
 
-from __future__ import annotations
-
 import atexit
 import errno
 import os

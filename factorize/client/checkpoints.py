@@ -1,7 +1,5 @@
 """Checkpoints of noise: the step that comes next, and vectors that were checked to be its state."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ see two errors and no socket's. A body's length is always checked: the standard 
 count for a connection that was cut, without any error.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import ssl

@@ -1,7 +1,5 @@
 """The download of one factor file: resumed by Range, hashed and checked before it gets its name."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -4,8 +4,6 @@ Both work through the blocks of a shard one by one, in pieces that stay in the c
 block's bits do not depend on the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -4,8 +4,6 @@ A job that adds this to the sum of clipped gradients of step t releases C^-1 (C 
 mechanism; so does one that adds it, divided by a public constant, to their mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypedDict

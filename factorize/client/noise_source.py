@@ -1,7 +1,5 @@
 """The noise source that the tensors of a factor file describe, with numpy alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial

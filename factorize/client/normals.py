@@ -1,7 +1,5 @@
 """Standard normal numbers that can be drawn again: a function of (seed, step, block), whatever was drawn before."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Rows of C, C^-1 or B, one after another: computed from a file, or received from a service."""
 
-from __future__ import annotations
-
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator

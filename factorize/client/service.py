@@ -1,7 +1,5 @@
 """A service, as a training job or the command line sees it: post a spec, follow the job, get the checked manifest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Claims about random batches, read strictly: with the keys and spellings of docs/notes/bins-1.md."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from fractions import Fraction

@@ -3,8 +3,6 @@
 A field that is not named here is refused: no reader knows what it claims.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

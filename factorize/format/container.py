@@ -5,8 +5,6 @@ Refused beside what is damaged: names given twice, gaps and overlaps, other meta
 float64 and float32, numbers that are not plain integers. What is left, every safetensors library reads alike.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

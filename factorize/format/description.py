@@ -3,8 +3,6 @@
 This is the one description that all readers of factor files go by. It does not need the packages that parse specs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Factors by their checked manifest: what noise, calibrations and adapters ask of a strategy C, wherever it is."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property

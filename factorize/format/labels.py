@@ -1,7 +1,5 @@
 """Labels: a spec in one line, from its plain data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

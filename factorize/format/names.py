@@ -5,8 +5,6 @@ refuses. What each structure is stored as stands in `tensors.py`. Structures of 
 own, which a test compares.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 MatrixName = Literal["C", "C_inv", "B"]

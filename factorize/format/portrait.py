@@ -3,8 +3,6 @@
 HTML and SVG as text, which ask for nothing from outside. Colours are neutral enough for light and dark pages.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from html import escape

@@ -3,8 +3,6 @@
 Every reader asks this one table, so that a number that one of them refuses is read by none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal

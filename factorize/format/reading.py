@@ -3,8 +3,6 @@
 It needs numpy alone, and checks every byte that is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ whether a receipt is true. Texts come from closed lists, but for digests, specs 
 files) and names of other runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

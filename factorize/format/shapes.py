@@ -1,7 +1,5 @@
 """Shapes of the tensors of one matrix, in terms of n and of each other; their numbers are checked in `tensors.py`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy

@@ -3,8 +3,6 @@
 This is the one place that says so for matrices that are built, written and read and for the light client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 

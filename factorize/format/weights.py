@@ -5,8 +5,6 @@ Reference:
     files, in the order of their paths.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ On a busy machine two threads take ten times the processors' time of one for blo
 too; on an idle one they gain a tenth of a second at n = 2048.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

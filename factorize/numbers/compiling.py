@@ -4,8 +4,6 @@ Modules of kernels are imported at the top of others like any module. Where numb
 kernel is the function as it is written.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import cached_property, update_wrapper

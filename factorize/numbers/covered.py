@@ -6,8 +6,6 @@ Noise is drawn with the rows of a computed N, not of C^-1, and what it then prot
 n = 2048.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

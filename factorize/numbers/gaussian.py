@@ -7,8 +7,6 @@ A Gaussian mechanism whose noise has standard deviation z times its sensitivity 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle, Wang 2018, theorem 8)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from fractions import Fraction

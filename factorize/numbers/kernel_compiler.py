@@ -9,8 +9,6 @@ What is called with a constant is compiled for that constant alone, again for ea
 arrays by loops: ``out[...] = source`` takes ten seconds to compile, for the words of numba's error about shapes.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from typing import Any, cast

@@ -4,8 +4,6 @@ A class derived from `LightData` is a frozen dataclass, and pydantic takes it as
 fields there with the same limits, and no others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from numbers import Integral

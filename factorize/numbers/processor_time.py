@@ -1,7 +1,5 @@
 """Processor seconds that count against a limit: without those that the compiler of kernels takes on a new machine."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """Single numbers: read from outside with a check, and rounded towards safety."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

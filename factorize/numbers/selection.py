@@ -7,8 +7,6 @@ from that of one run (Koskela, Redberg, Wang 2024, arXiv:2402.06701; in the form
 is in docs/notes/selection.md.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from dataclasses import dataclass

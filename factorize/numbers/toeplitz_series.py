@@ -1,7 +1,5 @@
 """Power series modulo x^n: what products and inverses of lower-triangular Toeplitz matrices are."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _DIRECT_WORK = 2**28  # multiplications above which the quotient switches from the direct recursion to FFTs

@@ -1,7 +1,5 @@
 """Lower-triangular arrays: rows times the inverse, and the inverse itself, mostly by products of blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plain data that a spec is made of: frozen, strict, unknown fields refused, every problem reported at its field."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, Self

@@ -3,8 +3,6 @@
 Errors, the command line's options and its completion all ask here, so that a kind that is added is known to them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Violations: what pydantic found in a document, each at its field, with the nearest name and what may stand there."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -5,8 +5,6 @@ whose kinds take it, and a part of which fields are given is of the one kind tha
 and `part.kind` names the kind.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@
 The papers' bounds, with the papers' constants or none, are in `papers/predictions` of the repository.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_

@@ -9,8 +9,6 @@ eta, Hessian eigenvalues l_j: the stationary loss is
 smallest for |B|^2 = 1 / sqrt(h), where it is (eta^2 / 2) mean(sqrt(h))^2 (Cauchy and Schwarz).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Noise as a filter without end: what a question may ask for, and what each filter costs in the long run (C24)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -4,8 +4,6 @@ Noise per step has covariance (G^2 gamma^2 / (2 rho)) times that of the filter B
 noise is released under rho-zCDP with clip norm G, zero-out. H has eigenvalues l_j, sigma_sgd^2 is the label noise.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The prediction, and a question that a caller asks."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ than any bound. Each coordinate's distance to the optimum is a linear function o
 follow the same recursion as the iterates, so E x_t^2 = (deterministic part)^2 + sigma^2 |coefficients|^2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, ClassVar, Literal

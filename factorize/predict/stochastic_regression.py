@@ -7,8 +7,6 @@ is what the noise adds, and the moments themselves feel the fourth moment of x:
     m_{t+1} = (1 - x)^2 m_t + (x^2 m_t + eta x sum_i l_i m_{i,t}) / batch + v_{t+1} - (1 - x)^2 v_t,      x = eta l.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -4,8 +4,6 @@ The first n rows and columns of such a matrix are the finite matrix of the same 
 that one's inverse; every row can be had, and no column ends. What grows with n, it does not have, and says so.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NoReturn

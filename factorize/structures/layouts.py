@@ -1,7 +1,5 @@
 """Matrices as named tensors, and back: the structures of the file format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 

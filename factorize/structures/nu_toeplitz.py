@@ -1,7 +1,5 @@
 """Coefficients of (1 - (1 - nu) x)^(-1/2) and of its inverse: the strategies of nu-DP-FTRL (C24, section 4)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Structure in a strategy that came as numbers: its noise needs the state of the structure, and not every row."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.errors import InvalidStrategy

@@ -1,7 +1,5 @@
 """Matrices that are recursions of few states: a structure states its recursion, and products follow from it."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Workloads that may be asked for: one file per kind, whose import below is its entry in the register."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated

@@ -1,7 +1,5 @@
 """Adam's bias-corrected moving averages, and the iterate that they move."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exponentially decaying sums."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np

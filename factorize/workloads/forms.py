@@ -1,7 +1,5 @@
 """Forms of A that make it quick to solve for: few numbers per step, known by what A is and not by its entries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The identity: every step's gradient is released for itself."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from factorize.workloads.base import StepWorkload

@@ -1,7 +1,5 @@
 """SGD with heavy-ball or Nesterov momentum, with or without a learning-rate schedule."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The workloads of mu^2-SGD (R24), its projection left out."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SGD with a learning-rate schedule."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np

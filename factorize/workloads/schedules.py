@@ -3,8 +3,6 @@
 All are relative to a peak of 1, since only relative rates matter to a factorization.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

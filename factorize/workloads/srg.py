@@ -1,7 +1,5 @@
 """The workload of stochastic recursive gradients (S24): A = S M L."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -9,8 +9,6 @@ so that a step of L-BFGS costs O(n^2). As for T, several forms D are kept. The s
 C^-1 = diag(1 / f) T^-1 scales what leaves it. Derivation: docs/notes/amplified-optimum.md.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

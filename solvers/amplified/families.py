@@ -1,7 +1,5 @@
 """Families of Toeplitz strategies as functions of free variables, each with the loss at fixed weights of the bins."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from fractions import Fraction

@@ -9,8 +9,6 @@ to <D, G>, a quadratic form in its coefficients, and the points where that loss 
 those of the amplified error. Derivation: docs/notes/amplified-optimum.md.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

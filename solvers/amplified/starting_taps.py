@@ -5,8 +5,6 @@
 noise is claimed and tested, like any other's.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -20,8 +20,6 @@ Rows of banded arrays are stored from left to right: a[i, k - i + b - 1] for k =
 wider than the band of C: then W and the covariance are known beyond the band too.
 """
 
-from __future__ import annotations
-
 from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.kernel_options import compiled
 

@@ -8,8 +8,6 @@ descent (gram_descent.py) starts at the best banded Toeplitz matrix. Where its a
 is the answer, with the shares of a diagonal X.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

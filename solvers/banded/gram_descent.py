@@ -9,8 +9,6 @@ The bound over the class (checker/bounds/in_band.py) is below the loss by |G X T
 within the band and off its diagonal. Products with random signs estimate this norm, and end the search.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

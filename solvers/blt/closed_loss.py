@@ -14,8 +14,6 @@ all rows.
 Reference: Dvijotham et al. (2024), Lemmas 5.3 and 5.4, for one participation and the last row; the rest derived here.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -6,8 +6,6 @@ poor start for the mean error and the one for the last row a good one: a column-
 alike, as the objective `max` does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

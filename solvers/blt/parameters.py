@@ -16,8 +16,6 @@ Reference: Dvijotham, McMahan, Pillutla, Steinke, Thakurta, Efficient and Near-O
 Differential Privacy (2024), Lemma 5.2, for the scales in terms of both sets of decays.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

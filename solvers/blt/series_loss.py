@@ -1,7 +1,5 @@
 """The loss for any workload and objective that the Toeplitz solver knows, by the chain rule through its column."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.blt.parameters import Alternating

@@ -1,7 +1,5 @@
 """The best buffered Toeplitz strategy for a spec: which loss applies, where to start, what to return."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from factorize.mechanisms import Blt

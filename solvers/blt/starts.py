@@ -6,8 +6,6 @@ one fades, which makes for flat directions and several minima: so all starts are
 are followed to the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count

@@ -9,8 +9,6 @@ For n e below 0.3 both lose digits to cancellation. There G is sum_k (-e)^k C(n,
 C(n + 1, k + 2).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -6,8 +6,6 @@ the loss by x, and ``bar`` that by the matrix, carried from segment to segment. 
 tests.
 """
 
-from __future__ import annotations
-
 from factorize.solvers.methods.arrays import WIDTH, Array
 from factorize.solvers.methods.kernel_options import compiled
 from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at, total

@@ -11,8 +11,6 @@ while an array of its size fits.
 Fixed epochs are another search (redrawn.py).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

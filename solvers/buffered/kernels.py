@@ -21,8 +21,6 @@ a few (solvers/methods/lanes.py).  Arrays of shape (n, m) therefore have `width_
 the decoder's state in recursion 3, and zeros.
 """
 
-from __future__ import annotations
-
 import math
 
 from factorize.solvers.methods.arrays import WIDTH, Array

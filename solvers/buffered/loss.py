@@ -7,8 +7,6 @@ diagonal, becomes the diagonal ``E = (w / t) / v``, which costs no buffer.  Prof
 and in between it varies with i / n.  Blocks that the workload does not couple each get the same profile.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -14,8 +14,6 @@ G_t = X_t^T X_t, X_t the columns (all phases of all epochs) that answer to y_t, 
 with the energies M_t of phases before t and P_t of phases from t on.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ The rows below step i, restricted to the columns up to i, are a matrix that m st
 strongest right singular vectors are tracked from step to step, each step adding a column and dropping a row.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array

@@ -6,8 +6,6 @@ inverse of the optimum is smooth, and p decays fit it as quickly as they do for 
 The search starts from that fit (redrawn_start.py) and follows the exact loss (redrawn_loss.py).
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

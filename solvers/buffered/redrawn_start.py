@@ -6,8 +6,6 @@ a class returns. Each stretch is fitted where it counts, in W A C^-1, by least s
 the sums is taken back by the draw that returns.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

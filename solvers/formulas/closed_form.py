@@ -1,7 +1,5 @@
 """Strategies that are a formula: nu-Toeplitz (C24), square roots whole or cut to bands (KL24), anti-PGD, identity."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import count

@@ -17,8 +17,6 @@ Reference: Choquette-Choo, McMahan, Rush, Thakurta, "Multi-Epoch Matrix Factoriz
 Learning", section 5 and its appendix on the optimal decoder (arXiv 2211.06530).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.errors import SolveFailed

@@ -5,8 +5,6 @@ Andersson, Honkela, Lampert, arXiv 2605.18379); DP-lambda-CGD is 1 - lambda x (K
 arXiv 2601.22334), whatever the workload.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -16,8 +16,6 @@ variance of the best estimate of a node of height h from the complete subtree be
 The closed forms are derived in docs/notes/mechanisms.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -15,8 +15,6 @@ a linear function of lam, so the objective is convex in the 2 tau + 1 numbers la
 the Newton matrix of the logarithmic barrier is two small Gram products of the cosines and sines.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

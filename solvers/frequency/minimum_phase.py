@@ -5,8 +5,6 @@ With l the Fourier coefficients of log(power) / 2 (the cepstrum), c = exp(l_0 + 
 around, so N is doubled until what can wrap is small: the second half of the cepstrum and the second half of c.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ and is certified with its finite-n losses like any other strategy; what it was d
 is reported beside them under `solver.asymptotic`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ ends is a local optimum, since the two together are no convex problem. The grid 
 the bound that is stated is the integral over all frequencies, enclosed by enclosure.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

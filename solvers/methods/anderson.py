@@ -3,8 +3,6 @@
 Reference: Anderson, Iterative procedures for nonlinear integral equations (1965); the type-II form in differences.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 _DEPTH = 10

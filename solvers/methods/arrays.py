@@ -1,7 +1,5 @@
 """Arrays by what they hold, as signatures name them."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -3,8 +3,6 @@
 A lower bidiagonal matrix L has L[i, i] = diagonal[i] and L[i + 1, i] = -below[i].
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array

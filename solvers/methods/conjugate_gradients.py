@@ -1,7 +1,5 @@
 """Conjugate gradients with a rule of the caller's for when to end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

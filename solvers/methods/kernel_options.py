@@ -13,8 +13,6 @@ things decide whether the compiler sees it that way, each worth a factor of two 
 Compiled code is cached beside the source; the first call on a machine pays once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 A matrix is a flat array of `Lanes` entries, row by row: entry (i, j) of all eight lies at ``i columns + j``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

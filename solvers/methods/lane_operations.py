@@ -1,7 +1,5 @@
 """The operations of `lanes` in numba, which is heavy: imported when a kernel that uses them is compiled."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from typing import ClassVar

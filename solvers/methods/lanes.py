@@ -11,8 +11,6 @@ Entries live in flat float64 arrays, eight consecutive doubles each; offsets cou
 `store_at` find them in the rows of a matrix.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from factorize.numbers.compiling import Kernel

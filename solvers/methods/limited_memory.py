@@ -1,7 +1,5 @@
 """Limited-memory BFGS with a preconditioner, as one object: pairs in, direction out."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

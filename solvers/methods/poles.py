@@ -22,8 +22,6 @@ The nome is chosen so that its logarithm and all its multiples used below are ex
 to the width of the interval, and ``alpha + beta`` is below the constant ``ROUNDING``, counted operation by operation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

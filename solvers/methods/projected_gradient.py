@@ -8,8 +8,6 @@ matrix is kept.
 Reference: Birgin, Martinez, Raydan, Nonmonotone spectral projected gradient methods on convex sets (2000).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

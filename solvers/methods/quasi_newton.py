@@ -5,8 +5,6 @@ gradients: the loss of a buffered strategy has directions whose curvatures diffe
 limited memory alone takes thousands of steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Search: the one loop of all solvers, from point to point until what is left is small enough or nothing helps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Plain threads, made for the call and joined before it returns: the kernels relea
 waits in a spin loop, and a forked or embedded process finds no pool left over from its parent.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Transforms of power series modulo x^n: products, reciprocals and square roots by real FFTs."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -13,8 +13,6 @@ C is the QL factor of diag(sqrt(s)) Q^T D^-1, whose Gram matrix is X: this never
 fails.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -14,8 +14,6 @@ so nothing is lost to the condition number, whatever the schedule.  Cost: O(n) p
 
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

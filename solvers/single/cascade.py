@@ -18,8 +18,6 @@ follows from the formula of Cauchy and Binet, as does the posterior variance wit
 Cost: O(n) per pole.  We found these recursions in no publication.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array

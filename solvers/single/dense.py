@@ -4,8 +4,6 @@ Minimise ||T C^-1||_F^2 over C with column norms at most 1, for a target T of sh
 (single/ascent.py) and read C off it (single/recovery.py).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.errors import InvalidParameter

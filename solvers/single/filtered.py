@@ -3,8 +3,6 @@
 A workload takes part by its kernels, which all have the same arguments: see `two_filter`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType

@@ -12,8 +12,6 @@ merged, X >= R^T X' R with R[g, k] = r_k, and R^T X' R plus anything on the diag
 r_k^2 X'_gg <= 1, and the largest r_k of a group decides: the others' constraints are not tight.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

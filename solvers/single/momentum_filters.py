@@ -25,8 +25,6 @@ positive numbers; the covariance s2 with the second state subtracts once:
 Cost: O(n) per pole.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array

@@ -32,8 +32,6 @@ first.
 Cost: O(n) per pole.  We found these recursions in no publication.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

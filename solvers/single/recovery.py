@@ -1,7 +1,5 @@
 """The recovery of a strategy from dual weights: a lower-triangular C whose Gram matrix is the optimal X, or near it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 

@@ -15,8 +15,6 @@ Unlike the sweeps that found X this recursion subtracts, so nothing about C is t
 divided by their norms, and whoever certifies C has to start from the stored tensors.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ decompositions, to the same certificate.
 Steps of rate zero and outputs of weight zero are merged with others first (merging.py).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.errors import SolveFailed

@@ -24,8 +24,6 @@ In sqrt(w) dlog w the spectrum of Z lies in [0, 1], so conjugate gradients need 
 Its null vector, all entries 1, only scales the weights; a term of rank one takes it out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -15,8 +15,6 @@ With the recurrences e, f of `bidiagonal` no difference of K^-1 is formed:
 so every number that enters a sum is positive, and small weights keep their relative accuracy.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array, Index

@@ -14,8 +14,6 @@ For n above 4096 and one participation the search starts from the solution at n 
 coefficients depend on t / n to a few parts in a thousand, so that two or three steps at full length remain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

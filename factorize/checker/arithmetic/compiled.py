@@ -1,7 +1,5 @@
 """The compiler of loops: that of numba, or none, as in `factorize-check`, which is in no hurry."""
 
-from __future__ import annotations
-
 from typing import Any
 
 try:

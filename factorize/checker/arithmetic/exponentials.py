@@ -1,7 +1,5 @@
 """exp of whole arrays, by operations that IEEE 754 rounds correctly on every machine: no library's exp is trusted."""
 
-from __future__ import annotations
-
 from math import factorial
 
 import numpy as np

@@ -5,8 +5,6 @@ and flushing are a mode of each thread, which any library may change (those that
 they are loaded), so that these are probed again each time.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

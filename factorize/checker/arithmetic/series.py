@@ -3,8 +3,6 @@
 Every operation of FLINT's `arb_series` encloses the true result, so b = a / c needs no error analysis of its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -41,8 +41,6 @@ s_i = k_i s_{i-1} + e_i x_i. For running sums (every k_i = 1) what is left of a 
 such a chain too: one that begins anew after each restart.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -9,8 +9,6 @@ E z_a z_c is covered by E z_a^2 at a and E z_c^2 at c, for any positive z, and s
 With roots of the variances as z every state is kept relative to its own size, whatever its unit.
 """
 
-from __future__ import annotations
-
 import math
 
 from factorize.checker.arithmetic.compiled import kernel, part

@@ -11,8 +11,6 @@ log(1 + x) / 2; to the right, L(2^k) = log det(I + 2^k G G^T) grows, and is at l
 Determinants come from below by `determinant_kernels`; weights, zero or not, and powers of two are exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

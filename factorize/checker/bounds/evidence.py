@@ -5,8 +5,6 @@ the patterns of the largest diagonal entry of F F^T: at least tr(F F^T X) for ev
 each has columns of F for itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from fractions import Fraction

@@ -15,8 +15,6 @@ these entries. For G + G^T = E, F + G X T^-1 has none to first order. What it lo
 symmetric, nearly where g_ij = e_ij t_jj^2 / (t_ii^2 + t_jj^2). Nothing that F is made from needs to be exact.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

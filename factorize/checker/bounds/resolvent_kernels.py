@@ -8,8 +8,6 @@ d_e = y_e of the second - u_{e + shift}: differences along the part of the chain
 stiff where the u are soft. `shift` is 1 outside, where the end of an epoch meets the next one, and 0 inside.
 """
 
-from __future__ import annotations
-
 import math
 
 from factorize.checker.arithmetic.compiled import kernel, part

@@ -5,8 +5,6 @@ polar factor of W A F, as a C near the optimum or singular vectors suggest it, a
 (docs/notes/checker.md, "Lower bound").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

@@ -4,8 +4,6 @@ A sum of k products is off by at most gamma_k = k u / (1 - k u), u = 2^-53, time
 what underflows. Bounds are computed in doubles, and multiplied by 1 + `SLACK`, which covers a few operations each.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

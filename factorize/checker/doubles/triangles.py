@@ -4,8 +4,6 @@ Sums run over at most `TERMS` products at a time, which are added one after the 
 terms is off by at most gamma_k times the product of the magnitudes, k = `roundings_of(n)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

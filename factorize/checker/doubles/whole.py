@@ -5,8 +5,6 @@ D = N C - I, |C^-1| is at most |N| / (1 - |D|). R and D are products in doubles 
 advance: row i of a product X C is off by at most gamma times the sum over k of |x_ik| |C_k|.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

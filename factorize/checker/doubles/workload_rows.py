@@ -4,8 +4,6 @@ A is run as its program, beside each state what it has lost. What is no program,
 that is multiplied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses of short matrices in balls of many digits (python-flint), for a C too ill-conditioned for doubles."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ the order of positive semidefinite matrices. R is in doubles; its own roundings 
 statement, so that twice R covers them.
 """
 
-from __future__ import annotations
-
 from factorize.checker.arithmetic.compiled import kernel, part
 
 

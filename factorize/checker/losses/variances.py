@@ -4,8 +4,6 @@ y is white noise, x = C^-1 y and A x are recursions of a few states, and their c
 losses/variance_kernels.py). No n x n array, and no B: what a job computes as B is not compared with this.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction

@@ -5,8 +5,6 @@ and W whose mean is delta or more (theorems 5 to 5 b, 7 and 7 a). Who claims a s
 prod (1 + lambda (delta - w_i)): under a false claim it reaches 2^128 with probability at most 2^-128 (Ville).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator

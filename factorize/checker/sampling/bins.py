@@ -5,8 +5,6 @@ normal laws whose means are these sums (docs/notes/amplification-proofs.md, theo
 |C| can only leak more (corollary 1).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

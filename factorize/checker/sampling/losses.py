@@ -9,8 +9,6 @@ places are e^(h i), i whole. Sums and products of two laws are all pairs of thei
 and multiplied, and none is a difference.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

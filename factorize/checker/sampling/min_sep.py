@@ -3,8 +3,6 @@
 docs/notes/amplification-proofs.md has theorems 11 and 12, and docs/notes/bins-1.md the protocol.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from functools import cached_property

@@ -3,8 +3,6 @@
 `products` has K for steps t and t + d, shape (n, b), and `favours` exp(m / 2 K); keep = 1 - p.
 """
 
-from __future__ import annotations
-
 import math
 
 from factorize.checker.arithmetic.compiled import kernel, part

@@ -4,8 +4,6 @@ K = G / sigma^2 for the Gram matrix G of the bins, and E*(m) = mean_j (mean_l e^
 theorems 4 and 7 of docs/notes/amplification-proofs.md.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Objectives: how the squared errors of the rows become one number, read once for every loss and bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Structures as the exact checker reads them, one file each, and the register of who reads which."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 

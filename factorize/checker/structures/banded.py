@@ -1,7 +1,5 @@
 """Diagonals (structure `banded`): bands[d, j] = C[j + d, j]."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -9,8 +9,6 @@ With s_j = sum_i omega_i / (1 - theta_i theta_j) these are r_0 = c_0^2 + sum_j o
 (c_0 + theta_j s_j) theta_j^(m-1), and sum_d (K - d) x^(d-1) = (K - 1 - K x + x^K) / (1 - x)^2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property

@@ -4,8 +4,6 @@ What a step rounds moves on through the transitions T as the state does, and is 
 semidefinite matrices: absolute values would let it grow where T rotates (docs/sensitivity.md, "Rounding").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays (structure `dense`): C entry by entry."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -3,8 +3,6 @@
 The squared norm of a column is 1 / agm(1, sqrt(nu (2 - nu))).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 

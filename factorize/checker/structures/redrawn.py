@@ -5,8 +5,6 @@ input[m, i] y_{i - m lag}. It is solved row by row for Y, whose columns are off 
 |C| <= |Y| / (1 - |R|) in Frobenius norms (docs/sensitivity.md, "Rounding").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property

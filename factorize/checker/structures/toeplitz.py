@@ -1,7 +1,5 @@
 """Toeplitz matrices by their first column (structures `toeplitz` and `banded_toeplitz`, which holds its start)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

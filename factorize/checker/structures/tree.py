@@ -5,8 +5,6 @@ within its tree, a whole block of 2^j leaves, and row i of C is nodes[j + 1, i] 
 column s has entries in the rows of the right siblings of the blocks that s is in: where bit j of s is 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

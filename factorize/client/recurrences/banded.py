@@ -1,7 +1,5 @@
 """C^-1 z for strategies of few diagonals, whose last rows are kept, and of few in the inverse: the last draws."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 import numpy as np

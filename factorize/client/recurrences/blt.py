@@ -1,7 +1,5 @@
 """C^-1 z for a buffered Toeplitz strategy: one vector a pole is kept (structure `blt`; base.py)."""
 
-from __future__ import annotations
-
 from typing import Self
 
 import numpy as np

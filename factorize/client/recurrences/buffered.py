@@ -1,7 +1,5 @@
 """C^-1 z from a few buffers: what their numbers are, and one step's arithmetic (base.py)."""
 
-from __future__ import annotations
-
 from typing import Self
 
 import numpy as np

@@ -1,7 +1,5 @@
 """C^-1 z from a few states and draws of earlier epochs that are made again (structure `redrawn`; base.py)."""
 
-from __future__ import annotations
-
 from typing import Self
 
 import numpy as np

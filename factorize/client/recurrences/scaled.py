@@ -1,7 +1,5 @@
 """C^-1 z for a strategy whose columns are scaled: that of the inner one, scaled (structure `scaled`; base.py)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.client.recurrences.base import Recurrence, VectorStep

@@ -1,7 +1,5 @@
 """C^-1 z for binary trees: one sum a level is kept (structure `tree`; base.py)."""
 
-from __future__ import annotations
-
 from typing import Self
 
 import numpy as np

@@ -6,8 +6,6 @@ starts[s] to starts[s + 1]: factors[step, columns[t]] times another. Its target'
 len(columns) + s; after those stand the places of what a step's input is added to and of what leaves it.
 """
 
-from __future__ import annotations
-
 from factorize.numbers.compiling import kernel
 
 

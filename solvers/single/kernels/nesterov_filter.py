@@ -7,8 +7,6 @@ The differences y and q lose digits where
 they are small, but then ``eta r`` and ``eta rho`` are not, and the loss is that of six roundings of r or rho.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array, Index

@@ -4,8 +4,6 @@ Variables are named as in the formulas at the head of `cascade`.  ``steps`` hold
 shape (4, n).  Arrays with one row per step have the poles last, for the vector units; ``state`` is scratch, six rows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.methods.arrays import Array, Index

@@ -1,7 +1,5 @@
 """Hessian product for closed loops with three states per pole (`cascade`)."""
 
-from __future__ import annotations
-
 from factorize.solvers.methods.arrays import Array, Index
 from factorize.solvers.methods.kernel_options import compiled, inlined
 
