@@ -225,7 +225,7 @@ def certify(
 def _warn(spec: Spec, chosen: Spec) -> None:
     """Warn of dense noise where `auto` has named it, and where C is optimised for another workload."""
     for note in notes_of_choice(spec, chosen, "`factorize.recommend(..., memory=4)`"):
-        warnings.warn(note, DenseNoise if chosen.mechanism.kind == "dense" else UserWarning, stacklevel=3)
+        warnings.warn(note, DenseNoise if chosen.mechanism.unrestricted else UserWarning, stacklevel=3)
 
 
 def compare(

@@ -25,6 +25,8 @@ class Mechanism(Frozen):
             certified lower bound; a restricted family is judged within its own class.
         searched: whether its parameters are searched for in a class of which no checker knows a bound, so that only
             double precision can say that the search has converged.
+        bounded_in_class: whether the checker knows a bound over its class, by which it is judged.
+        eased: whether it is optimised for another workload where it cannot take the one asked for.
         named: whether it is a mechanism, and not `auto`, which stands for one.
     """
 
@@ -36,6 +38,8 @@ class Mechanism(Frozen):
 
     unrestricted: ClassVar[bool] = False
     searched: ClassVar[bool] = False
+    bounded_in_class: ClassVar[bool] = False
+    eased: ClassVar[bool] = False
     named: ClassVar[bool] = True
 
     @property
@@ -63,6 +67,9 @@ class Dense(Mechanism):
 class Banded(Mechanism):
     """The optimum over matrices with `bands` diagonals."""
 
+    bounded_in_class: ClassVar[bool] = True
+    eased: ClassVar[bool] = True
+
     kind: Literal["banded"]
     bands: Count
 
@@ -75,6 +82,7 @@ class BufferedLinear(Mechanism):
     """
 
     searched: ClassVar[bool] = True
+    eased: ClassVar[bool] = True
 
     kind: Literal["buffered_linear"]
     buffers: Count

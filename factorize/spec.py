@@ -255,7 +255,7 @@ def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
             f"{chosen.mechanism.kind} cannot be optimised for {own}: it is optimised for {easier}, the nearest that it "
             f"can, and all numbers are for {own}"
         ]
-    if asked.mechanism.named or chosen.mechanism.kind != "dense":
+    if asked.mechanism.named or not chosen.mechanism.unrestricted:
         return []
     steps = chosen.workload.n
     return [dense_note(steps, instead)] if steps >= WARNED_STEPS else []

@@ -49,7 +49,7 @@ def supports(spec: Spec) -> str | None:
 
 def estimate(spec: Spec) -> Estimate:
     """Return the cost of the finite problem; that of a formula is next to nothing."""
-    return blt.estimate(_finite(spec)) if isinstance(spec.mechanism, Blt) else Estimate(_SECONDS, _BYTES)
+    return Estimate(_SECONDS, _BYTES) if isinstance(spec.mechanism, NuToeplitz) else blt.estimate(_finite(spec))
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:

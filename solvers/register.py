@@ -97,9 +97,6 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
 
-EASED = ("buffered_linear", "banded")
-"""Mechanisms with few vectors of state, optimised for another workload where they cannot take the one asked for."""
-
 ANSWERED = "; this is answered: "
 """What a refusal says before the command of a spec that is not refused."""
 
@@ -149,7 +146,7 @@ def _name(spec: Spec) -> Spec:
 
 def _eased(spec: Spec) -> Iterator[Spec]:
     """Yield a spec optimised for easier workloads, the nearest first; its own is the one it is evaluated on."""
-    if spec.optimize_for is None and spec.mechanism.kind in EASED:
+    if spec.optimize_for is None and spec.mechanism.eased:
         yield from (spec.model_copy(update={"optimize_for": easier}) for easier in easier_ones(spec.workload))
 
 

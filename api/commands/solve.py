@@ -172,7 +172,7 @@ def explain(spec: SpecText, store: str | None = None) -> Shown:
     parts.append({"part": "tolerance", "is": f"{chosen.tolerance:g}", "meaning": "relative gap asked for"})
     document = {"spec": chosen.document(), "spec_digest": chosen.digest, "parts": parts}
     lines = [f"{part['part']:<15}{part['is']}\n{'':15}{part['meaning']}" for part in parts]
-    if wanted.mechanism.kind != chosen.mechanism.kind:
+    if not wanted.mechanism.named:
         lines.append(f"{wanted.mechanism.kind:<15}stands for {chosen.mechanism.kind} here")
     return document, "\n".join([*lines, f"{'digest':<15}{chosen.digest}"])
 

@@ -30,6 +30,7 @@ from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
 from factorize.encoding import read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.format.claims import is_exact
 from factorize.format.labels import in_one_line
 from factorize.format.quantities import at_most
 from factorize.signatures import check_signature
@@ -210,7 +211,7 @@ def _report_lines(report: Report, document: dict[str, Any]) -> list[str]:
         lines.append(f"privacy       {level}, for a sigma of sums of {known['sigma_of_sums']!r} at clip norm 1")
     value = report.sensitivity
     if value:
-        ends = f"{value['upper']!r}" if value["kind"] == "exact" else f"{value['lower']!r} to {value['upper']!r}"
+        ends = f"{value['upper']!r}" if is_exact(value) else f"{value['lower']!r} to {value['upper']!r}"
         lines.append(f"sensitivity   {ends}  ({value['rule']})")
         steps = [
             f"{'-' if sign < 0 else '+'}{step}" for step, sign in zip(value["pattern"], value["signs"], strict=True)

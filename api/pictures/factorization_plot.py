@@ -14,7 +14,6 @@ from factorize.api.pictures.cell_grid import CellGrid, whole_matrix
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_spec
-from factorize.objective import Mean, Weighted
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 if TYPE_CHECKING:
@@ -179,9 +178,9 @@ def bound_per_query(factorization: Factorization) -> float | None:
     Only the mean objective bounds the plain average of the errors; `weighted` bounds it under its weights.
     """
     bound, objective = factorization.certificate.lower_bound, factorization.spec.objective
-    if bound is None or not isinstance(objective, Mean | Weighted):
+    if bound is None or not (objective.uniform or objective.listed):
         return None
-    return math.sqrt(bound.objective / (sum(objective.weights) if isinstance(objective, Weighted) else 1.0))
+    return math.sqrt(bound.objective / sum(getattr(objective, "weights", (1.0,))))
 
 
 def _beside_independent_noise(axes: Axes, curve: ErrorCurve) -> None:

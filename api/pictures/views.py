@@ -149,7 +149,7 @@ def _short(factorization: Factorization) -> str:
     """Return mechanism, and objective where it is not the mean, for legends."""
     mechanism, objective = factorization.spec.mechanism, factorization.spec.objective
     label = describe_part(mechanism.document())
-    return label if objective.kind == "mean" else f"{label}, {describe_part(objective.document())}"
+    return label if objective.uniform else f"{label}, {describe_part(objective.document())}"
 
 
 COLOURS = {

@@ -34,6 +34,7 @@ from factorize.errors import (
     SolveFailed,
     StoreUnavailable,
 )
+from factorize.format.claims import is_exact
 from factorize.format.labels import describe_spec
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ TERMS = {
 def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
     """Return the certificate's numbers, one per line."""
     sensitivity, loss, gap = certificate["sensitivity"], certificate["loss"], certificate["relative_gap"]
-    kind = "exact" if sensitivity["kind"] == "exact" else "an upper bound"
+    kind = "exact" if is_exact(sensitivity) else "an upper bound"
     named = {"objective": "objective", "rmse": "rmse", "max error": "max_error", "last iterate": "last_iterate"}
     numbers = {
         "sensitivity": f"{sensitivity['value']:.12g}  ({kind}: {sensitivity['rule']})",

@@ -103,7 +103,7 @@ def clipped(update: Sequence[np.ndarray], clip_norm: float) -> np.ndarray | None
         InvalidParameter: an array of anything but floating-point numbers: what is complex would lose a part.
     """
     kinds = {np.asarray(part).dtype for part in update}
-    if any(kind.kind != "f" for kind in kinds):
+    if not all(np.issubdtype(kind, np.floating) for kind in kinds):
         message = f"the update has arrays of {', '.join(sorted(map(str, kinds)))}; give floating-point numbers"
         raise InvalidParameter(message, field="update")
     flat = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in update])

@@ -99,7 +99,7 @@ class FederatedRounds(Secret):
         self.clients = whole_number("clients", clients)
         whole_number("clients_a_round", clients_a_round, high=clients, remedy="give as many as the fleet has, or fewer")
         self._parts = [(part.shape, np.dtype(part.dtype).str) for part in model]
-        if not self._parts or any(np.dtype(kind).kind != "f" for _, kind in self._parts):
+        if not self._parts or not all(np.issubdtype(kind, np.floating) for _, kind in self._parts):
             raise InvalidParameter("a model is one floating-point array or more; give those trained", field="model")
         self.calibration = calibrate(
             held.sensitivity, target, clip_norm=clip_norm, divisor=clients_a_round, adjacency=adjacency

@@ -194,10 +194,11 @@ class CorrelatedNoise(Strategy):
         except (ValueError, TypeError, OSError, EOFError) as reason:
             _log.warning("arrays of node %d cannot be read: %s", reply.metadata.src_node_id, str(reason)[:200])
             return []
-        if any(new.dtype.kind != "f" or new.shape != old.shape for new, old in zip(arrays, current, strict=True)):
+        pairs = list(zip(arrays, current, strict=True))
+        if not all(np.issubdtype(new.dtype, np.floating) and new.shape == old.shape for new, old in pairs):
             return arrays
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
-            return [new.astype(np.float64) - old for new, old in zip(arrays, current, strict=True)]
+            return [new.astype(np.float64) - old for new, old in pairs]
 
 
 class _Chosen:

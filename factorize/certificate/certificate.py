@@ -16,7 +16,6 @@ from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
 from factorize.checker.losses.variances import WIDEST, width_of_losses
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, TooLarge, extras_named
-from factorize.mechanisms import Banded
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Outcome
 from factorize.spec import Spec
@@ -262,7 +261,7 @@ def _losses(sensitivity: float, ends: Ends, outputs: int) -> Loss:
 
 
 def _converged(spec: Spec, gap: float | None, class_gap: float | None, outcome: Outcome) -> bool:
-    if isinstance(spec.mechanism, Banded) and spec.optimize_for is None and spec.workload.n <= LARGEST_IN_BAND:
+    if spec.mechanism.bounded_in_class and spec.optimize_for is None and spec.workload.n <= LARGEST_IN_BAND:
         return class_gap is not None and class_gap <= spec.tolerance
     if spec.mechanism.unrestricted and spec.optimize_for is None:
         return gap is not None and gap <= spec.tolerance

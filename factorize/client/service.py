@@ -333,7 +333,7 @@ def check_answers(manifest: Manifest, source: SpecSource) -> None:
     answered = dict(manifest.spec)
     if answered["tolerance"] <= wanted["tolerance"]:
         answered["tolerance"] = wanted["tolerance"]
-    if wanted["mechanism"]["kind"] == "auto":
+    if not spec.mechanism.named:
         answered["mechanism"] = wanted["mechanism"]
     if "optimize_for" in answered and "optimize_for" not in wanted:
         from factorize.workloads.prefix import easier_ones

@@ -48,6 +48,11 @@ def differing(one: Sensitivity, other: Sensitivity) -> tuple[str, object, object
     return None
 
 
+def is_exact(stated: Mapping[str, object]) -> bool:
+    """Return whether a sensitivity is stated as the maximum itself, not as a bound."""
+    return stated["kind"] == "exact"
+
+
 @dataclass(frozen=True)
 class Sensitivity:
     """A sensitivity that says what it is.

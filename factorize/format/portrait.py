@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.format.claims import is_exact
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import ENDLESS, Manifest
 from factorize.format.names import MatrixName
@@ -37,7 +38,7 @@ def sentences(manifest: Manifest) -> list[str]:
     """Return what the certificate says, in words."""
     certificate = manifest.certificate
     stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
-    kind = "the exact maximum" if stated["kind"] == "exact" else "an upper bound"
+    kind = "the exact maximum" if is_exact(stated) else "an upper bound"
     texts = [
         f"One example changes C times the gradients by at most {stated['value']:.6g} where each of its contributions "
         f"has norm 1 or less: {kind} (rule: {stated['rule']}; participation: {stated['participation']['kind']}).",

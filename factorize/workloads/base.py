@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 import numpy as np
 
@@ -20,7 +20,13 @@ OUTLINE_STEPS = 1 << 16
 
 
 class Workload(Frozen):
-    """A workload A of shape (m, n), known by its action."""
+    """A workload A of shape (m, n), known by its action.
+
+    Attributes:
+        running_sums: whether every entry on and below the diagonal is 1.
+    """
+
+    running_sums: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 

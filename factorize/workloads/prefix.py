@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -21,6 +21,8 @@ class Prefix(Product):
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
+
+    running_sums: ClassVar[bool] = True
 
     kind: Literal["prefix"]
     steps: CountOrEndless = Field(alias="n")

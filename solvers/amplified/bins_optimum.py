@@ -9,7 +9,7 @@ estimates prove nothing: a calibration claims sigma, and its test proves it (acc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from factorize.accounting.claim_search import claimable
 from factorize.accounting.gram_matrix import bin_gram, gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
-from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Toeplitz
+from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Mechanism, Toeplitz
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -28,8 +28,9 @@ from factorize.solvers.amplified.starting_taps import starting_taps
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, mechanism_of
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
+from factorize.solvers.toeplitz.gradients import ErrorForm
 from factorize.spec import BinsSampling, Spec
 from factorize.structures.base import Matrix
 from factorize.structures.scaled import ColumnScaled
@@ -53,6 +54,16 @@ _PATIENCE = 3  # rounds without a gain
 _BUFFERS = 2  # of the other search, where all taps are hard to claim
 _FIT_SEED = 100  # of the first estimate of the columns' factors: none of the search's
 
+_FAMILIES: dict[type[Mechanism], Callable[[Spec, int, ErrorForm, int, int], Family]] = {
+    Toeplitz: lambda _, *of: AllTaps(*of),
+    Blt: lambda spec, *of: BufferedTaps(*of, buffers=mechanism_of(spec, Blt).buffers),
+    BandedInverseToeplitz: lambda spec, *of: InverseTaps(*of, taps=mechanism_of(spec, BandedInverseToeplitz).bands),
+}
+_INSTEAD: dict[type[Mechanism], str] = {
+    BufferedLinear: ": its search needs a sensitivity that is one sum for each class, and sigma depends on all pairs "
+    "of bins; use blt with normalization 'fitted', whose noise keeps as many vectors and varies in time too"
+}
+
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
@@ -62,29 +73,24 @@ def supports(spec: Spec) -> str | None:
             f"mechanism {mechanism.kind!r} is optimised for a sampling; give one, or ask for "
             "banded_inverse_square_root, which needs none"
         )
-    if isinstance(mechanism, BufferedLinear):
+    if type(mechanism) not in _FAMILIES:
+        instead = _INSTEAD.get(type(mechanism), "; use toeplitz, blt or banded_inverse_toeplitz")
         return (
-            f"mechanism 'buffered_linear' is not optimised under sampling {sampling.kind!r}: its search needs a "
-            "sensitivity that is one sum for each class, and sigma depends on all pairs of bins; use blt with "
-            "normalization 'fitted', whose noise keeps as many vectors and varies in time too, or leave the sampling "
-            "out and calibrate with it"
+            f"mechanism {mechanism.kind!r} is not optimised under sampling {sampling.kind!r}{instead}, or leave the "
+            "sampling out and calibrate with it"
         )
-    if not isinstance(mechanism, (Toeplitz, Blt, BandedInverseToeplitz)):
+    normalization, buffers, bands = (getattr(mechanism, name, None) for name in ("normalization", "buffers", "bands"))
+    if normalization in ("columns", "auto"):
         return (
-            f"mechanism {mechanism.kind!r} is not optimised under sampling {sampling.kind!r}; use toeplitz, blt or "
-            "banded_inverse_toeplitz, or leave the sampling out and calibrate with it"
-        )
-    if mechanism.normalization in ("columns", "auto"):
-        return (
-            f"normalization {mechanism.normalization!r} is not optimised under sampling; use 'fitted', whose columns "
-            "have the factors that are best under it, or 'none'"
+            f"normalization {normalization!r} is not optimised under sampling; use 'fitted', whose columns have the "
+            "factors that are best under it, or 'none'"
         )
     if mechanism.fitted and workload.n > LARGEST_FITTED:
         return f"n={workload.n} is above {LARGEST_FITTED}, up to which columns are fitted; use normalization 'none'"
-    if isinstance(mechanism, Blt) and mechanism.buffers > LARGEST_BUFFERS:
-        return f"buffers={mechanism.buffers} exceeds {LARGEST_BUFFERS}; two or three are enough under sampling"
-    if isinstance(mechanism, BandedInverseToeplitz) and not 2 <= mechanism.bands <= min(LARGEST_TAPS, workload.n):
-        return f"bands={mechanism.bands} is not from 2 to {min(LARGEST_TAPS, workload.n)}; use 4 to 64"
+    if buffers is not None and buffers > LARGEST_BUFFERS:
+        return f"buffers={buffers} exceeds {LARGEST_BUFFERS}; two or three are enough under sampling"
+    if bands is not None and not 2 <= bands <= min(LARGEST_TAPS, workload.n):
+        return f"bands={bands} is not from 2 to {min(LARGEST_TAPS, workload.n)}; use 4 to 64"
     if isinstance(spec.objective, MaxError):
         return "objective 'max' is not optimised under sampling; use 'mean'"
     bins = sampling.bins(spec.participation, workload.n)
@@ -292,10 +298,5 @@ class _Search:
 
 def family_of(problem: Problem, bins: int) -> Family:
     """Return the family that the mechanism names."""
-    mechanism, n = problem.spec.mechanism, problem.n
-    error, count = toeplitz.error_form(problem), -(-n // bins)
-    if isinstance(mechanism, Blt):
-        return BufferedTaps(n, error, bins, count, buffers=mechanism.buffers)
-    if isinstance(mechanism, BandedInverseToeplitz):
-        return InverseTaps(n, error, bins, count, taps=mechanism.bands)
-    return AllTaps(n, error, bins, count)
+    make = _FAMILIES[type(problem.spec.mechanism)]
+    return make(problem.spec, problem.n, toeplitz.error_form(problem), bins, -(-problem.n // bins))

@@ -16,7 +16,6 @@ from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzLoss
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.blt import BltMatrix
-from factorize.workloads import Prefix
 
 LARGEST_BUFFERS = 15
 LARGEST_SERIES = 2**20
@@ -119,9 +118,8 @@ def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
 
 
 def _is_closed(spec: Spec) -> bool:
-    return isinstance(spec.optimize_for or spec.workload, Prefix) and (
-        spec.objective.uniform or not spec.objective.quadratic
-    )
+    workload, objective = spec.optimize_for or spec.workload, spec.objective
+    return workload.running_sums and (objective.uniform or not objective.quadratic)
 
 
 def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:

@@ -46,7 +46,7 @@ _LOG_ACCURACY = 1e-6  # of the logarithm of a parameter; the loss is flat at its
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
-    if spec.optimize_for is not None and spec.mechanism.kind == "nu_toeplitz":
+    if spec.optimize_for is not None and isinstance(spec.mechanism, NuToeplitz):
         return refuse_weights(spec)
     if isinstance(spec.mechanism, AntiPgd) and (spec.mechanism.damping or 0.0) > 1:
         return (

@@ -40,7 +40,7 @@ def supports(spec: Spec) -> str | None:
     if not isinstance(spec.mechanism, BandedInverseFractionalRoot):
         return None
     workload, bands = spec.optimize_for or spec.workload, spec.mechanism.bands
-    if (refusal := refuse_bands(spec)) is None and bands > LONGEST_POWER and workload.kind != "prefix":
+    if (refusal := refuse_bands(spec)) is None and bands > LONGEST_POWER and not workload.running_sums:
         return (
             f"bands={bands} of a workload other than prefix exceeds {LONGEST_POWER}; use fewer, or "
             "banded_inverse_square_root"
