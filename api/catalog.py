@@ -156,7 +156,7 @@ class Catalog:
         return None if row["form"] is None and young else row | {"standing": KEPT}
 
 
-def _parts(values: Iterable[Any]) -> Iterator[list[Any]]:
+def _parts(values: Iterable[object]) -> Iterator[list[Any]]:
     """Cut values into parts that one statement takes."""
     rest = iter(values)
     return iter(lambda: list(islice(rest, _BATCH)), [])

@@ -144,7 +144,7 @@ def write_draft(draft: Draft, path: Path) -> None:
     save_file(tensors, path, {"draft": canonical_json(document).decode("ascii")})
 
 
-def _read_draft(path: Path, user: Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]) -> Draft:
+def _read_draft(path: Path, user: Callable[[Mapping[str, object]], Mapping[str, np.ndarray]]) -> Draft:
     """Read what `write_draft` has written; `user` returns a spec's numbers of user-supplied matrices by sha256."""
     with safe_open(path, "numpy") as file:
         document = json.loads(file.metadata()["draft"])
@@ -217,7 +217,7 @@ def examined(
         return leave_undecided(data, str(error))
 
 
-def _user_matrices(spec: Mapping[str, Any], store: str) -> dict[str, np.ndarray]:
+def _user_matrices(spec: Mapping[str, object], store: str) -> dict[str, np.ndarray]:
     """Return the numbers of the users' matrices that a spec names, from the store."""
     if not user_matrices(spec):
         return {}

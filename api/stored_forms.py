@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from factorize.api.access.caller import Caller
 from factorize.api.access.holdings import Holdings
@@ -120,7 +119,7 @@ class Forms:
     def _seconds(self) -> float:
         return min(FORM_SECONDS, self._settings.max_solve_seconds)
 
-    def _write(self, request: dict[str, Any], memory_mb: int) -> str:
+    def _write(self, request: dict[str, object], memory_mb: int) -> str:
         """Have workers write, prove and store a form, and return its digest."""
         try:
             with self._pool.place() as place:

@@ -73,7 +73,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its end."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line: dict[str, Any] = {"time": time, "level": record.levelname, "logger": record.name}
+        line: dict[str, object] = {"time": time, "level": record.levelname, "logger": record.name}
         line["message"] = record.getMessage()[:LONGEST]
         line |= about()
         line |= getattr(record, "about", {})

@@ -53,7 +53,7 @@ def warm(specs: Sequence[dict[str, object]] = SPECS) -> None:
             pass
 
 
-def _answer(document: dict[str, Any]) -> None:
+def _answer(document: dict[str, object]) -> None:
     with TemporaryDirectory(prefix="factorize.warm.") as folder:
         store = open_store(folder)
         obtain(parse_spec(document), store, progress=lambda _step: None)

@@ -120,10 +120,10 @@ class ParticipationAuditor(Auditor):
 
     def __init__(
         self,
-        participation: Mapping[str, Any],
+        participation: Mapping[str, object],
         steps: int,
         *,
-        users: Sequence[Any] | np.ndarray | None = None,
+        users: Sequence[object] | np.ndarray | None = None,
         groups: int | None = None,
         unit: str = "example",
     ) -> None:
@@ -151,7 +151,7 @@ class ParticipationAuditor(Auditor):
         calibration: Calibration,
         steps: int,
         *,
-        users: Sequence[Any] | np.ndarray | None = None,
+        users: Sequence[object] | np.ndarray | None = None,
         unit: str = "example",
     ) -> ParticipationAuditor:
         """Return the auditor for the sensitivity, and the sampling if it counts on one, of a calibration.
@@ -234,7 +234,7 @@ class ParticipationAuditor(Auditor):
         self.step, self.most, self.closest, self.period = step, int(state["most"]), state["closest"], state["period"]
         self._last, self._count = last.astype(np.int64), count.astype(np.int64)
 
-    def _promise(self) -> dict[str, Any]:
+    def _promise(self) -> dict[str, object]:
         return {"participation": self.participation, "steps": self.steps, "groups": self.groups}
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:

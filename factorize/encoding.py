@@ -116,7 +116,7 @@ def _no_constant(name: str) -> float:
     raise MalformedJson(f"{name} is not a JSON number; give a finite value")
 
 
-def canonical_json(value: Any) -> bytes:
+def canonical_json(value: object) -> bytes:
     """Write plain data as its one canonical JSON text; raise ValueError for NaN and infinity.
 
     Keys sorted, no white space, ASCII only; a real is the shortest text that reads back as the same double (Python's
@@ -130,7 +130,7 @@ def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def json_digest(value: Any) -> str:
+def json_digest(value: object) -> str:
     """Return the sha256 of the canonical JSON of plain data."""
     return sha256(canonical_json(value))
 

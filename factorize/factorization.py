@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class Factorization(AnyFactors):
 
     @classmethod
     def from_solution(
-        cls, spec: Spec, solution: Solution, *, solver: Mapping[str, Any], utility: Utility | None = None
+        cls, spec: Spec, solution: Solution, *, solver: Mapping[str, object], utility: Utility | None = None
     ) -> Factorization:
         """Certify a solver's claim and describe it.
 
@@ -100,7 +100,7 @@ class Factorization(AnyFactors):
             stored = beside.submit(_stored, solution.strategy, solution.strategy.tensors(), solution.dual)
             certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome, utility=utility)
         stopped = {"iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
-        document: dict[str, Any] = {
+        document: dict[str, object] = {
             "schema": SCHEMA,
             "spec": spec.document(),
             "spec_digest": spec.digest,

@@ -100,6 +100,6 @@ class SpecKeywords(TypedDict, total=False):
     delta: float
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a keyword's value as plain data: arrays as lists, numbers of numpy as Python's."""
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

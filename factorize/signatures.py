@@ -68,7 +68,7 @@ def sign(path: str | Path, *, private_key: str | Path, to: str | Path | None = N
     return target
 
 
-def sign_statement(statement: Mapping[str, Any], *, private_key: str | Path, to: str | Path) -> Path:
+def sign_statement(statement: Mapping[str, object], *, private_key: str | Path, to: str | Path) -> Path:
     """Sign an in-toto statement, and return the path of the bundle, which holds it: DSSE in a Sigstore bundle.
 
     Args:

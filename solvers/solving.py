@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -136,12 +135,12 @@ class _Relay:
         relay, thread = self, threading.get_ident()
 
         class Compilations(Listener):
-            def on_start(self, _event: Any) -> None:
+            def on_start(self, _event: object) -> None:
                 if threading.get_ident() == thread:
                     passed = time.monotonic() - relay._began
                     relay._callback(replace(relay._last, phase="compile", seconds=passed, seconds_left=None))
 
-            def on_end(self, _event: Any) -> None:
+            def on_end(self, _event: object) -> None:
                 pass
 
         with install_listener("numba:compile", Compilations()):

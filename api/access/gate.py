@@ -210,7 +210,7 @@ def _unverified(text: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
     return header, claims
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return value if isinstance(value, str) and len(value) <= 2048 else ""
 
 

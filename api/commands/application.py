@@ -180,7 +180,7 @@ def _usage(form: OutputForm, error: Any) -> int:
     return _fail(form, ExitCode.USAGE, {"type": "usage", "detail": "; ".join(lines)}, lines)
 
 
-def _fail(form: OutputForm, code: ExitCode, document: dict[str, Any], lines: list[str]) -> int:
+def _fail(form: OutputForm, code: ExitCode, document: dict[str, object], lines: list[str]) -> int:
     if form is OutputForm.JSON:
         try:
             emit(form, {"error": document}, "")

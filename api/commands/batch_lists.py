@@ -110,7 +110,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def _axes(grid: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
+def _axes(grid: Mapping[str, object], path: Path) -> dict[str, list[Any]]:
     axes = _flat(grid)
     for field, values in axes.items():
         if not isinstance(values, list) or not values:
@@ -140,7 +140,7 @@ def _matches(base: Mapping[str, object], values: Mapping[str, object], rule: Map
     return all(leaves.get(field) == (isinstance(value, bool), value) for field, value in rule.items())
 
 
-def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, object]:
     merged = copy.deepcopy(dict(base))
     for field, value in values.items():
         *folders, last = field.split(".")
@@ -153,7 +153,7 @@ def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _label(values: Mapping[str, Any]) -> str:
+def _label(values: Mapping[str, object]) -> str:
     return " ".join(f"{field}={_short_text(value)}" for field, value in values.items()) or "the spec"
 
 

@@ -134,7 +134,7 @@ def _flat(item: Mapping[str, Any], manifest: Manifest | None) -> dict[str, Any]:
     return {name: _cell(document, path.split()) for name, path in COLUMNS.items()}
 
 
-def _cell(document: Any, path: list[str]) -> Any:
+def _cell(document: Any, path: list[str]) -> object:
     """Return what stands at a path, objects as JSON and lists as one text; None where nothing does."""
     for name in path:
         document = (document or {}).get(name)

@@ -52,7 +52,7 @@ def compare(
     service: str | None = None,
     store: str | None = None,
     *,
-    fields: dict[str, Any],
+    fields: dict[str, object],
 ) -> Shown:
     """Solve a spec with every mechanism that fits it, and show losses, memory, time and what to take.
 
@@ -95,7 +95,7 @@ def recommend(
     service: str | None = None,
     store: str | None = None,
     *,
-    fields: dict[str, Any],
+    fields: dict[str, object],
 ) -> Shown:
     """Answer which mechanism, which sampling and how much noise a training job takes, with the code that uses it.
 

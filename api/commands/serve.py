@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -99,7 +99,7 @@ def worker(
     store: str | None = None,
     output: OutputForm = OutputForm.TEXT,
     *,
-    fields: dict[str, Any],
+    fields: dict[str, object],
 ) -> None:
     """Solve what the scheduler gives out until interrupted; the worker's address is the first line on stdout.
 

@@ -192,9 +192,9 @@ def fields(
     return {"kinds": kinds}, text
 
 
-def _kinds() -> list[dict[str, Any]]:
+def _kinds() -> list[dict[str, object]]:
     """Describe the kinds of all parts of a spec, and of the parts of these, such as a schedule of learning rates."""
-    kinds: dict[tuple[str, str], dict[str, Any]] = {}
+    kinds: dict[tuple[str, str], dict[str, object]] = {}
     owners: list[type] = [Spec]
     for owner in owners:
         for part, field in fields_of(owner).items():

@@ -4,7 +4,6 @@ import gzip
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -65,7 +64,7 @@ def result_of(call: Call, name: str) -> Result:
     raise ProblemAnswer("not-found", f"the job of {name} is {known.state}; there is no result to read yet")
 
 
-def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON answer."""
     return Response(canonical_json(document), status, headers, "application/json")
 

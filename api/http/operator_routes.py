@@ -145,7 +145,7 @@ async def readyz(call: DetailsCall) -> Response:
     """Say whether database, store and engine can be used, and to whoever may monitor the service what is missing."""
     parts = await run_sync(call.service.readiness.look)
     missing = [asdict(part) for part in parts if part.state not in NOTES]
-    document: dict[str, Any] = {}
+    document: dict[str, object] = {}
     failing = ""
     if call.caller.may(Scope.MONITOR):
         notes = [asdict(part) for part in parts if part.state in NOTES]

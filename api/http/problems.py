@@ -110,7 +110,7 @@ class ProblemAnswer(Exception):
         detail: str = "",
         *,
         headers: Mapping[str, str] | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
         self.slug, self.kind = slug, KINDS[slug]
         self.detail = detail or self.kind.meaning
@@ -165,7 +165,7 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
         error, StoreReadOnly
     ):  # its words name hosts, users and folders, which are the operator's
         return ProblemAnswer(slug, _AWAY)
-    extra: dict[str, Any] = {}
+    extra: dict[str, object] = {}
     if isinstance(error, AboveCapacity):
         extra["estimate"] = dict(error.estimate)
     elif isinstance(error, tree.Revoked):

@@ -233,7 +233,7 @@ def frame(job: SolveJob) -> bytes:
     return _numbered(job, "progress", job.progress)
 
 
-def _numbered(job: SolveJob, name: str, data: dict[str, Any]) -> bytes:
+def _numbered(job: SolveJob, name: str, data: dict[str, object]) -> bytes:
     return f"id: {job.seq}\n".encode() + event(name, canonical_json(data))
 
 

@@ -185,7 +185,7 @@ def _complete_operation(row: RouteRow, operation: dict[str, Any], keys: bool) ->
             media["examples"] = {"usual": {"value": BODIES[model]}}
 
 
-def _problems(status: int) -> dict[str, Any]:
+def _problems(status: int) -> dict[str, object]:
     """Return the answer of a status: its problems, each with an example."""
     known = {slug: kind for slug, kind in KINDS.items() if kind.status == status}
     names = ("X-Request-Id", *_BY_STATUS.get(str(status), ()))
@@ -202,7 +202,7 @@ def json_body(model: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference_to(model)}}}}
 
 
-def reference_to(model: str) -> dict[str, Any]:
+def reference_to(model: str) -> dict[str, object]:
     """Return the schema that is another one, by its name."""
     return {"$ref": _REFERENCE.format(model=model)}
 
@@ -250,7 +250,7 @@ def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> d
     return document
 
 
-def _settle(schema: Any) -> None:
+def _settle(schema: object) -> None:
     """Leave out what generators of clients make wrong names or no code of: titles of fields, objects as defaults.
 
     The page's forms read `x-default`.

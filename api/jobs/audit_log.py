@@ -72,7 +72,7 @@ def add_row(
     *,
     actor: str,
     subject: str | None = None,
-    detail: Mapping[str, Any] | None = None,
+    detail: Mapping[str, object] | None = None,
 ) -> None:
     """Add a row within a transaction that writes, as the last of its statements.
 

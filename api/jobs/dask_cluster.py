@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 _own_store: list[str] = []
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a decoded message without its bytes, of types that dask opens no pickle in."""
     if isinstance(value, dict):
         if not _UNREAD.isdisjoint(value):
@@ -156,7 +156,7 @@ class SchedulerClient:
         OSError: no scheduler answers there.
     """
 
-    def __init__(self, address: str, listen: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, address: str, listen: Callable[[dict[str, object]], None]) -> None:
         configure()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dask client", daemon=True)

@@ -35,7 +35,7 @@ class DaskSolves:
     here = False
     """Whether solves end with this process."""
 
-    def __init__(self, scheduler: str, store: str, listen: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, scheduler: str, store: str, listen: Callable[[dict[str, object]], None]) -> None:
         # Why what answers is no scheduler of this release; nothing where none answers, or one does.
         self._unreadable = ""
         self._connection: dask_cluster.SchedulerClient | None = None
@@ -89,7 +89,7 @@ class DaskSolves:
         connection = self._connection
         if connection is None or not connection.up:
             return {}
-        workers: Mapping[str, Any] = connection.client.scheduler_info(n_workers=-1)["workers"]
+        workers: Mapping[str, object] = connection.client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
     def submit(self, job: SolveJob, room: tuple[int, int]) -> Future[Any]:
@@ -113,12 +113,12 @@ class DaskSolves:
         fire_and_forget(future)
         return future
 
-    def cancel(self, future: Future[Any]) -> None:
+    def cancel(self, future: Future[object]) -> None:
         """Ask the scheduler to end a task, whoever else wants it. Where it cannot be asked, nothing happens."""
         with suppress(Exception):
             future.cancel(force=True)
 
-    def outcome(self, future: Future[Any]) -> SolveEnding | None:
+    def outcome(self, future: Future[object]) -> SolveEnding | None:
         """Return what a task says by its own end, of which no event told; None where dask only says that it lost it.
 
         ``cancelled`` and ``lost`` are dask's words for its own troubles, a scheduler that died among them. They

@@ -28,7 +28,7 @@ import json
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Self
 
 import sqlalchemy as sa
 
@@ -161,7 +161,7 @@ class Ledger:
         """
         return self._change(job, "queued", deaths=jobs.c.deaths + deaths, task=_new_task())
 
-    def finish(self, spec_digest: str, digest: str, progress: dict[str, Any] | None = None) -> SolveJob | None:
+    def finish(self, spec_digest: str, digest: str, progress: dict[str, object] | None = None) -> SolveJob | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""
         values = {} if progress is None else {"progress": json.dumps(progress, allow_nan=False)}
         with writing(self.engine) as connection:
@@ -295,7 +295,7 @@ def _turn(order: JobOrder) -> sa.ScalarSelect[int]:
     return sa.select(sa.case((first > own, first), else_=own)).where(*others).scalar_subquery()
 
 
-def _job(row: sa.Row[Any]) -> SolveJob:
+def _job(row: sa.Row[object]) -> SolveJob:
     values = {name: row._mapping[name] for name in SolveJob.__dataclass_fields__}
     for name in ("progress", "error"):
         values[name] = None if values[name] is None else json.loads(values[name])

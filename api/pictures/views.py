@@ -257,7 +257,7 @@ def _sampling(row: dict[str, Any]) -> str:
     return row["sampling"] or "fixed"
 
 
-def _bar_name(table: dict[str, Any], row: dict[str, Any]) -> str:
+def _bar_name(table: dict[str, object], row: dict[str, object]) -> str:
     return f"{name_of(row)}, {_sampling(row)}" if table["samplings"] else name_of(row)
 
 

@@ -133,7 +133,7 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _command(spec: Mapping[str, Any], command: str) -> str:
+def _command(spec: Mapping[str, object], command: str) -> str:
     """Return a row's command with the spec as it was asked for, or in a file if it is long."""
     text = canonical_json(spec).decode()
     source = shlex.quote(text) if len(text) <= LONGEST_SPEC else SPEC_FILE

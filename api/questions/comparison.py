@@ -84,7 +84,7 @@ class CompareRequest(Frozen):
         return self
 
 
-def read_request(document: Mapping[str, Any]) -> CompareRequest:
+def read_request(document: Mapping[str, object]) -> CompareRequest:
     """Read a request from plain data.
 
     Raises:
@@ -223,7 +223,7 @@ _SAMPLED_HEAD = (
 )
 
 
-def _sampled(row: dict[str, Any]) -> str:
+def _sampled(row: dict[str, object]) -> str:
     """The numbers at the privacy."""
     line = f"{row['sampling'] or 'fixed':<16}{row['rmse_at_privacy']:>10.5g}{_gap(row)}{row['sigma_of_sums']:>15.5g}"
     line += f"  {row['method']:<14}{row['rmse_without_secrecy']:>11.5g}"

@@ -35,7 +35,7 @@ RateOf = Callable[[str], float | None]
 
 
 def codes(
-    job: Job, spec: Mapping[str, Any], sampling: str, rate_of: RateOf = lambda _optimizer: None
+    job: Job, spec: Mapping[str, object], sampling: str, rate_of: RateOf = lambda _optimizer: None
 ) -> dict[str, str]:
     """Return the code, by the names of `FRAMEWORKS` that fit the job.
 

@@ -199,7 +199,7 @@ def is_optimizer(workload: Mapping[str, object]) -> bool:
     return workload.get("kind") in OPTIMIZERS and "output" not in workload
 
 
-def read_optimizer(workload: Mapping[str, Any]) -> Optimizer:
+def read_optimizer(workload: Mapping[str, object]) -> Optimizer:
     """Read an optimizer.
 
     Raises:

@@ -230,7 +230,7 @@ def kind_of(names: Iterable[str]) -> type[Job]:
     return FleetRequest if set(names) & (set(FleetRequest.model_fields) - set(Job.model_fields)) else RecommendRequest
 
 
-def read_job(document: Mapping[str, Any], kind: type[JobKind]) -> JobKind:
+def read_job(document: Mapping[str, object], kind: type[JobKind]) -> JobKind:
     """Read a training job from plain data, and check its workload and objective at its number of steps.
 
     Args:
@@ -297,7 +297,7 @@ def schemas(reference: str) -> dict[str, Any]:
     Args:
         reference: template of references, with `{model}`.
     """
-    named: dict[str, Any] = {}
+    named: dict[str, object] = {}
     for kind in KINDS.values():
         schema = kind.model_json_schema(ref_template=reference)
         if "n" not in schema["properties"]:  # it lists its rows

@@ -48,7 +48,7 @@ class OutputForm(StrEnum):
     JSON = "json"
 
 
-def emit(form: OutputForm, document: Any, text: str) -> None:
+def emit(form: OutputForm, document: object, text: str) -> None:
     """Write the result to stdout, as one JSON document or as text.
 
     Raises:
@@ -310,7 +310,7 @@ def _loss(value: float | None, digits: int) -> str:
     return "infinite" if value is None else f"{value:.{digits}g}"
 
 
-def _bound(bound: Mapping[str, Any] | None) -> str:
+def _bound(bound: Mapping[str, object] | None) -> str:
     return "none known" if bound is None else f"{bound['objective']:.12g}  ({bound['rule']})"
 
 

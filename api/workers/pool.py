@@ -105,7 +105,7 @@ class Solve(Future[Any]):
 
     def __init__(
         self,
-        call: Callable[[SolvePlace, Callable[[], bool]], Any],
+        call: Callable[[SolvePlace, Callable[[], bool]], object],
         order: tuple[int, int],
         room: tuple[int, int],
         fresh: bool,
@@ -163,7 +163,7 @@ class Pool:
 
     def submit(
         self,
-        call: Callable[[SolvePlace, Callable[[], bool]], Any],
+        call: Callable[[SolvePlace, Callable[[], bool]], object],
         *,
         memory_mb: int,
         threads: int = 1,

@@ -99,7 +99,7 @@ def _relay_warnings(stream: _Stream) -> None:
     warnings.showwarning = cast(Any, relay)
 
 
-def _answer(document: Document, question: Callable[[Document, Tell], Any], stream: _Stream) -> None:
+def _answer(document: Document, question: Callable[[Document, Tell], object], stream: _Stream) -> None:
     try:
         with _limit(document["memory_mb"], document["threads"]):
             answer = question(document["request"], stream.tell)

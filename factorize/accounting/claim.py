@@ -43,7 +43,7 @@ class ClaimEvidence:
 
     def document(self, direction: Direction) -> dict[str, Any]:
         """Return the plain JSON form."""
-        plain: dict[str, Any] = {"rule": self.rule}
+        plain: dict[str, object] = {"rule": self.rule}
         if self.tilt is not None:
             plain |= {"m": int(self.tilt)} if direction == "pq" else {"eta": self.tilt.hex()}
         if self.stake is not None:

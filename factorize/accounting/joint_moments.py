@@ -57,7 +57,7 @@ class MomentCalibration(Calibration):
         """Refuse what can only be a sum; squares of a contribution have norm at most that of the clip norm's square."""
         super().check_mean(norm / max(1.0, self.clip_norm))
 
-    def _wanted(self, mine: Sensitivity, strategy: Any) -> Sensitivity:
+    def _wanted(self, mine: Sensitivity, strategy: object) -> Sensitivity:
         """The pair's, where the factorization is the one that it was calibrated for."""
         return self.sensitivity if differing(self.own, mine) is None else mine
 

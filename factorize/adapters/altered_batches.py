@@ -63,7 +63,7 @@ class Randomness:
 
 
 def alter_batches(
-    items: Sequence[Any], collate: Callable[[Sequence[Any]], Any], other: Any, *, drop: bool, shapes: bool
+    items: Sequence[object], collate: Callable[[Sequence[object]], object], other: object, *, drop: bool, shapes: bool
 ) -> tuple[Any, list[Altered]]:
     """Return a batch, and batches of which every second example is another one.
 
@@ -101,7 +101,7 @@ def alter_batches(
     return batch, altered
 
 
-def _replacements(items: Sequence[Any], other: Any) -> list[tuple[list[int], Any]]:
+def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int], Any]]:
     """Return places that stay and the example for all others, first those that change most of what losses divide by."""
     size, marks = len(items), [_marks(item) for item in items]
     known: set[tuple[int, float]] = set()
@@ -123,7 +123,7 @@ def _replacements(items: Sequence[Any], other: Any) -> list[tuple[list[int], Any
     return [each[1:] for each in ranked[: 2 if even else None]]
 
 
-def _copies(items: Sequence[Any]) -> list[Any]:
+def _copies(items: Sequence[object]) -> list[Any]:
     """Return items that a collation may write to."""
     return [{**item} if isinstance(item, dict) else item for item in items]
 

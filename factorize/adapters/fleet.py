@@ -42,7 +42,7 @@ def advise_fleet(
     *,
     check_in: int | None = None,
     offline: float = 0.0,
-    workload: Mapping[str, Any] | None = None,
+    workload: Mapping[str, object] | None = None,
 ) -> FleetAdvice:
     """Return the spec with the largest `min_sep` at which each round still finds its clients.
 
@@ -89,7 +89,7 @@ def advise_fleet(
     return FleetAdvice(spec, apart, most, apart > 1, spread, note)
 
 
-def certified_for(run: Factorization, rounds: int, participation: Mapping[str, Any]) -> Factorization:
+def certified_for(run: Factorization, rounds: int, participation: Mapping[str, object]) -> Factorization:
     """Return the first rounds of a run's matrix, certified for another fleet; it can be saved and trained with.
 
     Args:

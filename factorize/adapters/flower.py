@@ -164,7 +164,7 @@ class CorrelatedNoise(Strategy):
 
     def _name(self, nodes: list[int], grid: Grid) -> tuple[dict[ClientId, int], list[tuple[int, str, str]]]:
         """Return nodes by the ids of their clients, and (node, reason, why) of those that are refused."""
-        told: dict[int, Any]
+        told: dict[int, object]
         if isinstance(self._client_id, str):
             questions = [Message(RecordDict(), message_type=_QUESTION, dst_node_id=node) for node in nodes]
             replies = grid.send_and_receive(questions, timeout=self._seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -40,7 +39,7 @@ class ClippedGradients:
         squares: whether the squares of the entries of clipped gradients are summed beside them.
     """
 
-    def __init__(self, loss: Callable[..., Any], clip_norm: float, *, squares: bool = False) -> None:
+    def __init__(self, loss: Callable[..., object], clip_norm: float, *, squares: bool = False) -> None:
         self._loss, self._clip_norm, self._squares = loss, clip_norm, squares
         self._seen: set[tuple[str, str]] = set()
 

@@ -39,7 +39,7 @@ class PrivateJax(NamedTuple):
 
 
 def make_private(
-    spec: Any = "auto",
+    spec: object = "auto",
     *,
     loss: Callable[..., jax.Array],
     examples: int,
@@ -50,21 +50,21 @@ def make_private(
     clip_norm: float = 1.0,
     physical_batch_size: int | None = None,
     sampling: Literal["fixed", "balls_in_bins", "random_allocation"] = "fixed",
-    workload: Callable[[int], dict[str, Any]] | None = None,
+    workload: Callable[[int], dict[str, object]] | None = None,
     memory: int | None = None,
     remainder: Literal["drop", "pad"] = "drop",
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
-    users: Sequence[Any] | np.ndarray | None = None,
+    users: Sequence[object] | np.ndarray | None = None,
     order_seed: int = 0,
     seed: int | None = None,
     calibration: Calibration | None = None,
     dtype: Precision = "float32",
     adaptive: Literal["plain", "joint"] = "plain",
-    second: Any = "auto",
+    second: object = "auto",
     betas: tuple[float, float] | None = None,
     url: str | None = None,
     store: str | Path | None = None,
-    solve: Callable[..., Any] | None = None,
+    solve: Callable[..., object] | None = None,
     receipt: Receipt | None = None,
 ) -> PrivateJax:
     """Return noise, batches, the statement of what they guarantee together, and clipped gradients of the loss.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -116,7 +116,7 @@ def zeros_beside(states: int, parameter: jax.Array, kind: np.dtype) -> jax.Array
     return jnp.zeros(shape, kind, device=NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec)))
 
 
-def specs_of(specs: Any, tree: Any) -> list[PartitionSpec | None]:
+def specs_of(specs: object, tree: object) -> list[PartitionSpec | None]:
     """Return the PartitionSpec of every leaf, None for each outside of shard_map.
 
     Raises:

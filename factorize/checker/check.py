@@ -131,7 +131,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], pro
     claims.check_convergence(report, spec, stated)
 
 
-def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, Any], *, claim: float = 1.0) -> Report:
+def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, object], *, claim: float = 1.0) -> Report:
     """Answer whether a matrix has sensitivity at most `claim` under a participation.
 
     Args:
@@ -164,7 +164,7 @@ def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, Any]
     return report
 
 
-def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str, Any]) -> list[str]:
+def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str, object]) -> list[str]:
     notes = []
     form = allowed(participation, strategy.n)
     several = form.most > 1

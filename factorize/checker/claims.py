@@ -166,7 +166,7 @@ def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerB
     )
 
 
-def check_convergence(report: Report, spec: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
+def check_convergence(report: Report, spec: Mapping[str, object], claims: Mapping[str, object]) -> None:
     """File what is known of the gap and of `converged`, after losses, bounds and mechanism."""
     gaps = {name: _gap(report, claims, name) for name in ("lower_bound", "class_lower_bound")}
     _check_gap(report, claims, gaps["lower_bound"])

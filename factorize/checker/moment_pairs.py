@@ -38,7 +38,7 @@ def bracket_of(files: Sequence[FactorFile], statement: Mapping[str, Any]) -> Bra
 
 
 def _pair(
-    one: Bracket, two: Bracket, weight: Fraction, participation: Mapping[str, Any], adjacency: str
+    one: Bracket, two: Bracket, weight: Fraction, participation: Mapping[str, object], adjacency: str
 ) -> tuple[Fraction, Fraction, str]:
     """Return bounds of the squared sensitivity of the pair, and why they hold; the weight is squared."""
     most = two.upper * weight

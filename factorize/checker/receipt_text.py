@@ -43,7 +43,7 @@ def text(report: Report) -> str:
     return "\n".join([*lines, *(f"{'not checked':15}{sentence}" for sentence in report.not_checked)])
 
 
-def page(name: str, report: Report, receipt: Mapping[str, Any]) -> str:
+def page(name: str, report: Report, receipt: Mapping[str, object]) -> str:
     """Return a page on a receipt that holds.
 
     Args:
@@ -128,7 +128,7 @@ def _read(name: str) -> str:
     return (files("factorize.checker") / "pages" / name).read_text("utf-8")
 
 
-def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+def _filled(part: object, values: Mapping[str, object]) -> Any:
     """Return plain data with the values in its texts."""
     if isinstance(part, dict):
         return {name: _filled(each, values) for name, each in part.items()}

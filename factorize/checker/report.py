@@ -132,7 +132,7 @@ def stated_claims(manifest: dict[str, Any]) -> tuple[str, ...]:
     return tuple(claims + ([CONVERGED] if certificate["converged"] else []))
 
 
-def describe_bracket(bracket: Bracket) -> dict[str, Any]:
+def describe_bracket(bracket: Bracket) -> dict[str, object]:
     """Return a bracket as plain data, doubles rounded outwards."""
     return {
         "kind": "exact" if bracket.exact else "bracket",

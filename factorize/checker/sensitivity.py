@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class Bracket(NamedTuple):
         return square_root_up(self.upper * (1 + 2 * off + 4 * off**2))
 
 
-def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) -> Bracket:
+def squared_sensitivity(strategy: Strategy, participation: Mapping[str, object]) -> Bracket:
     """Return the tightest bracket that the rules give.
 
     Raises:
@@ -98,7 +98,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, Any]) ->
     )
 
 
-def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, Any]) -> Bracket:
+def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, object]) -> Bracket:
     """Return the limit of the squared sensitivity of rows without end, between two rationals.
 
     Raises:
@@ -308,7 +308,7 @@ def _worst(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
     return best
 
 
-def exactly(strategy: Strategy, participation: Mapping[str, Any], bracket: Bracket, claim: float) -> Bracket:
+def exactly(strategy: Strategy, participation: Mapping[str, object], bracket: Bracket, claim: float) -> Bracket:
     """Return a bracket that decides a claim, by integers of the columns that may exceed it; the same where none does.
 
     Only stored entries without factors, under single participation or fixed epochs, are decided so.

@@ -15,7 +15,6 @@ depend on the Z which they multiply is left out, as is that a floating-point nor
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from factorize.client.recurrences.base import Recurrence
 from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE, Deviation
@@ -53,7 +52,7 @@ def allowance(deviation: Deviation, sensitivity: float, participations: int, ste
     return ((1 + more) / less * (1 + 4 * DOUBLE) - 1) * _SLACK
 
 
-def participations_of(participation: Mapping[str, Any], steps: int) -> int:
+def participations_of(participation: Mapping[str, object], steps: int) -> int:
     """Return how often one user may take part, at most; every step, where that is not known here."""
     try:
         return read_participation(participation).spread(steps).most

@@ -141,7 +141,7 @@ class Checkpointed(Secret, ABC):
             )
 
 
-def step_of(state: Mapping[str, Any], steps: int) -> int:
+def step_of(state: Mapping[str, object], steps: int) -> int:
     """Return the step of a checkpoint of a run of so many steps.
 
     Raises:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class Factors(AnyFactors):
     ) -> None:
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
-        self.spec: dict[str, Any] = manifest.spec
+        self.spec: dict[str, object] = manifest.spec
         _ = self.sensitivity  # raises for a manifest that states none
 
     @classmethod

@@ -147,14 +147,14 @@ class Service:
         """
         filters = {"state": state, "workload": workload, "search": search, "limit": limit}
         query = urlencode({name: value for name, value in filters.items() if value is not None})
-        items: list[dict[str, Any]] = self._call("GET", f"{PATH}?{query}")["items"]
+        items: list[dict[str, object]] = self._call("GET", f"{PATH}?{query}")["items"]
         return items
 
     def canonicalize(self, spec: SpecSource) -> dict[str, Any]:
         """Return the canonical spec, its digest, whether it is known, and an estimate of seconds and bytes."""
         return self._call("POST", "/v1/canonicalize", spec_bytes(spec))
 
-    def compare(self, request: Mapping[str, Any], *, progress: ProgressCallback = ignore) -> dict[str, Any]:
+    def compare(self, request: Mapping[str, object], *, progress: ProgressCallback = ignore) -> dict[str, Any]:
         """Return the comparison of all mechanisms that fit a spec, as `factorize compare --output json` prints it.
 
         Args:
@@ -167,7 +167,7 @@ class Service:
         """
         return self._answer("/v1/compare", request, progress)
 
-    def calibrate(self, digest: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def calibrate(self, digest: str, request: Mapping[str, object]) -> dict[str, Any]:
         """Return the noise of a stored factorization, as `factorize calibrate --output json` prints it.
 
         Args:
@@ -186,7 +186,7 @@ class Service:
             raise CorruptObject(f"the service answered another question: {wrong[0]} is {document.get(wrong[0])!r}")
         return document
 
-    def _answer(self, path: str, request: Mapping[str, Any], progress: ProgressCallback = ignore) -> dict[str, Any]:
+    def _answer(self, path: str, request: Mapping[str, object], progress: ProgressCallback = ignore) -> dict[str, Any]:
         """Ask a question, follow its events and return the answer."""
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         with self.connection.send("POST", path, body=canonical_json(dict(request)), headers=headers) as reply:

@@ -16,7 +16,7 @@ LOSSES = ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate", 
 BOUNDS = ("lower_bound", "class_lower_bound")
 
 
-def check_certificate(given: Mapping[str, Any]) -> None:
+def check_certificate(given: Mapping[str, object]) -> None:
     """Check all but the sensitivity; raise CorruptObject for what is missing, unknown, of another type or infinite."""
     check_fields("the certificate", given, FIELDS)
     losses = check_fields("the certificate's loss", given["loss"], set(LOSSES))
@@ -40,7 +40,7 @@ def check_certificate(given: Mapping[str, Any]) -> None:
 
 def check_fields(
     name: str,
-    given: Any,
+    given: object,
     fields: set[str],
     optional: set[str] | frozenset[str] = frozenset(),
     refusal: type[Exception] = CorruptObject,
@@ -63,6 +63,6 @@ def _number(name: str, value: Any, *, least: float = -math.inf, missing: bool = 
         raise CorruptObject(f"the certificate's {name} is {value!r}, below {least:g}")
 
 
-def _text(name: str, value: Any) -> None:
+def _text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise CorruptObject(f"the certificate's {name} holds {str(value)[:40]!r}, which is no text")

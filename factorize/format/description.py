@@ -82,7 +82,7 @@ def named_tensors(manifest: Mapping[str, Any]) -> list[str]:
     return [name for entry in entries for name in entry["tensors"]]
 
 
-def _check_entry(name: str, entry: Mapping[str, Any], sides: Sides) -> None:
+def _check_entry(name: str, entry: Mapping[str, object], sides: Sides) -> None:
     allowed = _ENTRY | ({_CLAIM} if name == "B" else set())
     if not isinstance(entry, dict) or not _ENTRY <= set(entry) or not set(entry) <= allowed:
         raise CorruptObject(f"{name} is described by {sorted(entry)[:8]}; it has {', '.join(sorted(_ENTRY))}")
@@ -131,7 +131,7 @@ def _check_names(name: str, given: object, allowed: list[list[str]]) -> None:
         raise CorruptObject(f"the tensors of {name} are {str(given)[:120]}, and its structure has {allowed[0]}")
 
 
-def _check_evidence(entry: Mapping[str, Any] | None) -> None:
+def _check_evidence(entry: Mapping[str, object] | None) -> None:
     if entry is None:
         return
     if not isinstance(entry, dict) or set(entry) != {"tensors", "sha256"}:
@@ -149,7 +149,7 @@ def _check_sha256(name: str, entry: Mapping[str, object]) -> None:
         raise CorruptObject(f"{name} has the sha256 {str(entry['sha256'])[:70]!r}")
 
 
-def check_participation(given: Mapping[str, Any], n: int | None) -> None:
+def check_participation(given: Mapping[str, object], n: int | None) -> None:
     """Raise CorruptObject unless a participation is in canonical form: all read alike what the claim is about."""
     if not (isinstance(given, dict) and is_canonical(given, n)):
         raise CorruptObject(f"{str(given)[:120]} is no participation of n={UNBOUNDED if n is None else n} steps")

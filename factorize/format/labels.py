@@ -15,7 +15,7 @@ def in_one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def describe_part(document: Mapping[str, Any]) -> str:
+def describe_part(document: Mapping[str, object]) -> str:
     """Return a part of a spec in the form `kind(field=value, ...)`, long lists by their length."""
     rates = document.get("learning_rates")
     if isinstance(rates, list) and (name := name_schedule(rates)):

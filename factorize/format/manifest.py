@@ -78,7 +78,7 @@ class Manifest(dict[str, Any]):
     """
 
     @classmethod
-    def check(cls, document: Mapping[str, Any]) -> Manifest:
+    def check(cls, document: Mapping[str, object]) -> Manifest:
         """Return a manifest; raise CorruptObject unless its schema is known, its digests and all it says fit."""
         try:
             if type(document["schema"]) is not int or document["schema"] != SCHEMA:

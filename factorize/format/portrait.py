@@ -116,6 +116,6 @@ def _number(value: float | None) -> str:
     return "infinite" if value is None or not math.isfinite(value) else f"{value:.6g}"
 
 
-def _gap(certificate: Mapping[str, Any]) -> str:
+def _gap(certificate: Mapping[str, object]) -> str:
     gap = certificate["relative_gap"]
     return "no bound known" if gap is None else f"gap {gap:.1e}"

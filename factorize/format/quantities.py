@@ -81,7 +81,7 @@ def _within(name: str, value: float) -> float:
     return value
 
 
-def integer(given: Mapping[str, Any], name: str, least: int = 1, most: int = MAX_COUNT) -> int:
+def integer(given: Mapping[str, object], name: str, least: int = 1, most: int = MAX_COUNT) -> int:
     """Return an integer from `least` to `most`, or raise ClaimRefused."""
     value = given[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

@@ -39,7 +39,7 @@ Shape = Mapping[str, "Reader | Shape"]
 def among(*values: object) -> Reader:
     """Return what reads one of a few values."""
 
-    def read(given: Mapping[str, Any], name: str) -> None:
+    def read(given: Mapping[str, object], name: str) -> None:
         value = given[name]
         fits = any(type(value) is type(each) and value == each for each in values)
         require(fits, f"{name} is {str(value)[:40]!r}, none of {', '.join(map(str, values))}")
@@ -280,7 +280,7 @@ def _check_secret(receipt: Mapping[str, Any]) -> None:
         require(same, f"{known} do not make the sampling probability {stated['sampling_probability']!r}")
 
 
-def statement_of(receipt: Mapping[str, Any], name: str, sha256: str) -> dict[str, Any]:
+def statement_of(receipt: Mapping[str, object], name: str, sha256: str) -> dict[str, Any]:
     """Return the in-toto statement that a model was released by the run of a receipt.
 
     Args:
@@ -296,7 +296,7 @@ def statement_of(receipt: Mapping[str, Any], name: str, sha256: str) -> dict[str
     }
 
 
-def link_of(run: str, process: Mapping[str, Any], taken: Sequence[int]) -> str:
+def link_of(run: str, process: Mapping[str, object], taken: Sequence[int]) -> str:
     """Return the digest by which a process names the one that it continues.
 
     Args:

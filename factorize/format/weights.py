@@ -93,7 +93,7 @@ def _leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
         yield name, value
 
 
-def _described(name: str, tensor: Any) -> list[Any]:
+def _described(name: str, tensor: Any) -> list[object]:
     """Return type, shape and sha256 of the little-endian bytes of a tensor."""
     kind = _TYPES.get(str(getattr(tensor, "dtype", None)).removeprefix("torch."))
     if kind is None or hasattr(tensor, "full_tensor"):

@@ -101,7 +101,7 @@ def _hints(kind: type[LightData]) -> dict[str, Any]:
     return _HINTS[kind]
 
 
-def _limits(hint: Any) -> list[Whole]:
+def _limits(hint: object) -> list[Whole]:
     """Those in the metadata of a field, or of a part of its union."""
     own = [limits for limits in getattr(hint, "__metadata__", ()) if isinstance(limits, Whole)]
     return own + [limits for part in get_args(hint) for limits in _limits(part)]

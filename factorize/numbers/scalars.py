@@ -97,7 +97,7 @@ def within_doubles(what: str) -> Iterator[None]:
         raise _beyond(what, str(error)) from None
 
 
-def refuse_infinite(what: str, document: Any) -> None:
+def refuse_infinite(what: str, document: object) -> None:
     """Raise InvalidParameter where an answer in plain data holds a number which is not finite."""
     if isinstance(document, dict):
         for name, value in document.items():

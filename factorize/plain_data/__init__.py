@@ -52,7 +52,7 @@ class Frozen(BaseModel):
         return copied
 
 
-def read_union(document: Any, of: Any) -> Any:
+def read_union(document: object, of: object) -> Any:
     """Return the model, of a class or of a union told apart by a tag, that a document describes.
 
     Raises:

@@ -57,12 +57,12 @@ def kinds_in(annotation: object) -> dict[str, type]:
     return {tag: owner for owner in classes_in(annotation) if (tag := tag_of(owner)) is not None}
 
 
-def takes_numbers(annotation: Any) -> bool:
+def takes_numbers(annotation: object) -> bool:
     """Return whether a number may stand there."""
     return bool({int, float} & set(_leaves(annotation)))
 
 
-def literals_in(annotation: Any) -> tuple[str, ...]:
+def literals_in(annotation: object) -> tuple[str, ...]:
     """Return the words that may stand there."""
     return tuple(part for part in _leaves(annotation) if isinstance(part, str))
 

@@ -119,7 +119,7 @@ def _kinds(place: FaultPlace) -> dict[str, type]:
     return kinds_in(place.annotation) or {str(tag_of(owner)): owner for owner in place.owners if tag_of(owner)}
 
 
-def _no_object(given: Any, place: FaultPlace) -> str:
+def _no_object(given: object, place: FaultPlace) -> str:
     kinds = _kinds(place)
     if not kinds:
         return f"write an object, {{...}}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"

@@ -118,7 +118,7 @@ def _fields(of: type) -> Iterator[Word]:
             yield Word(name, path, kinds, types, ())
 
 
-def _word(of: type, name: str, found: Mapping[str, Any] | None) -> Word:
+def _word(of: type, name: str, found: Mapping[str, object] | None) -> Word:
     """Return the word that a name means beside the parts that are named: of one of their kinds before any other."""
     words = words_of(of)
     plain = name.removesuffix(".kind")

@@ -34,7 +34,7 @@ AnyQuestion: Any = Annotated[reduce(or_, QUESTIONS.values()), Field(discriminato
 
 
 @extras_named("a prediction")
-def ask(question: Question | Mapping[str, Any], inverse: Inverse | None = None) -> Prediction:
+def ask(question: Question | Mapping[str, object], inverse: Inverse | None = None) -> Prediction:
     """Answer a question.
 
     Args:

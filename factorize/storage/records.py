@@ -91,7 +91,7 @@ class StoredResult:
         return self.file, *self.matrices
 
 
-def family_digest(spec: Mapping[str, Any]) -> str:
+def family_digest(spec: Mapping[str, object]) -> str:
     """Return the sha256 of a canonical spec document without its tolerance."""
     return json_digest({name: value for name, value in spec.items() if name != "tolerance"})
 
@@ -121,7 +121,7 @@ def name_in(key: str) -> str:
     return PurePosixPath(key).stem
 
 
-def seal(record: Mapping[str, Any]) -> bytes:
+def seal(record: Mapping[str, object]) -> bytes:
     """Return the bytes of a record with their own sha256."""
     return canonical_json({"record": record, "sha256": json_digest(record)})
 

@@ -109,7 +109,7 @@ class Store:
             return self.put_checked(staged, proof, factorization)
 
     def put_checked(
-        self, staged: StagedFile, proof: Mapping[str, Any], factorization: Factorization | None = None
+        self, staged: StagedFile, proof: Mapping[str, object], factorization: Factorization | None = None
     ) -> Manifest:
         """Publish a factor file that stands in `tmp/` and was checked; return its manifest, as `put` does.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -85,7 +84,7 @@ class Matrices:
                 arrays[part.sha256] = self.read(part.sha256, part.shape)
         return spec.bind(arrays)
 
-    def named_by(self, document: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def named_by(self, document: Mapping[str, object]) -> dict[str, np.ndarray]:
         """Return the matrices that a canonical spec document names, by sha256; see `read`."""
         return {sha256: self.read(sha256, shape) for sha256, shape in user_matrices(document)}
 

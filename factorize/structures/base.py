@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -114,7 +114,7 @@ class StoredMatrix(Matrix):
         return any(bool((part < 0).any()) for part in self.tensors().values())
 
 
-def check_parts(structure: str, parts: Mapping[str, Any], n: int | None) -> list[np.ndarray]:
+def check_parts(structure: str, parts: Mapping[str, object], n: int | None) -> list[np.ndarray]:
     """Return the tensors of a matrix as read-only doubles of its own, checked as those of a file are.
 
     Args:

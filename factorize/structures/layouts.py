@@ -1,7 +1,7 @@
 """Matrices as named tensors, and back: the structures of the file format."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None)
 
 def describe(
     matrix_name: str, structure: str, tensors: Mapping[str, np.ndarray], shape: tuple[int | None, int | None]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the manifest's entry of one matrix; the digest is over the tensors' raw bytes in the order listed."""
     arrays = list(tensors.values())
     return {

@@ -62,7 +62,7 @@ class AuditedBatches:
         """Return what a checkpoint keeps, after a step and before the next batch."""
         return self.auditor.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go to the position of a checkpoint; restore model and noise with it.
 
         Raises:

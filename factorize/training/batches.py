@@ -75,7 +75,7 @@ class Batches(ABC):
         """Return how many of the examples may take part."""
         return examples
 
-    def check(self, participation: Mapping[str, Any], steps: int | None = None) -> None:
+    def check(self, participation: Mapping[str, object], steps: int | None = None) -> None:
         """Refuse an order that the sensitivity does not cover.
 
         Args:
@@ -95,7 +95,7 @@ class Batches(ABC):
             )
 
     @abstractmethod
-    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+    def breach(self, participation: Mapping[str, object], n: int) -> str | None:
         """Return why a sensitivity over n steps does not cover the order, and the way out; None where it does."""
 
 

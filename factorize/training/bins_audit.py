@@ -276,11 +276,11 @@ class BinsAuditor(Auditor, Secret):
         stream = hashlib.shake_128(self._derived(b"mask") + nonce).digest(len(plain))
         return (np.frombuffer(plain, np.uint8) ^ np.frombuffer(stream, np.uint8)).tobytes()
 
-    def _tag(self, state: Mapping[str, Any], nonce: bytes, hidden: bytes) -> str:
+    def _tag(self, state: Mapping[str, object], nonce: bytes, hidden: bytes) -> str:
         stated = repr([state[key] for key in ("version", "step", "divisor", *self._promise())]).encode()
         return hmac.new(self._derived(b"tag"), nonce + hidden + stated, "sha256").hexdigest()
 
-    def _shown(self, state: Mapping[str, Any], step: int) -> np.ndarray:
+    def _shown(self, state: Mapping[str, object], step: int) -> np.ndarray:
         """Return everybody's bin from a checkpoint, if this key hid it."""
         hidden = np.asarray(state.get("hidden", []), dtype=np.uint8).tobytes()
         kept = str(state.get("nonce"))

@@ -181,7 +181,7 @@ class BallsInBins(Batches, Secret):
         sizes = {"examples": self.examples, "bins": self.bins, "epochs": self.epochs}
         return {"sampling": self.sampling, **sizes, "commitment": self.commitment}
 
-    def check_state(self, state: Mapping[str, Any]) -> None:
+    def check_state(self, state: Mapping[str, object]) -> None:
         """Refuse a checkpoint of another order.
 
         Raises:
@@ -197,7 +197,7 @@ class BallsInBins(Batches, Secret):
                 field="secret_key",
             )
 
-    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+    def breach(self, participation: Mapping[str, object], n: int) -> str | None:
         """Return why, unless its epochs have as many steps as there are bins."""
         if self._fits(participation, n):
             return None

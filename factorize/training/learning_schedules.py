@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
 
-
-def schedule_rates(schedule: dict[str, Any], n: int) -> list[float]:
+def schedule_rates(schedule: dict[str, object], n: int) -> list[float]:
     """Return a named schedule (`{"kind": "cosine", "final": 0.1}`, see docs/spec.md) as its n relative rates.
 
     Raises:

@@ -34,10 +34,10 @@ def warn_of_dense(factors: CertifiedFactors, instead: str) -> None:
 
 
 def spec_within(
-    workload: Mapping[str, Any],
-    participation: Mapping[str, Any],
+    workload: Mapping[str, object],
+    participation: Mapping[str, object],
     memory: int,
-    amplified: Mapping[str, Any] | None = None,
+    amplified: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Return the spec to solve for a training job that keeps at most so many vectors of noise state.
 
@@ -54,7 +54,7 @@ def spec_within(
         InvalidParameter: a memory below 0.
     """
     whole_number("memory", memory, low=0, remedy="give the vectors that may be kept")
-    base: dict[str, Any] = {"workload": dict(workload), "participation": dict(participation)}
+    base: dict[str, object] = {"workload": dict(workload), "participation": dict(participation)}
     spec = parse_spec(base)
     n = spec.workload.n
     if memory == 0 or n < 2:
@@ -68,8 +68,8 @@ def spec_within(
     direct = spec.workload.outline().bidiagonal_inverse() is not None
     if not direct and spec.workload.easier() is None:
         return {**base, "mechanism": {"kind": "blt", "buffers": buffers}}
-    streaming: dict[str, Any] = {"kind": "buffered_linear", "buffers": buffers}
-    document: dict[str, Any] = {**base, "mechanism": streaming}
+    streaming: dict[str, object] = {"kind": "buffered_linear", "buffers": buffers}
+    document: dict[str, object] = {**base, "mechanism": streaming}
     if spec.participation.periodic:
         if spread.separation < LEAST_EPOCH:
             return {**base, "mechanism": {"kind": "blt", "buffers": buffers}}

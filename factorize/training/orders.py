@@ -30,7 +30,7 @@ class Order(Batches):
     drawn: ClassVar[bool] = False
 
     def __init__(
-        self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, Any] | None = None
+        self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, object] | None = None
     ) -> None:
         self._batches = [example_indices(batch, field="batches") for batch in batches]
         self.epochs = epochs
@@ -59,7 +59,7 @@ class Order(Batches):
         """The spec's participation for this order; of fixed epochs, if no example is in two batches of one epoch."""
         return epochs_of(self.epochs) if self._made_for is None else dict(self._made_for)
 
-    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+    def breach(self, participation: Mapping[str, object], n: int) -> str | None:
         """Return what the participation says of the distances and the number of one example's steps."""
         gaps, most = self._gaps()
         reason = read_participation(participation).violation(n, gaps, most)
@@ -156,7 +156,7 @@ def _passes(group: np.ndarray, batch_size: int, rng: np.random.Generator) -> Ite
         yield from (shuffled[i : i + batch_size] for i in range(0, len(group) - batch_size + 1, batch_size))
 
 
-def take_turns(order: Order, users: Sequence[Any] | np.ndarray, *, seed: int = 0) -> Order:
+def take_turns(order: Order, users: Sequence[object] | np.ndarray, *, seed: int = 0) -> Order:
     """Return the order of examples in which the users of an order take turns through the examples that each has.
 
     A user gives one example to each step that it takes part in, so that the participation is the user's. Users with

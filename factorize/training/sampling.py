@@ -53,7 +53,7 @@ class CyclicPoisson(Batches, Secret):
         self._participation = dict(calibration.sensitivity.participation)
         self._examples, self._steps, self._seed = examples, steps, secret_seed(seed)
 
-    def _fits(self, calibration: Any) -> bool:
+    def _fits(self, calibration: object) -> bool:
         """Whether a calibration counts on these draws."""
         return isinstance(calibration, AmplifiedCalibration)
 
@@ -72,7 +72,7 @@ class CyclicPoisson(Batches, Secret):
         rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(step,)))
         return group[rng.random(len(group)) < self.probability]
 
-    def breach(self, participation: Mapping[str, Any], n: int) -> str | None:
+    def breach(self, participation: Mapping[str, object], n: int) -> str | None:
         """Return why, unless it is min-separation by at most the number of groups."""
         apart = participation.get("min_sep") if participation.get("kind") == "min_sep" else None
         most = participation.get("max_participations")
@@ -97,7 +97,7 @@ class BMinSep(CyclicPoisson):
 
     sampling: ClassVar[str] = "b_min_sep"
 
-    def __init__(self, examples: int, calibration: Any, *, steps: int, seed: int) -> None:
+    def __init__(self, examples: int, calibration: object, *, steps: int, seed: int) -> None:
         super().__init__(examples, calibration, steps=steps, seed=seed)
         self._begin()
 

@@ -140,7 +140,7 @@ class _Law(Presence):
         return first, "" if (first.sum(axis=1) == 1).all() else "does not take part once in each epoch"
 
 
-def _presence(batches: Iterable[Any], canaries: Sequence[int], steps: int) -> np.ndarray:
+def _presence(batches: Iterable[object], canaries: Sequence[int], steps: int) -> np.ndarray:
     """Return whether each canary is in each batch of a run, shape (canaries, steps)."""
     presence = [np.isin(canaries, np.asarray(batch).reshape(-1)) for batch in batches]
     if len(presence) != steps:

@@ -145,7 +145,7 @@ def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Ite
             yield mechanism, sampling
 
 
-def tolerance(spec: Spec, mechanism: dict[str, Any], *, lead: bool = False) -> float:
+def tolerance(spec: Spec, mechanism: dict[str, object], *, lead: bool = False) -> float:
     """Return the tolerance to solve a mechanism to: the spec's, or a looser one for long searches it does not name.
 
     Args:
@@ -176,7 +176,7 @@ def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
             yield kind, "no size of it is compared of itself here; name it in the spec to add it"
 
 
-def _both(mechanism: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _both(mechanism: dict[str, object]) -> Iterator[dict[str, Any]]:
     yield from ({**mechanism, "normalization": normalization} for normalization in _NORMALISED)
 
 

@@ -39,7 +39,7 @@ class TableRows:
     sampling: SamplingOptions = SamplingOptions()
     samplings: tuple[str, ...] = ()
 
-    def of(self, factorization: Factorization, mechanism: dict[str, Any], seconds: float) -> Row:
+    def of(self, factorization: Factorization, mechanism: dict[str, object], seconds: float) -> Row:
         """Return the row of a result without sampling.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
@@ -33,8 +33,8 @@ class JointState(NamedTuple):
 
 
 def scale_by_joint_adam(
-    first: Any,
-    second: Any,
+    first: object,
+    second: object,
     moments: JointMoments,
     *,
     seed: int,
@@ -43,7 +43,7 @@ def scale_by_joint_adam(
     eps: float = 1e-8,
     floor: float | None = None,
     dtype: Precision = "float32",
-    specs: Any = None,
+    specs: object = None,
 ) -> NoiseTransformation:
     """Return the transformation of (sums of clipped gradients, sums of their squares) into Adam's direction.
 

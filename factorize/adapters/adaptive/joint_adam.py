@@ -103,9 +103,9 @@ class JointAdam(CorrelatedOptimizer):
 
     def __init__(
         self,
-        optimizer: Any,
-        first: Any,
-        second: Any,
+        optimizer: object,
+        first: object,
+        second: object,
         moments: JointMoments,
         *,
         seed: int,

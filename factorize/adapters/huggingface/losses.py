@@ -35,7 +35,7 @@ def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = Tr
     return each.sum(1) / (labels != -100).sum(1).clamp(min=1)
 
 
-def labels_ahead(model: Any, encodes: bool) -> bool | None:
+def labels_ahead(model: object, encodes: bool) -> bool | None:
     """Return whether a model's logits are for the label of the next token; None where its class does not say so.
 
     Args:

@@ -261,7 +261,7 @@ class PrivateTraining(_Mixed):
             **privacy.options,
         )
 
-    def _epochs(self, data: torch.utils.data.DataLoader[Any]) -> int:
+    def _epochs(self, data: torch.utils.data.DataLoader[object]) -> int:
         """Return how many passes the run is planned for: all that `max_steps` begins, where it is given."""
         if self.args.max_steps <= 0:
             return int(self.args.num_train_epochs)
@@ -270,7 +270,7 @@ class PrivateTraining(_Mixed):
         steps = -(-units // size) if options.get("remainder") == "pad" else units // size
         return -(-self.args.max_steps // max(1, steps))
 
-    def create_optimizer(self, model: Any = None) -> Any:
+    def create_optimizer(self, model: object = None) -> Any:
         """Return the private optimizer, which the loader was made with."""
         if self.private is None:
             self.get_train_dataloader()
@@ -340,7 +340,7 @@ class PrivateTraining(_Mixed):
         finally:
             self.optimizer = optimizer
 
-    def floating_point_ops(self, inputs: Any) -> int:
+    def floating_point_ops(self, inputs: object) -> int:
         """Count none: a step holds parts."""
         return 0
 

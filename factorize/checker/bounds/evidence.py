@@ -8,7 +8,7 @@ each has columns of F for itself.
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Evidence(NamedTuple):
         return total + self.patterns.size * Fraction(TINY)  # squares may have underflowed
 
 
-def evidence_of(participation: Mapping[str, Any], dual: Mapping[str, np.ndarray], n: int) -> list[Evidence] | None:
+def evidence_of(participation: Mapping[str, object], dual: Mapping[str, np.ndarray], n: int) -> list[Evidence] | None:
     """Return F by lengths of patterns; None where the evidence is of another kind.
 
     All of it is multiplied by a power of two that brings its largest entry near 1: any scale proves the same. Blocks

@@ -100,7 +100,7 @@ def _product(array: Around, matrix: np.ndarray) -> Around:
     return Around(array.values @ matrix, np.multiply.outer(slack, sizes) * (1 + SLACK) + terms * TINY)
 
 
-def _whole(document: Mapping[str, Any]) -> Around:
+def _whole(document: Mapping[str, object]) -> Around:
     column = toeplitz_column(document)
     assert column is not None  # the factors are those of every step
     values = nearest(column)

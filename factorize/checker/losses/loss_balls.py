@@ -1,7 +1,6 @@
 """Losses of short matrices in balls of many digits (python-flint), for a C too ill-conditioned for doubles."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from flint import arb, arb_mat, ctx
@@ -18,7 +17,7 @@ _PLACES = 2500
 
 
 def losses(
-    strategy: np.ndarray, workload: Mapping[str, Any], user: Mapping[str, np.ndarray], weighing: Weighing
+    strategy: np.ndarray, workload: Mapping[str, object], user: Mapping[str, np.ndarray], weighing: Weighing
 ) -> Ends:
     """Return the losses of C, shape (n, n), at sensitivity 1.
 

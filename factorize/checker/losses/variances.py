@@ -7,7 +7,7 @@ losses/variance_kernels.py). No n x n array, and no B: what a job computes as B 
 import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Ends(NamedTuple):
     objective: tuple[float, float]
 
 
-def losses(strategy: Strategy, workload: Mapping[str, Any], objective: Mapping[str, Any], most: int) -> Ends:
+def losses(strategy: Strategy, workload: Mapping[str, object], objective: Mapping[str, object], most: int) -> Ends:
     """Return the losses at sensitivity 1, with so many units of work at most.
 
     Raises:

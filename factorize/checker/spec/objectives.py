@@ -36,7 +36,7 @@ class Weighing:
         return np.concatenate([np.zeros_like(rows[:1]), rows])[before]
 
 
-def weighing_of(objective: Mapping[str, Any], rows: int) -> Weighing:
+def weighing_of(objective: Mapping[str, object], rows: int) -> Weighing:
     """Read the objective of a spec.
 
     Args:

@@ -130,7 +130,7 @@ class Program(NamedTuple):
         return targets, sources, np.array([len(terms) for _, terms in program], dtype=np.int64), factors
 
 
-def _numbers(factor: Coefficient, number: Callable[[Fraction], Any]) -> Any:
+def _numbers(factor: Coefficient, number: Callable[[Fraction], object]) -> Any:
     """A factor, or one for each step; None for 0, and `_ONE` for 1."""
     if isinstance(factor, list):
         return [_numbers(each, number) for each in factor]
