@@ -4,8 +4,6 @@ What a client reads is in `factorize.client.mirror`. Blobs and manifests come fi
 only names what is there; what it no longer names is removed after it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A digest says that bytes are whole; a signature says who vouches for them. The b
 makes and verifies, so that either side may use it instead.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping

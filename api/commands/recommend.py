@@ -1,7 +1,5 @@
 """`factorize compare` and `recommend`: every mechanism that fits a spec, and the one for a training job."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

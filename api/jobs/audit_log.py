@@ -5,8 +5,6 @@ row is the sha256 of the canonical JSON of `{seq, time, event, actor, request_id
 `previous` is the hash of the row before (zeros for the first).
 """
 
-from __future__ import annotations
-
 import getpass
 import re
 import threading

@@ -5,8 +5,6 @@ Schedulers and workers open pickles, so whoever reaches one of their ports can r
 of yours has signed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import signal

@@ -10,8 +10,6 @@ results, errors, events and types of tasks. So a service reads a scheduler's mes
 lists and mappings pass, and each bytes object becomes None before any code of dask sees it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

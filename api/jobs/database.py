@@ -1,7 +1,5 @@
 """The service's tables, and how a database that holds them is reached."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

@@ -12,8 +12,6 @@ the third it is given up.
 One thread, the engine's own, writes what solves report into the ledger. Requests come in from any thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import queue

@@ -22,8 +22,6 @@ whose lease has run out is anybody's.
 Each change is one guarded statement, so SQLite and PostgreSQL need no other lock.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The service that works one out tells how far it is, and at the end the answer. A
 there. A row that is gone tells its service that nobody wants the answer.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa

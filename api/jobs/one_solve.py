@@ -1,7 +1,5 @@
 """One solve for a job, two workers and a publication bounded in memory and time; and what hands solves to the pool."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Dialogue about a training job: the questions that no option answered, and what counts as an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The names that the code does not define are the job's own: `model`, `data`, `los
 `gradients`, and `rate` where nothing is known of it. Every line runs as it is printed (the tests run them).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

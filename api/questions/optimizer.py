@@ -4,8 +4,6 @@ A workload is what an optimizer sums, linear in the gradients. Adam and its kin 
 that no workload is exactly theirs: a recommendation answers for the nearest one that is solved, and says so.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import reduce

@@ -4,8 +4,6 @@ It is a model of one processor core: what drawing a normal and what an operation
 many of both a step has for each parameter. Both are measured once in a process, in some hundredths of a second.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """A training job that wants a mechanism: the one statement of its questions for HTTP, the command line and Python."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property

@@ -3,8 +3,6 @@
 Names are loaded on first use: the light client imports nothing of this room but the Gaussian mechanism.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

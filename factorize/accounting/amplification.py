@@ -4,8 +4,6 @@ A C with as many bands as steps is refused: other accountants are known for it (
 amplification for matrix mechanisms"), and none of them is here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The calibration that counts on random batches: sigma, epsilon or delta, its claim, and what holds without secrecy."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields

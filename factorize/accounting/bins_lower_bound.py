@@ -9,8 +9,6 @@ docs/notes/amplification-proofs.md):
   error x |C u|^2 >= |T u|^2 for every u.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

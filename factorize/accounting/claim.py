@@ -5,8 +5,6 @@ nothing that was searched before is a multiple test, and a false claim passes wi
 and tests it (`factorize.checker.sampling`); docs/notes/bins-1.md specifies every bit.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property, partial

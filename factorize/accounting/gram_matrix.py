@@ -6,8 +6,6 @@ and the signs are; and it does not improve as an entry of G grows. |C| is taken 
 are too small.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -10,8 +10,6 @@ for zero_out, with the certified sensitivities s1, s2. It is attained by the sam
 one pattern attains both. Under replace_one the two differences cannot both be large: docs/notes/checker.md derives it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction

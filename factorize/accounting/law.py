@@ -3,8 +3,6 @@
 Bounds are in plain doubles with a margin upward of about 1e-9: what is published as a claim, the checker proves.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -6,8 +6,6 @@ whose curve connects these dots dominates the run's (Doroshenko et al. 2022, Con
 composes it with any other, and what it says is never too small.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ Let L = L0 e^(t g - t^2 / 2) with a standard normal g that is independent of L0.
 and (e^y - T)_+ itself for t = 0. It grows with y, and its logarithm is concave.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ids of clients: the one form in which a federated run tells its clients apart."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sums of clipped vectors: a smaller clip norm pays for what their roundings cost (docs/notes/clipping.md)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

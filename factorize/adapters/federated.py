@@ -5,8 +5,6 @@ privacy is a client. Nothing here is random but the noise, and no secrecy of the
 docs/federated.md says what holds after a crash.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """The spec of a federated job: how far apart a fleet keeps its clients' rounds, and one matrix for several fleets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It wraps a strategy as Flower's own `DifferentialPrivacyServerSideFixedClipping`
 reply in each round, the model with the noisy mean update, so that whatever it computes of it has the guarantee.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable

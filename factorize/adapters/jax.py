@@ -4,8 +4,6 @@ JAX reads float64 as float32 unless `jax_enable_x64` is set, and says nothing. H
 refused where JAX would round it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

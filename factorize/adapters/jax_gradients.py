@@ -1,7 +1,5 @@
 """Sums of clipped gradients of a loss in JAX, one example at a time, and a look at the loss before the first sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ was traced once runs for ever. What the tracing shows is refused there; the rest
 program runs, and a refusal stops it.
 """
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 import jax

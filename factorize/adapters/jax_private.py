@@ -1,7 +1,5 @@
 """One call that makes a JAX training job private: factorization, noise, order, auditor, and parts of fixed shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

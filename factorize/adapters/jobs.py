@@ -1,7 +1,5 @@
 """Plans of training jobs: from what is asked for to the factorization, its noise, the order and its auditor."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The server runs `CorrelatedFedAvg(aggregator=CorrelatedAggregator(rounds))`. `Sc
 too; it asks every client in every round, and those that are too early are refused.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

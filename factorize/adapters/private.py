@@ -1,7 +1,5 @@
 """One call that makes a torch training job private: factorization, model, order, auditor, clipping, noise."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace

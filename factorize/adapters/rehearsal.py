@@ -7,8 +7,6 @@ examples replaced by another one, under the same random numbers. Nothing of that
 follows, the gradients of the examples that stayed must be the same.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from functools import partial

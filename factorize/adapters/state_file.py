@@ -1,7 +1,5 @@
 """The state of a federated run in one file, written as a whole: its digest, then a safetensors file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The statement of what a job made private guarantees, and what that rests on: for a log or a model card."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction

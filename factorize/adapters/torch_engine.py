@@ -1,7 +1,5 @@
 """Noise of streaming strategies that a device makes: torch operations, from the coefficients of each step."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

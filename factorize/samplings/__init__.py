@@ -3,8 +3,6 @@
 What a law is, does and says is asked of its class. A sampling is one class and one entry of `SAMPLINGS`.
 """
 
-from __future__ import annotations
-
 from factorize.errors import InvalidParameter
 from factorize.samplings.b_min_sep import BMinSepSampling
 from factorize.samplings.balls_in_bins import BallsInBinsSampling

@@ -3,8 +3,6 @@
 Calibrations, comparisons, training jobs, audits and pages ask the one class; nobody else tells samplings apart.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

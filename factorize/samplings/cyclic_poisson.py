@@ -1,7 +1,5 @@
 """Cyclic Poisson sampling: groups in turn, each sampled independently, for a C of few bands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """No sampling: one public order, whose batches come again in every epoch."""
 
-from __future__ import annotations
-
 from factorize.accounting.joint_moments import calibrate_moments
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified

@@ -1,7 +1,5 @@
 """Poisson sampling: every step samples from all examples, independently. DP-SGD, with C = I."""
 
-from __future__ import annotations
-
 from factorize.errors import ConditionNotMet
 from factorize.participation import Participation
 from factorize.privacy_question import SamplingOptions

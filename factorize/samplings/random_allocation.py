@@ -1,7 +1,5 @@
 """Random allocation: each example draws one step of every epoch anew. For C = I, by loss distributions."""
 
-from __future__ import annotations
-
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.participation import Participation
 from factorize.privacy_question import SamplingOptions

@@ -5,8 +5,6 @@ put is between its blob and its manifest meanwhile; a blob that waits for its ma
 user's matrix, uploaded before its spec is solved) is kept by the grace, which every use of it starts anew.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from contextlib import suppress

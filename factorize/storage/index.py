@@ -1,7 +1,5 @@
 """The index from specs to digests: the store's manifests and spec entries, read with verification."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress

@@ -4,8 +4,6 @@
 provides the same and passes tests/contract/test_store_contract.py.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -5,8 +5,6 @@ nor as the answer to its spec, and whoever asks has to learn why. Each revocatio
 digest of the manifest and the sha256 of the file, so that every address is looked up by its own name alone.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial

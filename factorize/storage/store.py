@@ -15,8 +15,6 @@ visible only names what is already there. All four are synced before the first g
 lock meanwhile, together with other puts; `gc` holds it alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

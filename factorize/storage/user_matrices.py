@@ -1,7 +1,5 @@
 """Users' workload matrices: raw numbers under the sha256 by which a spec names them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 

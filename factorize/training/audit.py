@@ -7,8 +7,6 @@ the claim refutes it. One far below the claim says that the attack is weak, or t
 on sampling is compared with its own, amplified epsilon; the sampling itself is audited by `sampling_audit`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Audited batches: each step of an order in equal parts with masks, checked when it is handed out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ How likely one bin holds too many examples is what a capacity rests on; how like
 permutation betrays itself by. Probabilities that privacy rests on are rounded up.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from bisect import bisect_left

@@ -4,8 +4,6 @@ Epsilon counts on nobody knowing which bin an example has, so the key, the batch
 secret (docs/training.md). What is public: the number of examples and bins, the divisor of the means, the capacity.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Mapping

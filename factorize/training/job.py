@@ -1,7 +1,5 @@
 """A training job as it is asked for, before the framework matters: data, batching, privacy and noise."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

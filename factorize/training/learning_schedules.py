@@ -1,7 +1,5 @@
 """Schedules: the learning rates that the specs' names stand for, for the optimizer of a training loop."""
 
-from __future__ import annotations
-
 
 def schedule_rates(schedule: dict[str, object], n: int) -> list[float]:
     """Return a named schedule (`{"kind": "cosine", "final": 0.1}`, see docs/spec.md) as its n relative rates.

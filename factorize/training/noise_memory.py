@@ -1,7 +1,5 @@
 """Noise within a memory: the mechanism that a number of vectors allows, and a warning where noise takes all rows."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any

@@ -10,8 +10,6 @@ with B binomial of k and e^epsilon / (1 + e^epsilon) (Steinke, Nasr, Jagielski 2
 training run", theorem 5.2). The relation is that of one example added or removed, which zero-out is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

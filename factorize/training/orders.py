@@ -1,7 +1,5 @@
 """Orders of examples, and the check that the sensitivity was computed for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Cyclic Poisson and b-min-sep sampling: the orders whose randomness their calibrations count on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

@@ -7,8 +7,6 @@ certain in the extreme (a fixed order, a shuffle with one seed), gives less priv
 there is. Every test is an exact binomial one, and all together refute a true sampler with at most 1 - confidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Candidates to compare for a spec: every mechanism, in the sizes that a memory budget or a default ladder asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ over all matrices, whichever proved it, so all rows are measured against the lar
 not fit is listed with the reason.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

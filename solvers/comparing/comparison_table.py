@@ -1,7 +1,5 @@
 """The result of a comparison: rows, what was refused, and the row to take for a memory budget."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Balls in bins are ranked by bounds that need no samples. The best rows are then 
 that is recommended is one that was tested.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple

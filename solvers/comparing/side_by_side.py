@@ -4,8 +4,6 @@ Threads: what the tasks do for long (compiled recurrences, BLAS, LAPACK) release
 the order given, so that a long one that comes first does not run alone at the end.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """A certified result as rows of the comparison's table: with its noise at a privacy, and with sampling."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Matrices of even side are kept as tiles: the 2 x 2 tiles (I, J), I >= J, row by 
 diagonal whole, too); `tiles` says which entry of the matrix stands where.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

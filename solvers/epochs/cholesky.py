@@ -4,8 +4,6 @@ X_pj = sum_{i >= p} C_ip^T C_ij in blocks. So the last rows give C_pp by LAPACK'
 C_pj = C_pp^-T X_pj for j < p, and C_pi^T C_pj is taken off what is above: two blocks of rows at a time, on two cores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 

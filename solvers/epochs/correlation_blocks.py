@@ -13,8 +13,6 @@ lowers the bound: normalise the rows of G_j for R_j, and take w_j proportional t
 All arrays here are in class order: index j k + s stands for step j + s b.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

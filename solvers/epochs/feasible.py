@@ -3,8 +3,6 @@
 Arrays are in class order (correlation_blocks.py) unless said otherwise; k is the number of epochs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

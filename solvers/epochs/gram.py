@@ -9,8 +9,6 @@ X = sum_p w_p K_p^-1 is filled for a few block columns at a time, all poles toge
 stays in the cache.  Entries fade with the distance, the faster the larger t: a pole that has faded is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

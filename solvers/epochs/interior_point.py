@@ -19,8 +19,6 @@ The barrier's second derivative has one small block for each pattern, and dU cou
 meet, so that a Newton step is a system of that size.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 

@@ -10,8 +10,6 @@ The sum is a dynamic programme (path_kernels.py), and its derivative is a probab
 temperature t falls by stages, each of which begins where the last one ended. What is left at the end is about 20 t.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.certificate.plain_sensitivity import best_neighbours

@@ -6,8 +6,6 @@ gradient of ||T U^1/2||_*, which is convex in F, so that no step lowers it. Patt
 constraint: the worst through each step, by dynamic programming over paths on which |X| counts between neighbours.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.epochs.patterns import Places, blocks_of

@@ -5,8 +5,6 @@ A pattern is a path; it weighs exp(sum of `nodes` of its steps + sum of `edges` 
 of at most c steps, with `back` = 0 layer 1 is about all of them, and layer 0 is empty.
 """
 
-from __future__ import annotations
-
 import math
 
 from factorize.solvers.methods.arrays import Array

@@ -1,7 +1,5 @@
 """Patterns of `min_sep` as arrays: all that no further step fits into, and the worst of a Gram matrix."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -9,8 +9,6 @@ The best weights of the classes hardly depend on how many epochs there are, but 
 the more there are: so they are first found for a few of the epochs.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

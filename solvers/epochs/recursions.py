@@ -12,8 +12,6 @@ epoch and the column is a multiple of the next one (momentum, also with coupled 
 of the dual singular, and decompositions with a barrier (`decompositions`) remain the way.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -16,8 +16,6 @@ M is never formed nor inverted: what is lost to rounding is u cond(A), not u con
 zero). One epoch, k = 1, is single participation. We found this use of the filters in no publication.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ diagonal maps F = diag(follow_e^T), B = diag(feed_e^T), R = diag(read_e) and D =
     z = B x + D w,    x <- F x + R w,    w white, from the last class to the first.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

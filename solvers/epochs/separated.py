@@ -9,8 +9,6 @@ With more steps X may have entries between neighbours of a pattern alone (neighb
 matrices (overlapping.py) says what that costs.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -6,8 +6,6 @@ with a bidiagonal inverse take it from a ring, in O(n k^2) for k epochs (pieces.
 nobody has fill up the first epoch. Others borrow the evidence of the prefix sum, since any evidence certifies.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from factorize.solvers.epochs import separated

@@ -4,8 +4,6 @@ All arrays have one k x k block per class: the dual W (with a constant diagonal 
 ``Y = sum w t K^-1`` within the classes.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Adam in JAX whose second moments are released with noise of their own, in one mechanism with the first (JME)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Adam whose second moments are released with noise of their own, in one mechanism with the first (JME)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 

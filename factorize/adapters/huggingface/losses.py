@@ -1,7 +1,5 @@
 """Losses of the models of transformers, one for each example."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

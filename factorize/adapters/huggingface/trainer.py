@@ -4,8 +4,6 @@ What makes it private is a mixin, `PrivateTraining`, so that trainers that are m
 (`factorize.adapters.huggingface.trl`).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import warnings

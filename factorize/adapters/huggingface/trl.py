@@ -1,7 +1,5 @@
 """TRL's supervised fine-tuning with correlated noise: `pip install 'factorize[huggingface]' trl`."""
 
-from __future__ import annotations
-
 from trl import SFTTrainer
 
 from factorize.adapters.huggingface.trainer import PrivateTraining

@@ -4,8 +4,6 @@ It goes through the store by which the processes found each other, with a limit 
 another way through the program, makes the others stop with a reason, and none waits for ever.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Optimizers of several ranks with correlated noise, in place of Opacus's: data-parallel replicas (DDP)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 

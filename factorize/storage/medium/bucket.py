@@ -5,8 +5,6 @@ A large blob goes in parts in place of that: its name is the sha256 of its bytes
 the same ones. A bucket shows an object whole or not at all, and from then on to everybody.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -4,8 +4,6 @@ They are methods so that a test can hand the store another bucket, which fails o
 obstore is an extra (`factorize[cloud]`) and is imported with the first bucket.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -13,8 +13,6 @@ whoever waits removes it after `LEASE_SECONDS` without a change, counted on the 
 held up for that long finds its marker gone at the end and says so.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

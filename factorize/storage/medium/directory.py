@@ -5,8 +5,6 @@ nothing is ever overwritten), sync the folder, together with those above it that
 object or none, after a crash too.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence

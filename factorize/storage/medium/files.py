@@ -4,8 +4,6 @@ They are methods of one object so that a test can hand the store another one tha
 the k-th call. Nothing here decides anything: what makes a publication atomic is in `factorize.storage.objects`.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The location of a store: a directory, or a bucket and a prefix in it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
