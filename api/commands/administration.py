@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ from factorize.plain_data import read_union
 
 if TYPE_CHECKING:
     from factorize.api.access.caller import AccessKey
+    from factorize.api.access.key_register import KeyRegister
 
 
 jobs = Commands(name="jobs", no_args_is_help=True, help="Look after the jobs of a service.")
@@ -127,11 +128,11 @@ def create(
 
     Jobs, uploads and quotas belong to the name: make another key of a name to replace one, then revoke the first.
     """
-    from factorize.api.access.key_register import KeyRequest, open_register
+    from factorize.api.access.key_register import KeyRequest
 
     quotas = {"open_jobs": open_jobs, "core_seconds_per_day": core_seconds_per_day, "kept_bytes": kept_bytes}
     request = read_union({"name": name, "scopes": scopes.split(","), "days": days, "quotas": quotas}, KeyRequest)
-    with open_register(database, store) as register, _new_file(to):  # before the key, lest its token be lost
+    with _register(database, store) as register, _new_file(to):  # before the key, lest its token be lost
         key, token = register.create(request)
         if to is not None:
             to.write_text(f"{token.text}\n", encoding="ascii")
@@ -145,9 +146,7 @@ def create(
 @keys.command("list")
 def list_keys(database: str | None = None, store: str | None = None) -> Shown:
     """List all keys, the newest first; no secrets."""
-    from factorize.api.access.key_register import open_register
-
-    with open_register(database, store) as register:
+    with _register(database, store) as register:
         items = [key.document(time.time()) for key in register.keys()]
     lines = [
         f"{key['id']}  {key['state']:<8}  {key['expires']}  {','.join(key['scopes']):<28}  {key['name']}"
@@ -159,19 +158,22 @@ def list_keys(database: str | None = None, store: str | None = None) -> Shown:
 @keys.command("show")
 def show_key(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Show one key: scopes, end and quotas; no secret."""
-    from factorize.api.access.key_register import open_register
-
-    with open_register(database, store) as register:
+    with _register(database, store) as register:
         return _shown_key(register.get(key_id))
 
 
 @keys.command()
 def revoke(key_id: Id, database: str | None = None, store: str | None = None) -> Shown:
     """Take a key back for ever; services refuse it within a second."""
+    with _register(database, store) as register:
+        return _shown_key(register.revoke(key_id))
+
+
+def _register(database: str | None, store: str | None) -> AbstractContextManager[KeyRegister]:
+    """Open the register of a ledger; only keys need a database, and jobs do without."""
     from factorize.api.access.key_register import open_register
 
-    with open_register(database, store) as register:
-        return _shown_key(register.revoke(key_id))
+    return open_register(database, store)
 
 
 @contextmanager
