@@ -1,9 +1,8 @@
 """The lower bound within a band, from C alone.
 
 The class is of matrices C with these bands, at sensitivity s. For Y = C^T C / s^2 the sum of Y_ii over a pattern is at
-most 1. Columns of one *group* have equal norms: a column alone, or those of a block of steps of which a pattern has at
-most one. Each group has an *owner*: a pattern of several disjoint ones, or all that there is, or the column itself
-where all that is used is Y_ii <= 1.
+most 1. Columns of one *group* have equal norms: one, or those of a block of steps of which a pattern has at most one.
+Each group has an *owner*: a pattern of several disjoint ones, all that there is, or itself where Y_ii <= 1 is used.
 
 For T = W A, any F and every such Y, tr(T^T T Y^-1) + tr(F F^T Y) >= 2 |T F|_* >= 2 tr(T F). Y is zero outside the band
 and |Y_ij| <= (Y_ii + Y_jj) / 2 inside: tr(F F^T Y) is at most the sum of Y_ii c_i, c_i the diagonal entry of F F^T plus
@@ -11,8 +10,8 @@ the absolute entries of its row in the band, and that is at most the sum over th
 c_i. So tr(T^T T Y^-1) is at least (tr(T F))^2 over this cost. For X = C^T C of the best of the class and F = X^-1 T^T,
 the entries of F F^T in the band are zero off the diagonal, their sums over the groups of one owner are the same, and
 T F = T X^-1 T^T is positive semidefinite: all inequalities are equalities. A C near the best leaves a small rest E of
-these entries. For G + G^T = E, F + G X T^-1 has none to first order. What it loses is least where T G X T^-1 is
-symmetric, nearly where g_ij = e_ij t_jj^2 / (t_ii^2 + t_jj^2). Nothing that F is made from needs to be exact.
+these entries, which F + G X T^-1 for G + G^T = E has not to first order; T G X T^-1 is nearly symmetric for
+g_ij = e_ij t_jj^2 / (t_ii^2 + t_jj^2). Nothing that F is made from needs to be exact.
 """
 
 import math
@@ -35,8 +34,8 @@ def bound_in_band(
 ) -> Fraction:
     """Return a number not above the least |T Y^-1/2|^2 of the class, T = W A.
 
-    `diagonals` are those of C, shape (any, n), as LAPACK has them, `bands` counts those of the class, `groups` are the
-    numbers of the columns' groups, shape (n,), and `owners` those of the groups' owners.
+    `diagonals` are those of C, shape (any, n), as LAPACK has them, `bands` counts those of the class, `groups` has one
+    number for each column and `owners` one for each group.
 
     Raises:
         NotEnclosed: numbers leave the range of doubles.
