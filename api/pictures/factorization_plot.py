@@ -180,7 +180,9 @@ def bound_per_query(factorization: Factorization) -> float | None:
     bound, objective = factorization.certificate.lower_bound, factorization.spec.objective
     if bound is None or not (objective.uniform or objective.listed):
         return None
-    return math.sqrt(bound.objective / sum(getattr(objective, "weights", (1.0,))))
+    m = factorization.spec.workload.m
+    weights = objective.row_weights(m)
+    return None if weights is None else math.sqrt(bound.objective / (objective.scale(m) * float(weights.sum())))
 
 
 def _beside_independent_noise(axes: Axes, curve: ErrorCurve) -> None:

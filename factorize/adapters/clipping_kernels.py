@@ -45,7 +45,7 @@ def add_weighted(rows, places, factors, totals, first, last):
     for start in range(first, last, _TILE):
         stop = min(start + _TILE, last)
         total, i = totals[start:stop], 0
-        while i + 4 <= examples:
+        while i + 4 <= examples:  # a total is read and written once for four rows
             f, g, h, k = factors[i], factors[i + 1], factors[i + 2], factors[i + 3]
             a, b = rows[places[i]][start:stop], rows[places[i + 1]][start:stop]
             c, d = rows[places[i + 2]][start:stop], rows[places[i + 3]][start:stop]

@@ -239,19 +239,21 @@ def look_first() -> Callable[[SpecSource], Path | None]:
     shows is not to be believed.
     """
     kept = FactorCache()
-    asked = [mirror for mirror in [mirror_of_environment(kept)] if mirror is not None]
+    mirror = mirror_of_environment(kept)
 
     def look(spec: SpecSource) -> Path | None:
+        nonlocal mirror
+        if mirror is None:
+            return None
         try:
-            for mirror in asked:
-                return (find_cached(spec, mirror, kept) or fetch_cached(spec, mirror, kept))[0]
+            return (find_cached(spec, mirror, kept) or fetch_cached(spec, mirror, kept))[0]
         except NotFound:
-            pass
+            return None
         except (Revoked, ServiceError) as error:
             warnings.warn(f"{VARIABLE}: {error}; it is solved here", CacheUnusable, stacklevel=2)
             if isinstance(error, ServiceUnreachable):
-                asked.clear()
-        return None
+                mirror = None
+            return None
 
     return look
 

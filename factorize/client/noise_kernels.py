@@ -94,7 +94,7 @@ def advance_vectors(z, factor, before, reads, decays, loads, scale, state, first
         x, row, start, stop, r = z[low:high], out[low:high], first + low, first + high, 0
         for j in range(len(x)):
             x[j] *= factor
-        while r + 4 <= vectors:
+        while r + 4 <= vectors:  # the row is read and written once for four vectors
             d, e, f, g = before[r], before[r + 1], before[r + 2], before[r + 3]
             k, m, p, q = reads[r], reads[r + 1], reads[r + 2], reads[r + 3]
             s, t = state[r][start:stop], state[r + 1][start:stop]
