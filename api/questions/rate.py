@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from factorize.api.questions.training_job import Job, RecommendRequest
@@ -33,10 +34,20 @@ class Rates:
             return None
         momentum, rates = sums.get("momentum", 0.0), sums.get("learning_rates")
         largest = max(rates) if isinstance(rates, list) else 1.0
-        last = self.row["loss"]["last_iterate"] / self.row["loss"]["rmse"] * self.row["rmse_at_privacy"]
-        sizes = (last * (1 - momentum) / largest, self.row["sigma_of_sums"] * self.row["noise_of_steps"])
-        found = best_rate(optimizer, momentum, job.parameters or 1, *(size / job.run.divisor for size in sizes))
+        final = self.row["loss"]["last_iterate"] / self.row["loss"]["rmse"] * self.row["rmse_at_privacy"]
+        sizes = (final * (1 - momentum) / largest, self.row["sigma_of_sums"] * self.row["noise_of_steps"])
+        last, step = (size / job.run.divisor for size in sizes)
+        found = best_rate(
+            optimizer, momentum, job.parameters or 1, last, step, steps=job.run.steps, average=self._average
+        )
         return float(f"{found / largest:.2g}")
+
+    @cached_property
+    def _average(self) -> float:
+        """Mean of the learning rates of all steps, over the largest."""
+        schedule, steps = self.job.sums.get("learning_rates"), self.job.run.steps
+        rates = schedule_rates(schedule, steps) if schedule else [1.0]
+        return sum(rates) / len(rates) / max(rates)
 
     @property
     def _unknown(self) -> str | None:
@@ -70,9 +81,7 @@ class Rates:
         job, rate = self.job, self.of(self._optimizer)
         if self._optimizer != "adamw" or job.optimizer is None or rate is None:
             return []
-        steps = job.run.steps
-        summed = sum(schedule_rates(job.sums.get("learning_rates", [1.0] * steps), steps))
-        note = note_on_decay(rate, job.optimizer.weight_decay, summed)
+        note = note_on_decay(rate, job.optimizer.weight_decay, self._average * job.run.steps)
         return [] if note is None else [note]
 
     @property

@@ -1,9 +1,10 @@
 """Learning rates for private training: the one at which a model learned most, of noise of a given size.
 
 The rates without privacy say next to nothing of it. The noise that is left in the weights at the end, over the whole
-model, may be about as large as `walk` before accuracy falls. An optimizer of Adam's kind divides by the root of second
-moments, which the noise of single steps fills, and is bound by that noise too. Fitted to trained models with the clip
-norm 1 (docs/choose.md); `python -m papers.leaderboard.rate_predictors --write` fits it again.
+model, may be about as large as `walk` over the mean of the schedule before accuracy falls: a rate that falls to zero
+may begin twice as high as a constant one. An optimizer of Adam's kind divides by the root of second moments, which the
+noise of single steps fills, and is bound by that noise too. Fitted to trained models with the clip norm 1
+(docs/choose.md); `python -m papers.leaderboard.rate_predictors --write` fits it again.
 """
 
 from __future__ import annotations
@@ -29,17 +30,16 @@ SPREAD: Final[float] = STUDY["spread"]
 """Two thirds of the best rates of jobs that nothing was fitted on lie within this factor of the rate that is stated."""
 MAX_DECAY: Final = 0.5
 """Sum of rate times decay over a run beyond which it is told: the weights forget what they learned first."""
-_USUAL_PARAMETERS = 2000
-"""Of the study's models; of another one the noise may be larger by the cube root of the ratio."""
 
 
 class Limits(NamedTuple):
     """What bounds the rate of averaged gradients, for a clip norm of 1.
 
     Attributes:
-        walk: norm that the noise of the weights may have at the end, in a model of the study's usual size.
+        walk: norm that the noise of the weights may have at the end, where the mean of all rates is 1.
         reach: largest rate that was stable without noise or momentum, which makes it 1 + momentum times as large.
-        step: norm that the noise of a single step may have, times the rate, where an optimizer divides by it.
+        step: norm that the noise of a single step may have, times the rate and over the root of the number of steps,
+            where an optimizer divides by it.
         mean: root mean square norm of a mean of clipped gradients, beside the noise, in second moments.
         divided: largest rate over the root of second moments.
     """
@@ -64,7 +64,15 @@ def noise_of_steps(strategy: Matrix) -> float:
 
 
 def best_rate(
-    optimizer: str, momentum: float, parameters: int, last: float, step: float, limits: Limits = LIMITS
+    optimizer: str,
+    momentum: float,
+    parameters: int,
+    last: float,
+    step: float,
+    *,
+    steps: int,
+    average: float,
+    limits: Limits = LIMITS,
 ) -> float:
     """Return the largest learning rate of a schedule, for a clip norm of 1.
 
@@ -75,14 +83,20 @@ def best_rate(
         last: root mean squared noise of a weight at the end, at a largest learning rate of 1, from averages of noisy
             means of gradients.
         step: root mean squared noise of a coordinate in a single step.
+        steps: of the run.
+        average: mean of the learning rates of all steps, over the largest.
         limits: of another fit.
     """
     root = math.sqrt(parameters)
-    walk = last * root / (limits.walk * math.cbrt(parameters / _USUAL_PARAMETERS))
+    walk = last * root * average / limits.walk
     if optimizer not in ADAPTIVE:
         return (1 - momentum) / math.hypot(walk, 1 / (limits.reach * (1 + momentum)))
     jump = step * root
-    return math.hypot(jump, limits.mean) / root / math.hypot(walk, 1 / limits.divided, jump / limits.step)
+    return (
+        math.hypot(jump, limits.mean)
+        / root
+        / math.hypot(walk, 1 / limits.divided, jump / (limits.step * math.sqrt(steps)))
+    )
 
 
 def rate_for(
@@ -103,10 +117,13 @@ def rate_for(
     workload = factors.manifest.spec["workload"]
     if not isinstance(workload.get("n"), int):  # without end, or a matrix of one's own
         return None
-    unit, averaged = sigma / noise.clip_norm, 1 - workload.get("momentum", 0.0)
+    relative = np.array(workload.get("learning_rates", [1.0]))
+    unit, averaged = sigma / noise.clip_norm, (1 - workload.get("momentum", 0.0)) / relative.max()
     last = unit * averaged * certified["loss"]["last_iterate"] / certified["sensitivity"]["value"]
     strategy = build_matrix(factors.structure, factors.strategy_tensors(), factors.steps)
-    best = best_rate(optimizer, momentum, parameters, last, unit * noise_of_steps(strategy))
+    average = float(relative.mean() / relative.max())
+    step = unit * noise_of_steps(strategy)
+    best = best_rate(optimizer, momentum, parameters, last, step, steps=strategy.n, average=average)
     return best / (1.0 if optimizer in ADAPTIVE else noise.clip_norm)
 
 

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from papers.leaderboard.rate_study import DECAYS, FREE, HELD_OUT, RESULTS, ROWS,
 
 STATED = Path(learning_rate.__file__).parent / "rate_study.json"
 """What the package states of the study."""
-FIRST = Limits(20.0, 10.0, 20.0, 0.15, 60.0)
+FIRST = Limits(12.0, 8.0, 0.8, 0.15, 90.0)
 """Where the fit begins."""
 SECRET = [name for name, (_, sampling) in ROWS.items() if sampling != "fixed"]
 INDEPENDENT = [name for name in ROWS if name.startswith("independent")]
@@ -35,6 +35,12 @@ BEYOND = 4.0
 """Points that accuracy is taken to fall for each doubling beyond the rates that were trained."""
 WORST = 6.0
 """Points that a rate costs at most in a fit, so that one cell decides nothing."""
+
+
+@cache
+def mean_rate(job: RateJob) -> float:
+    """Return the mean of a job's relative rates."""
+    return float(job.relative_rates.mean())
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,13 @@ class Cell:
         """Return the points that a rate loses to the best one; accuracies between two rates are on a line."""
         return self.accuracy - self._between(rate, self.curves[1])
 
+    @cached_property
+    def nearby(self) -> tuple[np.ndarray, np.ndarray]:
+        """Logarithms of rates, and what is lost about each: half of it there, the rest half a doubling away."""
+        grid = np.arange(self.octaves[0] - 3, self.octaves[-1] + 3.1, 0.5)
+        points = np.array([self.lost_at(float(2**at)) for at in grid])
+        return grid[1:-1], (points[:-2] + 2 * points[1:-1] + points[2:]) / 4
+
     def better(self, rates: Sequence[float]) -> float:
         """Return the rate with the best training accuracy."""
         return max(rates, key=lambda rate: self._between(rate, self.curves[0]))
@@ -92,8 +105,9 @@ class Cell:
     def advised(self, job: RateJob, limits: Limits = LIMITS) -> float:
         """Return the rate that is advised."""
         own = self.numbers
-        noise = (own["sigma"] * own["last"][0], own["sigma"] * own["single"])
-        return best_rate(job.optimizer, job.momentum, own["parameters"], *noise, limits)
+        last, step = own["sigma"] * own["last"][0], own["sigma"] * own["single"]
+        shape = {"steps": job.steps, "average": mean_rate(job), "limits": limits}
+        return best_rate(job.optimizer, job.momentum, own["parameters"], last, step, **shape)
 
     def noise(self, predictor: str) -> float:
         """Return one of PREDICTORS at the row's sigma."""
@@ -109,6 +123,9 @@ PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
     "weights that lose 1 % a step": lambda numbers: numbers["mean"][DECAYS.index(1e-2)],
     "weights that lose 10 % a step": lambda numbers: numbers["mean"][DECAYS.index(0.1)],
     "single steps": lambda numbers: numbers["single"],
+    "weights through Adam itself, over what it moves by a signal": lambda numbers: numbers.get(
+        "adam", numbers["mean"][0]
+    ),
     "weights, all steps, times the 1/20th power of that of single steps": lambda numbers: (
         numbers["mean"][0] * numbers["single"] ** 0.05
     ),
@@ -144,6 +161,12 @@ class Trained:
         """By which of PREDICTORS `recommend` orders rows."""
         return LAST_TOO if self.job.schedule == "constant" else ALL_STEPS
 
+    @property
+    def shares(self) -> np.ndarray:
+        """The weight of each row in a fit: 1 over 1 and the points that it is behind the best."""
+        found = np.array([cell.accuracy for cell in self.rows.values()])
+        return np.asarray(1 / (1 + found.max() - found))
+
     def rank(self, predictor: str) -> float:
         """Return the rank correlation of little noise with accuracy."""
         found = [(-cell.noise(predictor), cell.accuracy) for cell in self.rows.values()]
@@ -171,12 +194,19 @@ def lost(found: Sequence[Trained], limits: Limits) -> np.ndarray:
 
 
 def fitted(found: Sequence[Trained], begin: Limits = FIRST, tries: int = 600) -> Limits:
-    """Return the limits whose rates lose least, on average over all cells."""
+    """Return the limits about whose rates least is lost, on average over all cells.
+
+    Rates half a doubling away count, too, so that none is near one at which training fails; rows that are far behind
+    count less.
+    """
     first = np.log(begin)
+    pairs = [(one.job, cell) for one in found for cell in one.rows.values()]
+    shares = np.concatenate([one.shares for one in found])
 
     def average(logs: np.ndarray) -> float:
-        points = np.minimum(lost(found, Limits(*np.exp(logs).tolist())), WORST)
-        return float(points.mean() + 1e-3 * np.square(logs - first).sum())
+        limits = Limits(*np.exp(logs).tolist())
+        points = [np.interp(math.log2(cell.advised(job, limits)), *cell.nearby) for job, cell in pairs]
+        return float(np.average(np.minimum(points, WORST), weights=shares) + 1e-3 * np.square(logs - first).sum())
 
     corners = np.vstack([first, first + 0.3 * np.eye(len(first))])
     options = {"maxiter": tries, "initial_simplex": corners}

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.signal import lfilter
 
 from factorize.errors import FactorizeError
 from factorize.factorization import Factorization
@@ -28,6 +29,7 @@ from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.training import schedule_rates
+from factorize.training.learning_rate import LIMITS
 from factorize.training.orders import fixed_order
 from papers.leaderboard.accuracy_predictors import halved
 from papers.leaderboard.layered_models import Mapped, Network, convolution, logistic, perceptron, trained, transformer
@@ -148,9 +150,6 @@ SEEN = [
     RateJob("adamw", "constant", "logistic", "table", 40, 250, 6, 5.0),
     RateJob("adamw", "warmup_cosine", "logistic", "digits", 36, 40, 10, 5.0),
     RateJob("adamw", "warmup_cosine", "transformer", "short sequences", 100, 40, 8, 8.0),
-]
-"""The jobs that predictors and their constants were fitted on, in the order in which they are trained."""
-HELD_OUT = [
     RateJob("momentum", "warmup_cosine", "wide perceptron", "mnist", 400, 60, 8, 1.5),
     RateJob("adamw", "cosine", "logistic", "long sequences", 150, 100, 4, 5.0),
     RateJob("momentum", "cosine", "wide convolution", "long sequences", 100, 90, 4, 6.0),
@@ -163,15 +162,36 @@ HELD_OUT = [
     RateJob("adam", "constant", "wide perceptron", "table", 200, 80, 4, 2.5),
     RateJob("sgd", "cosine", "wide perceptron", "mnist", 100, 200, 4, 1.5),
     RateJob("momentum", "warmup_cosine", "logistic", "mnist", 300, 64, 12, 6.0),
-    RateJob("adam", "cosine", "wide transformer", "long sequences", 80, 60, 5, 6.0),
-    RateJob("momentum", "cosine", "logistic", "mnist", *LONGEST, 4.0),
-    RateJob("adamw", "warmup_cosine", "logistic", "mnist", *LONGEST, 8.0),
-    RateJob("adam", "cosine", "transformer", "short sequences", 100, 40, 8, 2.0),
 ]
-"""Jobs that no constant was fitted on; those that the results have not were not run yet."""
+"""The jobs that predictors and their constants were fitted on, in the order in which they are trained."""
+HELD_OUT = [
+    RateJob("adamw", "warmup_cosine", "logistic", "mnist", *LONGEST, 8.0),
+    RateJob("sgd", "cosine", "logistic", "digits", 30, 48, 6, 3.0),
+    RateJob("adam", "cosine", "perceptron", "digits", 48, 30, 12, 8.0),
+    RateJob("momentum", "constant", "perceptron", "digits", 24, 60, 6, 6.0),
+    RateJob("adamw", "constant", "perceptron", "table", 150, 60, 6, 3.0),
+    RateJob("sgd", "constant", "logistic", "plain sequences", 120, 60, 5, 1.0),
+    RateJob("momentum", "warmup_cosine", "convolution", "plain sequences", 120, 60, 6, 2.0),
+    RateJob("adam", "warmup_cosine", "narrow perceptron", "mnist", 120, 80, 5, 2.0),
+    RateJob("adamw", "cosine", "narrow perceptron", "whole mnist", 120, 60, 6, 6.0),
+    RateJob("sgd", "warmup_cosine", "narrow perceptron", "mnist", 100, 100, 4, 4.0),
+    RateJob("adam", "constant", "logistic", "plain sequences", 100, 60, 6, 4.0),
+    RateJob("momentum", "constant", "wide perceptron", "mnist", 200, 50, 6, 1.0),
+    RateJob("adamw", "warmup_cosine", "logistic", "table", 80, 120, 4, 2.0),
+    RateJob("sgd", "constant", "wide perceptron", "table", 120, 100, 4, 6.0),
+    RateJob("adam", "cosine", "convolution", "plain sequences", 100, 60, 5, 0.5),
+    RateJob("adamw", "cosine", "logistic", "whole mnist", 200, 50, 8, 10.0),
+    RateJob("momentum", "cosine", "logistic", "plain sequences", 100, 70, 5, 0.5),
+    RateJob("adamw", "constant", "convolution", "sequences", 150, 50, 6, 5.0),
+    RateJob("adam", "cosine", "transformer", "short sequences", 100, 40, 8, 2.0),
+    RateJob("momentum", "cosine", "logistic", "mnist", *LONGEST, 4.0),
+]
+"""Jobs that no constant was fitted on, and by which no form was chosen, in the order in which they are trained."""
 QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""
 
+SEQUENCES = {"sequences": (12, 16, 10), "long sequences": (16, 12, 12, 5), "plain sequences": (10, 8, 5, 3)}
+"""Length, symbols, classes and length of the motif of those that are seen through windows."""
 Data = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -205,8 +225,8 @@ def parted(features: np.ndarray, labels: np.ndarray, train: int) -> Data:
 @cache
 def data_of(name: str, mnist: Path | None) -> Data:
     """Return training features (examples, positions, inputs) and labels, and those of the test."""
-    if name in ("sequences", "long sequences"):
-        x, y, test, judged = made_sequences(12, 16, 10) if name == "sequences" else made_sequences(16, 12, 12, 5)
+    if name in SEQUENCES:
+        x, y, test, judged = made_sequences(*SEQUENCES[name])
         return windows(x), y, windows(test), judged
     if name == "short sequences":
         return made_sequences(8, 12, 8)
@@ -224,15 +244,15 @@ def data_of(name: str, mnist: Path | None) -> Data:
 def network_of(job: RateJob, data: Data) -> Network:
     """Return the job's network."""
     _, positions, inputs = data[0].shape
-    classes, wide = int(data[1].max()) + 1, job.model.startswith("wide ")
-    kind = job.model.removeprefix("wide ")
+    classes, width = int(data[1].max()) + 1, job.model.split()[0]
+    kind = job.model.split()[-1]
     if kind == "logistic":
         return logistic(positions * inputs, classes)
     if kind == "perceptron":
-        return perceptron(inputs, classes, 48 if wide else 24)
+        return perceptron(inputs, classes, {"narrow": 12, "wide": 48}.get(width, 24))
     if kind == "convolution":
-        return convolution(inputs, classes, 32 if wide else 16)
-    return transformer(inputs, classes, 16 if wide else 12, positions)
+        return convolution(inputs, classes, 32 if width == "wide" else 16)
+    return transformer(inputs, classes, 16 if width == "wide" else 12, positions)
 
 
 def batches_of(job: RateJob, sampling: str, bands: int, seed: int) -> Sequence[np.ndarray]:
@@ -290,6 +310,22 @@ def errors_of(job: RateJob, factors: Factorization) -> dict[str, Any]:
     }
 
 
+def adam_noise(job: RateJob, factors: Factorization, sigma: float, size: int) -> float:
+    """Return the noise of the weights through Adam itself over what it moves them by a signal, at sigma 1.
+
+    Adam sees the noise of 400 coordinates alone, and in second moments the usual gradients beside it. The answer is a
+    root mean square over coordinates and steps, over the mean of the sums of what Adam multiplies gradients by.
+    """
+    z = sigma * correlated_rows(factors, SEEDS, 400).astype(float)
+    since = np.arange(1, job.steps + 1)[:, None]
+    first, second = (
+        lfilter([1 - beta], [1, -beta], x, axis=0) / (1 - beta**since) for beta, x in ((0.9, z), (0.999, z**2))
+    )
+    scales = job.relative_rates[:, None] / np.sqrt(second + LIMITS.mean**2 / size)
+    weights, moved = np.cumsum(scales * first, axis=0), np.cumsum(scales, axis=0)
+    return round(float(np.sqrt(np.mean(weights**2)) / moved.mean() / sigma), 6)
+
+
 def first_rate(job: RateJob, row: str) -> float:
     """Return the least learning rate that a cell begins with; the grid goes on where this is not low enough."""
     if not job.optimizer.startswith("adam"):
@@ -329,6 +365,7 @@ def measure(job: RateJob, row: str, mnist: Path | None, folder: Path) -> dict[st
         "parameters": network.size,
         "sigma": round(sigma, 8),
         **errors_of(job, factors),
+        **({"adam": adam_noise(job, factors, sigma, network.size)} if sigma and kind.startswith("adam") else {}),
         "rates": listed,
         "train": [done[rate][0] for rate in listed],
         "test": [done[rate][1] for rate in listed],

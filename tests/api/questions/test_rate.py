@@ -25,12 +25,13 @@ def rates(**changes: Any) -> Rates:
 
 
 def test_the_noise_of_the_weights_and_of_single_steps_bound_the_rate() -> None:
-    limits = Limits(walk=2.0, reach=1.0, step=3.0, mean=4.0, divided=1.0)
-    # 16,000 parameters are eight times the usual, so that the noise may be twice as large: 4.
+    limits = Limits(walk=2.0, reach=1.0, step=1.5, mean=4.0, divided=1.0)
+    # A schedule whose mean is half of its largest rate may leave noise of twice 2; four steps allow jumps of twice 1.5.
     last, step = 4 / math.sqrt(16_000), 3 / math.sqrt(16_000)
-    assert best_rate("sgd", 0.0, 16_000, last, step, limits) == pytest.approx(1 / math.sqrt(2))
-    assert best_rate("sgd", 0.9, 16_000, last, step, limits) == pytest.approx(0.1 / math.hypot(1, 1 / 1.9))
-    found = best_rate("adamw", 0.0, 16_000, last, step, limits)
+    shape: dict[str, Any] = {"steps": 4, "average": 0.5, "limits": limits}
+    assert best_rate("sgd", 0.0, 16_000, last, step, **shape) == pytest.approx(1 / math.sqrt(2))
+    assert best_rate("sgd", 0.9, 16_000, last, step, **shape) == pytest.approx(0.1 / math.hypot(1, 1 / 1.9))
+    found = best_rate("adamw", 0.0, 16_000, last, step, **shape)
     assert found == pytest.approx(5 / math.sqrt(16_000) / math.sqrt(3))  # second moments of 3 and 4; three limits of 1
 
 
@@ -52,7 +53,7 @@ def test_every_line_of_code_has_the_rate_of_its_own_optimizer() -> None:
         assert f"\nrate = {rate!r}     #" in code[name], name
     assert "weight_decay=0.0" in code["torch"]  # of the library it would be 0.01
     # By hand: the noise of averages of gradients at the end, for means of 10, over 400 weights.
-    expected = best_rate("adamw", 0.9, 400, 0.1 * 50 * 6 / 4 / 10, 10 * 1.2 / 10)
+    expected = best_rate("adamw", 0.9, 400, 0.1 * 50 * 6 / 4 / 10, 10 * 1.2 / 10, steps=400, average=0.5)
     assert document["value"] == pytest.approx(expected, rel=0.05)
 
 
