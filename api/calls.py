@@ -181,7 +181,7 @@ def solve(
             from factorize.api.local import obtain
 
             kept = open_store(str(store), create=True)
-            factorization = kept.load(obtain(canonical, kept, progress=report)["digest"])
+            factorization = kept.load(obtain(canonical, kept, progress=report)[0].digest)
         else:
             factorization = _by_cache(canonical, report)
     if target is not None:
@@ -385,8 +385,7 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
 
     chosen = choose(spec)
     if not chosen.user_matrices():  # whose numbers are in no file
-        path = look_first()(chosen)
-        known = FactorCache().find(chosen.digest) if path is None else (path,)
+        known = look_first()(chosen) or FactorCache().find(chosen.digest)
         if known is not None:
             return load(known[0])
     return remember(solve_here(spec, progress=report))

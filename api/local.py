@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from factorize import solvers
-from factorize.api.proof import certify, prove, write_draft
+from factorize.api.proof import certify, prove, prover, write_draft
 from factorize.api.workers.publishing import Stages
-from factorize.client.held_factors import look_first
+from factorize.client.held_factors import Origin, look_first
 from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
@@ -30,8 +30,8 @@ from factorize.strategy_file import read_strategy
 __all__ = ["Estimate", "bound", "certify_file", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
 
 
-def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> Manifest:
-    """Return the manifest of a spec's answer; solve and store it first if the store does not have it.
+def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Manifest, Origin]:
+    """Return the manifest of a spec's answer, and where it came from; store it first if the store does not have it.
 
     Args:
         spec: what is asked; `auto` is named.
@@ -49,10 +49,11 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> Manifest:
     chosen = choose(spec)
     known = store.find(chosen)
     if known is not None:
-        return store.manifest(known)
-    mirrored = None if chosen.user_matrices() else look_first()(chosen)
-    if mirrored is not None:
-        return keep(load(mirrored), store)
+        return store.manifest(known), Origin("store", store.url)
+    found = None if chosen.user_matrices() else look_first()(chosen)
+    if found is not None:
+        return keep(load(found[0]), store), found[1]
+    prover().start()  # which imports what it needs while the solve runs
     stages = Stages(progress)
     draft = solvers.search(bound(chosen, store), progress=stages.step)
     with store.objects.stage() as staged:
@@ -60,7 +61,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> Manifest:
         stages.enter("prove")
         proof = certify(staged.path, store=store.url)
         stages.enter("store")
-        return store.put_checked(staged, proof)
+        return store.put_checked(staged, proof), Origin("solved")
 
 
 def keep(result: Factorization, store: Store, *, strict: bool = False) -> Manifest:

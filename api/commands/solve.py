@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from factorize.api.local import bound, certify_file, choose, in_form, keep, obtain
 from factorize.api.local import estimate as estimate_of
-from factorize.api.proof import prover
 from factorize.api.terminal.output import (
     Commands,
     Dtype,
@@ -35,6 +35,7 @@ from factorize.api.terminal.sources import (
 from factorize.api.terminal.spec_command import SpecCommand
 from factorize.api.terminal.targets import check_target
 from factorize.client.download import download
+from factorize.client.held_factors import Origin
 from factorize.client.service import Service
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
@@ -61,28 +62,26 @@ def solve(
     if service is not None:
         manifest = _by_service(service, spec, to, None if dtype == "float64" else dtype, names)
         _warn(read_spec(spec), parse_spec(manifest.spec))
-        return manifest, _text(manifest, f"service       {service}", to, explain)
+        return _shown(manifest, Origin("service", service), f"service       {service}", to, explain)
 
     results = open_results(store, create=True)
     wanted = read_spec(spec)
     chosen = choose(wanted)
-    origin = "known before" if results.find(chosen) else "solved now"
-    if origin == "solved now":
-        prover().start()  # which imports what it needs while the solve runs
     with prompt_interrupt(), display(chosen.label) as shown:
-        manifest = obtain(chosen, results, progress=shown.report)
+        manifest, origin = obtain(chosen, results, progress=shown.report)
     _warn(wanted, chosen)
     if names != ["C"] or dtype != "float64":
         manifest = keep(in_form(results.load(manifest.digest), names, dtype), results)
     if to is not None:
         copy_stored(results, manifest, to)
-    return manifest, _text(manifest, f"store         {results.url} ({origin})", to, explain)
+    how = "known before" if origin.place == "store" else origin
+    return _shown(manifest, origin, f"store         {results.url} ({how})", to, explain)
 
 
-def _text(manifest: Manifest, kept: str, to: Path | None, explain: bool) -> str:
-    """Return a result, where it is kept and, if asked for, what its terms mean."""
+def _shown(manifest: Manifest, origin: Origin, kept: str, to: Path | None, explain: bool) -> Shown:
+    """Return a result, where it came from and is kept and, if asked for, what its terms mean."""
     text = f"{describe_manifest(manifest)}\n{kept}" + (f"\nfile          {to}" if to is not None else "")
-    return explained(text) if explain else text
+    return {**manifest, "origin": asdict(origin)}, explained(text) if explain else text
 
 
 def _warn(wanted: Spec, solved: Spec) -> None:

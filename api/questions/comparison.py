@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from factorize.client.connection import Event
+    from factorize.client.held_factors import Origin
     from factorize.factorization import Factorization
     from factorize.storage.store import Store
 
@@ -112,7 +113,7 @@ def comparison(
     keep: Callable[[Factorization], object] | None = None,
     *,
     fitting: bool = False,
-    look: Callable[[Spec], Path | None] | None = None,
+    look: Callable[[Spec], tuple[Path, Origin] | None] | None = None,
 ) -> dict[str, Any]:
     """Return the table as plain data.
 

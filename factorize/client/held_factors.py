@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from factorize.any_factors import AnyFactors
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
 from factorize.client.download import asked_digest, fetch_cached, find_cached
-from factorize.client.mirror import VARIABLE, Mirror, is_index, mirror_of_environment
+from factorize.client.mirror import INDEX, VARIABLE, Mirror, is_index, mirror_of_environment
 from factorize.client.rows import received
 from factorize.client.service import PATH, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest
@@ -231,7 +232,24 @@ def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:
     return isinstance(source, os.PathLike)
 
 
-def look_first() -> Callable[[SpecSource], Path | None]:
+@dataclass(frozen=True)
+class Origin:
+    """Where an answer came from.
+
+    Attributes:
+        place: `solved` where it was solved just now.
+        address: of the store, the cache's folder, the mirror's index or the service.
+    """
+
+    place: Literal["solved", "store", "cache", "mirror", "service"]
+    address: str | None = None
+
+    def __str__(self) -> str:
+        """The same in words."""
+        return "solved now" if self.place == "solved" else f"from the {self.place} {self.address}"
+
+
+def look_first() -> Callable[[SpecSource], tuple[Path, Origin] | None]:
     """Return what finds a spec in the cache or at the mirror of $FACTORIZE_MIRROR: a verified file, or None.
 
     Whatever solves a spec asks it first. It warns of a mirror that is away, which it asks no more, and of an answer
@@ -241,12 +259,15 @@ def look_first() -> Callable[[SpecSource], Path | None]:
     kept = FactorCache()
     mirror = mirror_of_environment(kept)
 
-    def look(spec: SpecSource) -> Path | None:
+    def look(spec: SpecSource) -> tuple[Path, Origin] | None:
         nonlocal mirror
         if mirror is None:
             return None
         try:
-            return (find_cached(spec, mirror, kept) or fetch_cached(spec, mirror, kept))[0]
+            if known := find_cached(spec, mirror, kept):
+                return known[0], Origin("cache", str(kept.folder))
+            path, _ = fetch_cached(spec, mirror, kept)
+            return path, Origin("mirror", f"{mirror.connection.url}/{INDEX}")
         except NotFound:
             return None
         except (Revoked, ServiceError) as error:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from factorize.client.held_factors import Origin
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factor_file import load
 from factorize.factorization import Factorization
@@ -91,7 +92,7 @@ def compare(
     budgets: Sequence[int] | None = None,
     seconds: float | None = None,
     fitting: bool = False,
-    look: Callable[[Spec], Path | None] | None = None,
+    look: Callable[[Spec], tuple[Path, Origin] | None] | None = None,
 ) -> Comparison:
     """Solve a spec with every mechanism that fits it.
 
@@ -185,7 +186,7 @@ class _Run:
         seconds: float | None,
         *,
         fitting: bool,
-        look: Callable[[Spec], Path | None] | None,
+        look: Callable[[Spec], tuple[Path, Origin] | None] | None,
     ) -> None:
         self.look, self.held = look, set[str]()  # digests of what was found
         self.largest = budgets[-1] if fitting else None
@@ -422,7 +423,7 @@ class _Run:
         assert plan.spec is not None
         began = time.monotonic()
         if plan.held is not None:
-            factorization = load(plan.held)
+            factorization = load(plan.held[0])
             self.held.add(factorization.digest)
         else:
             factorization = solve(plan.spec, progress=step, evidence=False)

@@ -49,7 +49,7 @@ class Row:
         flops: operations for each parameter and step of noise, beside drawing.
         redraws: earlier normals that a step makes again for each parameter, beside its own; on average over the steps.
         noise_of_steps: root mean squared noise of a single step, at sigma 1 per entry of Z; an estimate.
-        seconds: solve and certificate, beside whatever else ran at the time.
+        seconds: solve and certificate, beside whatever else ran; of what was found solved, its loading.
         converged: whether the tolerance was met within the mechanism's class.
         warnings: of the certificate.
         calibration: noise at the privacy asked for, or None.

@@ -124,7 +124,7 @@ def test_solve_prints_stores_and_writes(factorize: CommandLine) -> None:
 def test_a_known_spec_is_not_solved_again(filled: CommandLine) -> None:
     first = filled("solve", spec_text(8), "--output", "json").json()
     same = '{"tolerance": 1E-9, "objective": {"kind": "mean"}, "workload": {"n": 8, "kind": "prefix"}}'
-    assert filled("solve", same, "--output", "json").json() == first
+    assert filled("solve", same, "--output", "json").json() == first and first["origin"]["place"] == "store"
     assert "known before" in filled("solve", spec_text(8, tolerance=1e-3)).out
 
 

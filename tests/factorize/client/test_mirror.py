@@ -187,7 +187,10 @@ def test_a_mirror_is_looked_at_before_a_spec_is_solved(
         assert factorize.solve("prefix", n=12, mechanism="square_root").digest == true
         shutil.rmtree(tmp_path / "cache/factors")
         assert run(["solve", json.dumps(asked(1)), "--store", str(tmp_path / "own"), "--output", "json"]) == 0
-        assert json.loads(capsys.readouterr().out)["digest"] == true
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["digest"], shown["origin"]) == (true, {"place": "mirror", "address": url})
+        assert run(["solve", json.dumps(asked(1)), "--store", str(tmp_path / "other")]) == 0
+        assert f"(from the cache {tmp_path / 'cache'})" in capsys.readouterr().out
         to = tmp_path / "f.safetensors"
         assert run(["get", json.dumps(asked(2)), "--store", str(tmp_path / "own"), "--to", str(to)]) == 0
         assert factorize.load(to).spec["workload"]["n"] == 6
