@@ -24,10 +24,9 @@ from factorize.format.manifest import ENDLESS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.spec import parse_spec
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix
 
 SIZES = (64, 512, 4096)
 AGAIN = 64  # rows of each size that are made once more in float32

@@ -33,7 +33,7 @@ from factorize.solvers import choose
 from factorize.spec import parse_spec
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
+from factorize.structures.toeplitz import BltMatrix
 
 STEPS = 128
 ROUNDS = 11

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from factorize.solvers.budget import Estimate
+from factorize.solvers.problem import Estimate
 from factorize.solvers.register import SOLVERS, Entry, choose
 from factorize.solvers.solving import estimate, search, solve
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from factorize.errors import TooLarge, UnsupportedProblem
 from factorize.mechanisms import AnyMechanism, Banded, Blt, BufferedLinear, Dense, Toeplitz, Tree
-from factorize.solvers.budget import Estimate
+from factorize.solvers.problem import Estimate
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 

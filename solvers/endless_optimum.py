@@ -14,11 +14,10 @@ from factorize.mechanisms import Blt, NuToeplitz
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers import blt
-from factorize.solvers.budget import Estimate
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Estimate, Problem, Reporter
 from factorize.spec import Spec
-from factorize.structures.blt import BltMatrix
 from factorize.structures.endless import LARGEST_PATTERN, EndlessBlt, EndlessNuToeplitz
+from factorize.structures.toeplitz import BltMatrix
 from factorize.workloads import Prefix
 
 HORIZON = 1 << 20

@@ -17,18 +17,17 @@ from factorize.errors import Cancelled, SolveFailed
 from factorize.factorization import Factorization, structured
 from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, recursions, separated_evidence
-from factorize.solvers.methods.threads import CORES
+from factorize.solvers.methods.compiled import CORES
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single import max_error
-from factorize.solvers.single.ascent import maximise as ascent_of
-from factorize.solvers.single.ascent import scaled
-from factorize.solvers.single.dense import restore_weights
+from factorize.solvers.single.dense import maximise as ascent_of
+from factorize.solvers.single.dense import restore_weights, scaled
 from factorize.solvers.single.newton import maximise
 from factorize.solvers.single.structured import SMALLEST, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
 from factorize.strategy_file import Given
-from factorize.structures.blt import BltMatrix
 from factorize.structures.recognition import recognised
+from factorize.structures.toeplitz import BltMatrix
 
 LARGEST_SINGLE = 1024
 LARGEST_STRUCTURED = 2**20

@@ -16,8 +16,7 @@ from factorize.errors import UnsupportedProblem
 from factorize.mechanisms import AnyMechanism, Auto, Banded, Blt, IdentityMechanism, NuToeplitz
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.automatic import automatic
-from factorize.solvers.budget import Estimate
-from factorize.solvers.problem import Problem
+from factorize.solvers.problem import Estimate, Problem
 from factorize.spec import Spec, SpecSource, parse_spec
 from factorize.workloads.prefix import easier_ones
 

@@ -13,12 +13,9 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.epochs.feasible import candidates, strategy_of
-from factorize.solvers.problem import Problem, Reporter, StepReport
-from factorize.solvers.single.ascent import right_singular, scaled
-from factorize.solvers.single.dense import refuse_objective
-from factorize.solvers.single.recovery import loss_of, triangle
+from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
+from factorize.solvers.single.dense import loss_of, refuse_objective, right_singular, scaled, triangle
 from factorize.spec import Spec
 
 LARGEST = 64

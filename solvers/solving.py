@@ -16,10 +16,9 @@ from factorize.errors import extras_named
 from factorize.factorization import Factorization
 from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
 from factorize.solution import Draft, Progress, ProgressCallback
-from factorize.solvers.budget import Estimate, refuse_beyond_memory, with_work
 from factorize.solvers.evidence_search import begin, with_evidence
 from factorize.solvers.evidence_search import work as evidence_work
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Estimate, Problem, Reporter, refuse_beyond_memory, with_work
 from factorize.solvers.register import Entry, choose, entry_for
 from factorize.solvers.single.structured import has_structure
 from factorize.spec import Spec, SpecSource

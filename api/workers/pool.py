@@ -19,7 +19,7 @@ from typing import Any
 from factorize.api.workers.worker import PROVER, SOLVER, Worker
 from factorize.api.workers.worker_process import MOST_BYTES
 from factorize.errors import FactorizeError
-from factorize.solvers.budget import machine_memory
+from factorize.solvers.problem import machine_memory
 from factorize.storage.store import open_store
 
 SMALL_SECONDS, SMALL_MB = 5.0, MOST_BYTES >> 20

@@ -13,9 +13,7 @@ import numpy as np
 from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
 from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.structures.base import Matrix, check_parts
-from factorize.structures.blt import BltMatrix
-from factorize.structures.nu_toeplitz import noising_coefficients, strategy_coefficients
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix, noising_coefficients, strategy_coefficients
 
 LARGEST_ROW = 1_000_000
 """Rows are served up to here: row i has i + 1 entries."""

@@ -11,14 +11,12 @@ from factorize.format.names import COLUMN_SCALE, SCALED, tensor_name
 from factorize.format.tensors import wrapped_structure
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.endless import AnyStrategy, EndlessBlt, EndlessMatrix, EndlessNuToeplitz
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.redrawn import RedrawnMatrix
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, InverseBandedToeplitz, ToeplitzMatrix
 from factorize.structures.tree import TreeMatrix
 
 BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {

@@ -5,9 +5,8 @@ import numpy as np
 from factorize.errors import InvalidStrategy
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix
 
 MAX_BUFFERS = 8
 """Published BLTs have two to six buffers; more are not told apart in double precision."""

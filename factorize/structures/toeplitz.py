@@ -1,14 +1,28 @@
-"""Strategies that are the same at every step: the structures `toeplitz` and `banded_toeplitz`, one column."""
+"""Strategies that are the same at every step: Toeplitz matrices, by their column or by the few numbers that make it.
+
+`toeplitz` and `banded_toeplitz` store the column of C, `inverse_banded_toeplitz` that of C^-1: the noise of a step is
+then a sum over the last few draws, and C is what that noise protects. `blt` has two numbers per buffer whatever n is,
+c_0 = 1 and c_t = sum_r omega_r theta_r^(t-1). With decays in [0, 1] and scales that are not negative its coefficients
+from c_1 on are positive and fall, in exact arithmetic and not only as computed; with sum omega <= 1 all of them do,
+which is what makes the sensitivity under several participations exact (KL24, Theorem 2).
+
+Those of nu-DP-FTRL (C24, section 4) have the column (1 - (1 - nu) x)^(-1/2), which no finite list holds.
+
+Reference: McMahan, Xu, Zhang, A hassle-free algorithm for private learning in practice: don't use tree aggregation, use
+BLTs (2024), algorithms 2 and 3, for the recursions of C and C^-1.
+"""
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
 
 from factorize.numbers.toeplitz_series import series_product_rows, series_quotient, toeplitz_rows
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import toeplitz
+from factorize.structures.recursion import MatrixRecursion, X, toeplitz
+from factorize.structures.recursive import ComputedToeplitz
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64
@@ -92,3 +106,122 @@ class ToeplitzMatrix(StoredMatrix):
     def bandwidth(self) -> int:
         """Position of the last non-zero coefficient, plus one."""
         return int(np.flatnonzero(self.column)[-1]) + 1
+
+
+class InverseBandedToeplitz(ComputedToeplitz):
+    """The inverse of the lower-triangular Toeplitz matrix with few diagonals: 1, and below it nothing positive.
+
+    Then c_t = sum_d |m_d| c_{t-d}, in which nothing is subtracted, and with sum |m_d| <= 1 no coefficient exceeds 1.
+
+    Args:
+        noising: first column of C^-1, shape (bands,): 1, then numbers in [-1, 0] that sum to -1 at least; none between
+            -1e-100 and 0.
+        n: side, at least `bands`.
+
+    Raises:
+        InvalidStrategy: otherwise.
+    """
+
+    structure = "inverse_banded_toeplitz"
+
+    def __init__(self, noising: np.ndarray, n: int) -> None:
+        (self.noising,) = check_parts(self.structure, {"inverse_coefficients": noising}, n)
+        self.n = n
+
+    @cached_property
+    def inverse_recursion(self) -> MatrixRecursion:
+        """A sum over the last inputs, the oldest first."""
+        return toeplitz(self.noising, self.n)
+
+    @cached_property
+    def recursion(self) -> MatrixRecursion:
+        """Its inverse."""
+        return self.inverse_recursion.inverse()
+
+    def decoder_errors(self, workload: StateSpace) -> None:  # noqa: ARG002  as of any other Toeplitz matrix
+        """None: diagonals may be many."""
+
+    def bandwidth(self) -> int:
+        """One where C is I, else n."""
+        return self.n if self.noising[1:].any() else 1
+
+    def leading(self, steps: int) -> InverseBandedToeplitz:
+        """The start of the inverse's column."""
+        return InverseBandedToeplitz(self.noising[:steps], steps)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The inverse's column."""
+        return {"inverse_coefficients": self.noising}
+
+
+class BltMatrix(ComputedToeplitz):
+    """The lower-triangular Toeplitz matrix with that column.
+
+    Args:
+        theta: decays, shape (buffers,), in [0, 1], no two within 2^-43.
+        omega: scales, shape (buffers,), not negative.
+        n: side.
+
+    Raises:
+        InvalidStrategy: otherwise.
+    """
+
+    structure = "blt"
+
+    def __init__(self, theta: np.ndarray, omega: np.ndarray, n: int) -> None:
+        self.theta, self.omega = check_parts("blt", {"theta": theta, "omega": omega}, n)
+        self.n = n
+
+    @cached_property
+    def recursion(self) -> MatrixRecursion:
+        """One state for each buffer: y_t = x_t + omega . s_t, s_{t+1} = theta s_t + x_t."""
+        pairs = list(zip(self.theta.tolist(), self.omega.tolist(), strict=True))
+        buffers = [{(s, 1): theta, (X, 0): 1.0} for s, (theta, _) in enumerate(pairs, 1)]
+        return MatrixRecursion(
+            self.n, [{(X, 0): 1.0, **{(s, 1): omega for s, (_, omega) in enumerate(pairs, 1)}}, *buffers]
+        )
+
+    def bandwidth(self) -> int:
+        """Known from the parameters: one or two diagonals where nothing is carried on, else n."""
+        if not self.omega.any():
+            return 1
+        carried = (self.omega > 0) & (self.theta > 0)
+        return self.n if carried.any() else min(2, self.n)
+
+    def leading(self, steps: int) -> BltMatrix:
+        """The same parameters."""
+        return BltMatrix(self.theta, self.omega, steps)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Decays and scales."""
+        return {"theta": self.theta, "omega": self.omega}
+
+
+FLUSH = 1e-300
+"""Coefficients below are set to zero: denormal numbers are slow and carry no accuracy."""
+
+
+def strategy_coefficients(n: int, nu: float) -> np.ndarray:
+    """Return the first n coefficients of (1 - (1 - nu) x)^(-1/2), nu in [0, 1): positive and decreasing.
+
+    c_t = c_{t-1} (t - 1/2) / t for nu = 0, times exp(t log1p(-nu)), which does not round 1 - nu.
+    """
+    t = np.arange(1.0, n)
+    return _damp(np.cumprod(np.concatenate([[1.0], (t - 0.5) / t])), nu)
+
+
+def noising_coefficients(n: int, nu: float) -> np.ndarray:
+    """Return the first n coefficients of (1 - (1 - nu) x)^(1/2): 1, then negative; what noise is multiplied with."""
+    t = np.arange(1.0, n)
+    return _damp(np.cumprod(np.concatenate([[1.0], (t - 1.5) / t])), nu)
+
+
+def flushed(series: np.ndarray) -> np.ndarray:
+    """Return the series with what is below 1e-300 set to zero."""
+    return np.where(np.abs(series) < FLUSH, 0.0, series)
+
+
+def _damp(series: np.ndarray, nu: float) -> np.ndarray:
+    with np.errstate(under="ignore"):
+        damped = series * np.exp(np.arange(len(series)) * math.log1p(-nu))
+    return flushed(damped)

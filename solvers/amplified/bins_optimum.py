@@ -26,9 +26,8 @@ from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, 
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplify
 from factorize.solvers.amplified.starting_taps import starting_taps
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
-from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, mechanism_of
+from factorize.solvers.methods.compiled import Array
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import ErrorForm
 from factorize.spec import BinsSampling, Spec

@@ -17,7 +17,7 @@ import numpy as np
 from factorize.accounting.gram_matrix import gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, amplify, by_epochs, largest_form
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.transforms import reciprocal
 from factorize.solvers.problem import Problem
 from factorize.spec import BinsSampling

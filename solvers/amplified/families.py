@@ -11,13 +11,11 @@ from factorize.solvers.amplified.spread_sensitivity import SpreadSensitivity
 from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.blt.series_loss import SeriesLoss, powers
 from factorize.solvers.blt.starts import progressions
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.transforms import Transforms, reciprocal
 from factorize.solvers.toeplitz.gradients import ErrorForm, ToeplitzLoss
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, InverseBandedToeplitz, ToeplitzMatrix
 
 _LEAST = 1e-12  # of a coefficient at the start, relative to the first: logarithms need one
 _STARTS = ((0.5, 0.003), (0.5, 0.01), (0.5, 0.03), (0.7, 0.003), (0.7, 0.02), (0.85, 0.0))

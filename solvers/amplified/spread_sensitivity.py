@@ -18,7 +18,7 @@ import numpy as np
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.star_estimate import StarEstimate, usual_samples
 from factorize.errors import SolveFailed
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.transforms import Transforms
 from factorize.spec import BinsSampling
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from factorize.encoding import read_json
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 BUFFERS = (1, 2)
 BINS = (8, 32, 128, 512)

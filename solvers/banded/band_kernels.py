@@ -20,8 +20,7 @@ Rows of banded arrays are stored from left to right: a[i, k - i + b - 1] for k =
 wider than the band of C: then W and the covariance are known beyond the band too.
 """
 
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.kernel_options import compiled
+from factorize.solvers.methods.compiled import Array, compiled
 
 
 @compiled

@@ -18,9 +18,8 @@ from factorize.objective import Mean, Objective
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.banded.gram_descent import LEAST_SHARE, GramDescent, GramPoint, Landscape, own_forms, shares_of
-from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
+from factorize.solvers.methods.compiled import Array
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
 from factorize.solvers.single.dense import refuse_objective
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec

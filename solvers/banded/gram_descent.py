@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from factorize.solution import Outcome
 from factorize.solvers.banded.band_kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.limited_memory import Memory
 from factorize.solvers.methods.search import End, run
 from factorize.structures.banded import BandedMatrix

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 _LARGEST_CORRELATION = 0.98
 _GRID = 16  # points of a spectrum per band

@@ -20,7 +20,7 @@ import numpy as np
 
 from factorize.solvers.blt.parameters import Alternating
 from factorize.solvers.blt.sums import plain, sum_weighted
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 Parts = tuple[float, Array, Array]
 """A sum, and the derivatives of its logarithm by log scale and by place."""

@@ -14,10 +14,10 @@ from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.parameters import BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Problem
-from factorize.structures.blt import BltMatrix
 from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import BltMatrix
 
 LARGEST = 16_384
 _MOST_STEPS = 60

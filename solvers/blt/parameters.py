@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 SMALLEST_GAP = 2.0**-42
 """Between neighbouring points: decays of C stay twice that apart."""

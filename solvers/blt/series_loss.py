@@ -3,7 +3,7 @@
 import numpy as np
 
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.toeplitz.gradients import ToeplitzLoss
 
 _BLOCK = 1024

@@ -9,13 +9,12 @@ from factorize.solvers.blt.normalised import best_point, unit_columns
 from factorize.solvers.blt.parameters import Alternating, BltPoint
 from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
-from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.problem import Problem, Reporter, mechanism_of, plain_loss
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, plain_loss
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzLoss
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
-from factorize.structures.blt import BltMatrix
+from factorize.structures.toeplitz import BltMatrix
 
 LARGEST_BUFFERS = 15
 LARGEST_SERIES = 2**20

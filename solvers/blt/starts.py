@@ -14,7 +14,7 @@ import numpy as np
 
 from factorize.solution import Outcome
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import Function
 
 _TRIED = 25  # steps of each start

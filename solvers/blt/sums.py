@@ -12,7 +12,7 @@ C(n + 1, k + 2).
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 _NEAR = 0.3
 _TERMS = 13  # 0.3^13 / 14! is below 1e-17

@@ -6,8 +6,7 @@ the loss by x, and ``bar`` that by the matrix, carried from segment to segment. 
 tests.
 """
 
-from factorize.solvers.methods.arrays import WIDTH, Array
-from factorize.solvers.methods.kernel_options import compiled
+from factorize.solvers.methods.compiled import WIDTH, Array, compiled
 from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at, total
 
 

@@ -20,15 +20,14 @@ from factorize.certificate.certificate import RESIDUAL_LIMIT
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered import redrawn
 from factorize.solvers.buffered.loss import BufferedLoss, places, starts_of_blocks, unit_columns
 from factorize.solvers.buffered.projection import projected
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.methods.quasi_newton import descend, differences
 from factorize.solvers.methods.search import End, Iterate
-from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
 from factorize.solvers.single import structured
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.newton import PolePoint, maximise

@@ -23,8 +23,7 @@ the decoder's state in recursion 3, and zeros.
 
 import math
 
-from factorize.solvers.methods.arrays import WIDTH, Array
-from factorize.solvers.methods.kernel_options import compiled
+from factorize.solvers.methods.compiled import WIDTH, Array, compiled
 from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at, total
 
 EVERY = 256

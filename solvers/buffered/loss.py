@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.buffered import adjoints, kernels
-from factorize.solvers.methods.arrays import WIDTH, Array
+from factorize.solvers.methods.compiled import WIDTH, Array
 from factorize.solvers.methods.lane_algebra import vectors
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 
 class Phases(NamedTuple):

@@ -6,7 +6,7 @@ strongest right singular vectors are tracked from step to step, each step adding
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.structures.buffered import BufferedMatrix
 
 _LEAVING = 1e-3  # weight of the row that a step reads, beside those after it; a block's last row has none after it

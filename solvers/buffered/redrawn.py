@@ -14,7 +14,6 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
 from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 from factorize.solvers.epochs import recursions
@@ -24,7 +23,7 @@ from factorize.solvers.epochs.gram import mask, whole_gram
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
-from factorize.solvers.problem import Problem, Reporter, mechanism_of, outline_of
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.redrawn import RedrawnMatrix

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.solvers.buffered.phases import ClassGrams, Phases
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 MARGIN = 2.0**-30
 """Scaled below a sensitivity of 1 by this, more than recursions and certificate round."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnNumbers
-from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import solve
+from factorize.solvers.methods.compiled import Array
 
 _RELATIVE = 1e-6  # directions of a fit that are weaker are left out
 _DENSE = 256  # rows of a stretch that are all compared; of longer ones as many, spread like the decays

@@ -9,11 +9,11 @@ from typing import Any
 
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.held_factors import Origin
-from factorize.solvers.budget import Estimate, machine_memory
 from factorize.solvers.comparing.comparison_table import Refused, Row
 from factorize.solvers.comparing.sampled_rows import Solved
 from factorize.solvers.comparing.table_rows import named
-from factorize.solvers.methods.threads import CORES
+from factorize.solvers.methods.compiled import CORES
+from factorize.solvers.problem import Estimate, machine_memory
 from factorize.spec import Spec
 
 _MEMORY_SHARE = 0.5  # of the machine, for what runs at a time

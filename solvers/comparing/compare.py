@@ -25,7 +25,6 @@ from factorize.numbers.processor_time import thread_seconds
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
-from factorize.solvers.budget import Estimate
 from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
 from factorize.solvers.comparing.candidates import (
     fewer_bands,
@@ -58,7 +57,7 @@ from factorize.solvers.comparing.sampled_rows import (
 from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
 from factorize.solvers.evidence_search import bound_with_dual
-from factorize.solvers.problem import Reporter
+from factorize.solvers.problem import Estimate, Reporter
 from factorize.solvers.register import ANSWERED
 from factorize.solvers.solving import estimate, solve
 from factorize.spec import Spec, SpecSource, parse_spec

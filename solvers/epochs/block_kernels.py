@@ -9,8 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.kernel_options import compiled
+from factorize.solvers.methods.compiled import Array, compiled
 from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at
 
 

@@ -30,11 +30,10 @@ from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.block_kernels import eliminate, invert, tiles
 from factorize.solvers.epochs.correlation_blocks import pack
 from factorize.solvers.methods.anderson import Anderson
-from factorize.solvers.methods.arrays import WIDTH, Array
+from factorize.solvers.methods.compiled import CORES, WIDTH, Array
+from factorize.solvers.methods.compiled import run as run_threads
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.search import End, run
-from factorize.solvers.methods.threads import CORES
-from factorize.solvers.methods.threads import run as run_threads
 
 Progress = Callable[[int, float], None]
 

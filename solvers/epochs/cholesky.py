@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 _ROWS = 128
 _TOGETHER = 512

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.solvers.single.ascent import right_singular
+from factorize.solvers.single.dense import right_singular
 
 _IDLE_WEIGHT = 1e-30  # of the largest, for a class whose columns are all zero
 _IDLE_SHARE = 1e-12  # of a class's budget, for a step in it that moves nothing: enough to keep C invertible

@@ -11,7 +11,6 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import block_newton
 from factorize.solvers.epochs.correlation_blocks import (
     BlockIterate,
@@ -26,10 +25,8 @@ from factorize.solvers.epochs.correlation_blocks import (
 from factorize.solvers.epochs.feasible import candidates, dominating, masked, strategy_of
 from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.search import End, run
-from factorize.solvers.problem import Problem, Reporter, StepReport
-from factorize.solvers.single.ascent import scaled
-from factorize.solvers.single.dense import refuse_objective
-from factorize.solvers.single.recovery import loss_of
+from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
+from factorize.solvers.single.dense import loss_of, refuse_objective, scaled
 from factorize.spec import Spec
 
 _UNIT = 2.0**-52

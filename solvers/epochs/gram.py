@@ -16,8 +16,7 @@ import numpy as np
 
 from factorize.solvers.epochs.block_kernels import tiles
 from factorize.solvers.epochs.blocks import BlockPoint, Ring
-from factorize.solvers.methods.arrays import WIDTH, Array
-from factorize.solvers.methods.threads import run
+from factorize.solvers.methods.compiled import WIDTH, Array, run
 
 _COLUMNS = 512  # columns at a time: what is carried along is then 4 KiB per row
 _SQUARE = 128  # rows of a block that is added to its transpose

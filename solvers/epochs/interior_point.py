@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.solvers.epochs.patterns import Places, blocks_of
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import End, run
 from factorize.solvers.problem import StepReport
-from factorize.solvers.single.recovery import triangle
+from factorize.solvers.single.dense import triangle
 
 _MOST_STEPS = 200
 _LAST_CENTRING = 0.01  # of the tolerance

@@ -15,7 +15,7 @@ import numpy as np
 from factorize.certificate.plain_sensitivity import best_neighbours
 from factorize.errors import SolveFailed
 from factorize.solvers.epochs.path_kernels import share_paths, sum_paths
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import StepReport

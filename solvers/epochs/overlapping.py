@@ -9,7 +9,7 @@ constraint: the worst through each step, by dynamic programming over paths on wh
 import numpy as np
 
 from factorize.solvers.epochs.patterns import Places, blocks_of
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import StepReport
 
 MAX_COLUMNS = 1 << 13

@@ -7,8 +7,7 @@ of at most c steps, with `back` = 0 layer 1 is about all of them, and layer 0 is
 
 import math
 
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.kernel_options import compiled
+from factorize.solvers.methods.compiled import Array, compiled
 
 
 @compiled

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 Places = NDArray[np.intp]
 

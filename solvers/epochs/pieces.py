@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from factorize.solvers.epochs import steps
 from factorize.solvers.epochs.blocks import Progress, Ring, after_power_step, maximise
-from factorize.solvers.methods.arrays import WIDTH, Array
+from factorize.solvers.methods.compiled import WIDTH, Array
 from factorize.solvers.methods.poles import Poles, zolotarev
 
 Places = NDArray[np.intp]

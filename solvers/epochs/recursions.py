@@ -2,7 +2,7 @@
 
 Workloads with a bidiagonal inverse take the dual from `blocks` and X from `gram`. For the others (momentum, Nesterov
 and SRG over epochs, coupled weight decay that oscillates, Lambda_tau times these, rates of zero with momentum) both
-come from `ring`. C comes from `cholesky`; the certificate is that of `factorize.solvers.single.ascent` and
+come from `ring`. C comes from `cholesky`; the certificate is that of `factorize.solvers.single.dense` and
 `decompositions`.
 
 A step that moves nothing of its own (rate zero) makes A singular, and its optimum is the limit of those for small
@@ -19,7 +19,6 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs.blocks import BlockPoint, Ring, after_power_step, maximise
 from factorize.solvers.epochs.cholesky import reverse_cholesky
@@ -27,7 +26,15 @@ from factorize.solvers.epochs.gram import mask, whole_gram
 from factorize.solvers.epochs.ring import RecursionRing
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.search import End
-from factorize.solvers.problem import Problem, Reporter, StepReport, outline_of
+from factorize.solvers.problem import (
+    Estimate,
+    Problem,
+    Reporter,
+    StepReport,
+    estimate_of,
+    outline_of,
+    refuse_beyond_dense,
+)
 from factorize.solvers.single import dense
 from factorize.solvers.single.newton import require_range
 from factorize.spec import Spec

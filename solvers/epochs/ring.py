@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 
 from factorize.solvers.epochs import ring_kernels as kernels
 from factorize.solvers.epochs.blocks import BlockPoint
-from factorize.solvers.methods.arrays import WIDTH, Array
+from factorize.solvers.methods.compiled import CORES, WIDTH, Array, run
 from factorize.solvers.methods.poles import Poles, zolotarev
-from factorize.solvers.methods.threads import CORES, run
 from factorize.workloads.state_space import StateSpace
 
 Coefficients = tuple[Array, Array, Array, Array]

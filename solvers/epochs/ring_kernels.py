@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.numbers.compiling import plain
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.methods.kernel_options import compiled, part
+from factorize.solvers.methods.compiled import Array, compiled, part
 from factorize.solvers.methods.lane_algebra import from_both, from_left, invert, mirror, multiply
 from factorize.solvers.methods.lanes import load, reciprocal, spread, store, total
 

@@ -15,16 +15,13 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.epochs.feasible import strategy_of
 from factorize.solvers.epochs.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
 from factorize.solvers.epochs.overlapping import dual_of_patterns
 from factorize.solvers.epochs.patterns import Places, count_of_patterns, disjoint_patterns, maximal_patterns
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, StepReport
-from factorize.solvers.single.ascent import scaled
-from factorize.solvers.single.dense import refuse_objective
-from factorize.solvers.single.recovery import RIDGES, loss_of, triangle
+from factorize.solvers.methods.compiled import Array
+from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
+from factorize.solvers.single.dense import RIDGES, loss_of, refuse_objective, scaled, triangle
 from factorize.spec import Spec
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.dense import DenseMatrix

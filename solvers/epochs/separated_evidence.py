@@ -11,7 +11,7 @@ import numpy as np
 from factorize.solvers.epochs import separated
 from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.epochs.steps import factors
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 from factorize.workloads.forms import BidiagonalInverse

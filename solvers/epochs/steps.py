@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import solve
+from factorize.solvers.methods.compiled import Array
 
 _OF_CORRELATIONS = 0.2  # of the weights' importance: they are many, and the weights are what is slow
 _LEAST_PIVOT = 1e-12  # of a correlation matrix; keeps its factor invertible

@@ -20,20 +20,24 @@ from factorize.mechanisms import (
 )
 from factorize.numbers.toeplitz_series import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.methods.transforms import square_root
-from factorize.solvers.problem import Problem, Reporter, mechanism_of, plain_loss
+from factorize.solvers.problem import (
+    Estimate,
+    Problem,
+    Reporter,
+    estimate_of,
+    mechanism_of,
+    plain_loss,
+    refuse_beyond_dense,
+)
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
-from factorize.structures.blt import BltMatrix
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
-from factorize.structures.nu_toeplitz import flushed
-from factorize.structures.nu_toeplitz import noising_coefficients as noising_coefficients
-from factorize.structures.nu_toeplitz import strategy_coefficients as strategy_coefficients
 from factorize.structures.recursion import toeplitz
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import MOST_RECURSIVE, ToeplitzMatrix
+from factorize.structures.toeplitz import MOST_RECURSIVE, BltMatrix, InverseBandedToeplitz, ToeplitzMatrix, flushed
+from factorize.structures.toeplitz import noising_coefficients as noising_coefficients
+from factorize.structures.toeplitz import strategy_coefficients as strategy_coefficients
 
 _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
 _INVERSE = (BandedInverseSquareRoot, BandedInverseFractionalRoot, LambdaCgd)

@@ -22,9 +22,8 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.mechanisms import Fft
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, mechanism_of
+from factorize.solvers.methods.compiled import Array
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, refuse_beyond_dense
 from factorize.spec import Spec
 from factorize.structures.dense import DenseMatrix
 

@@ -21,7 +21,7 @@ from factorize.solvers.formulas.closed_form import (
     tune,
     workload_series,
 )
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Problem, Reporter, mechanism_of
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from factorize.mechanisms import Tree
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, mechanism_of
+from factorize.solvers.methods.compiled import Array
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, refuse_beyond_dense
 from factorize.spec import Spec
 from factorize.structures.tree import TreeMatrix, level_count
 

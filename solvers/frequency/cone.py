@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import ConditionNotMet, SolveFailed
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 _GROWTH = 30.0  # of the weight of the objective from one centring to the next
 _MOST_NEWTON = 200

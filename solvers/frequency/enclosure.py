@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 _WIDEN = 8 * 2.0**-53
 _TINY = 1e-290

@@ -18,13 +18,12 @@ from factorize.mechanisms import Spectral
 from factorize.predict.asymptotic import quadratic_power
 from factorize.predict.filters import stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, strategy_coefficients
 from factorize.solvers.frequency.cone import Plant
 from factorize.solvers.frequency.minimum_phase import minimum_phase
 from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound
-from factorize.solvers.methods.arrays import Array
-from factorize.solvers.problem import Problem, Reporter, mechanism_of
+from factorize.solvers.methods.compiled import Array
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
 from factorize.spec import Spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 

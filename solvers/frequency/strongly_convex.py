@@ -20,7 +20,7 @@ from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_
 from factorize.solution import Outcome
 from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
 from factorize.solvers.frequency.enclosure import Cells, Enclosure, Jet, mean_enclosure
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 FREQUENCIES = 1024
 LAGS = 50

@@ -5,7 +5,7 @@ A lower bidiagonal matrix L has L[i, i] = diagonal[i] and L[i + 1, i] = -below[i
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 
 def solve(diagonal: Array, below: Array, right: Array, *, transposed: bool = False) -> Array:

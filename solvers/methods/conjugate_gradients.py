@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 
 def conjugate_gradients(

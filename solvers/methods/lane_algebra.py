@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import WIDTH, Array
-from factorize.solvers.methods.kernel_options import part
+from factorize.solvers.methods.compiled import WIDTH, Array, part
 from factorize.solvers.methods.lanes import load, reciprocal, spread, store
 
 

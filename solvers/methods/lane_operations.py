@@ -12,7 +12,7 @@ from numba.core.typing.context import Context
 from numba.core.typing.templates import ConcreteTemplate, Signature, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from factorize.solvers.methods.arrays import WIDTH
+from factorize.solvers.methods.compiled import WIDTH
 
 _DOUBLE = ir.DoubleType()
 _VECTOR = ir.VectorType(_DOUBLE, WIDTH)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 
 class Memory:

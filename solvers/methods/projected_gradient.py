@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from factorize.solution import Outcome
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import End, Function, run
 
 _MEMORY = 6  # values that a new one may be compared with

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.limited_memory import Memory
 from factorize.solvers.methods.search import End, Function, Iterate, run
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from factorize.solution import Outcome
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 Function = Callable[[Array], tuple[float, Array]]
 """Value, infinite outside the function's domain, and gradient."""

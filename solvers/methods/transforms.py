@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 _DIRECT = 64  # terms of the inverse that the recursion computes before Newton's iteration takes over
 

@@ -19,10 +19,9 @@ from functools import partial
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import solve
+from factorize.solvers.methods.compiled import Array, run
 from factorize.solvers.methods.poles import UNIT, Poles
-from factorize.solvers.methods.threads import run
 from factorize.solvers.single.kernels import two_sweep
 from factorize.solvers.single.newton import require_range, vectors
 from factorize.solvers.single.streaming import Generators

@@ -20,7 +20,7 @@ Cost: O(n) per pole.  We found these recursions in no publication.
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.kernels import three_filter, three_product
 from factorize.solvers.single.newton import require_range, vectors

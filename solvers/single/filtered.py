@@ -9,10 +9,9 @@ from types import ModuleType
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import accumulate, add_neighbour
+from factorize.solvers.methods.compiled import Array, run
 from factorize.solvers.methods.poles import UNIT, Poles
-from factorize.solvers.methods.threads import run
 from factorize.solvers.single.streaming import Generators
 
 _ROWS = 6  # of scratch that a kernel wants

@@ -15,12 +15,10 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
 from factorize.solvers.methods.search import End
-from factorize.solvers.problem import Problem, Reporter, StepReport
-from factorize.solvers.single.ascent import scaled
+from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
+from factorize.solvers.single.dense import RIDGES, best_of, filled, row_losses, scaled
 from factorize.solvers.single.merging import Merged, merge
-from factorize.solvers.single.recovery import RIDGES, best_of, filled, row_losses
 from factorize.solvers.single.streaming import streaming_factor
 from factorize.solvers.single.two_sided import Pair, maximise
 from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solvers.single.recovery import ql_factor
+from factorize.solvers.single.dense import ql_factor
 from factorize.workloads.forms import FirstOrder
 
 

@@ -27,7 +27,7 @@ Cost: O(n) per pole.
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.kernels import two_filter, two_product
 from factorize.solvers.single.newton import require_range, vectors

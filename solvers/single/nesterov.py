@@ -36,8 +36,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
 from factorize.solvers.methods.bidiagonal_systems import accumulate
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.kernels import nesterov_filter, two_product
 from factorize.solvers.single.newton import require_range, vectors

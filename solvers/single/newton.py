@@ -6,7 +6,7 @@ With ``D = diag(sqrt(v))``, ``T = D^-1 (A^T A)^-1 D^-1`` and ``X(v) = D^-1 T^-1/
     upper bound   N max_i X_ii    (the loss of X / max X_ii, which is feasible)
 
 of ``min tr(A^T A X^-1)`` over ``diag(X) <= 1``; both are attained where ``diag(X)`` is constant.  A
-workload takes part by what it knows of X at any v, a `DualPoint`: by decompositions (ascent.py), or, where it is a
+workload takes part by what it knows of X at any v, a `DualPoint`: by decompositions (dense.py), or, where it is a
 recurrence, by a rational function in place of ``T^-1/2`` and sweeps for the diagonal of ``(L + t V)^-1``: see
 `Structure`. No step of these forms an n x n array.
 
@@ -33,7 +33,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.search import End, run

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 
 _MARGIN = 2.0**-40  # scaled below 1 by more than the recursion and the dense product round
 _BLOCK = 64  # rows of a product

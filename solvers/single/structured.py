@@ -11,8 +11,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of, refuse_beyond_dense
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, refuse_beyond_dense
 from factorize.solvers.single import dense
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.cascade import Cascade

@@ -30,7 +30,7 @@ from typing import Protocol
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.search import End, run
 from factorize.solvers.problem import StepReport

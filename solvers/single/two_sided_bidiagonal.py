@@ -17,8 +17,7 @@ so every number that enters a sum is positive, and small weights keep their rela
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.kernel_options import compiled
+from factorize.solvers.methods.compiled import Array, Index, compiled
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.two_sided import Pair, Product, iterate

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.transforms import Transforms, reciprocal
 
 

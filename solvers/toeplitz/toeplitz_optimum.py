@@ -23,13 +23,12 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BandedToeplitz
 from factorize.objective import LambdaTau, MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
-from factorize.solvers.methods.arrays import Array
+from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.projected_gradient import Slope, descend
 from factorize.solvers.methods.search import End
 from factorize.solvers.methods.transforms import square_root
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of
 from factorize.solvers.single.dense import refuse_weights
 from factorize.solvers.toeplitz.gradients import (
     DisjointColumns,

@@ -16,9 +16,8 @@ from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import InverseBandedToeplitz, ToeplitzMatrix
 
 
 def sqrt_column(n: int) -> np.ndarray:

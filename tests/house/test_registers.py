@@ -51,8 +51,11 @@ PARTICIPATIONS: list[dict[str, Any]] = [
     {"kind": "min_sep", "min_sep": 3, "max_participations": 2},
 ]
 STRATEGIES = list(strategies(N).items())
-PAIRED = {"banded_toeplitz": "toeplitz", "state_space": "buffered"}
-"""Structures whose files hold both of a pair."""
+FAMILIES = {
+    **dict.fromkeys(("banded_toeplitz", "inverse_banded_toeplitz", "blt", "nu_toeplitz"), "toeplitz"),
+    "state_space": "buffered",
+}
+"""Structures that stand in the file of another of their family."""
 
 
 def rows_of(page: str, heading: str) -> set[str]:
@@ -153,10 +156,10 @@ class TestStructures:
         assert rows_of("docs/file-format.md", "Structures") == every
         assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
 
-    def test_the_exact_checker_reads_each_in_the_file_of_its_name(self) -> None:
+    def test_the_exact_checker_reads_each_in_the_file_of_its_family(self) -> None:
         assert set(READINGS) == set(BUILDERS) - {SCALED} and set(LIMITS) == set(ENDLESS_BUILDERS)
         for name, reading in [*READINGS.items(), *LIMITS.items()]:
-            assert reading.__module__ == f"factorize.checker.structures.{PAIRED.get(name, name)}"
+            assert reading.__module__ == f"factorize.checker.structures.{FAMILIES.get(name, name)}"
 
     @pytest.mark.parametrize("structure", sorted(ENDLESS_BUILDERS))
     def test_every_one_without_end_is_served_or_refused_with_a_way_out(self, structure: str) -> None:

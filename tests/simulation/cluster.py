@@ -23,7 +23,7 @@ from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.encoding import sha256
 from factorize.errors import CertificateError, FactorizeError, SolveFailed, StoreUnavailable
 from factorize.format.container import Container
-from factorize.solvers.budget import Estimate
+from factorize.solvers.problem import Estimate
 from factorize.storage import blobs, fsck
 from factorize.storage import store as store_module
 from factorize.storage.medium import bucket, directory

@@ -9,7 +9,7 @@ import pytest
 from specs import spec_of
 
 from factorize.errors import UnsupportedProblem
-from factorize.solvers import budget, choose, estimate
+from factorize.solvers import choose, estimate, problem
 from factorize.spec import parse_spec
 
 WORKLOADS: tuple[dict[str, Any], ...] = (
@@ -24,7 +24,7 @@ STEPS = (127, 16510, 59563)
 
 @pytest.fixture(autouse=True)
 def _a_machine_of_32_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "machine_memory", lambda: 2**35)
+    monkeypatch.setattr(problem, "machine_memory", lambda: 2**35)
 
 
 def auto(workload: dict[str, Any], n: int, participation: dict[str, Any], objective: str = "mean") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
-from factorize.solvers import budget
+from factorize.solvers import problem
 from factorize.solvers.problem import Problem
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
@@ -62,7 +62,7 @@ class TestChoosing:
 
 class TestEstimates:
     def test_beyond_memory(self, monkeypatch):
-        monkeypatch.setattr(budget, "machine_memory", lambda: 2**30)
+        monkeypatch.setattr(problem, "machine_memory", lambda: 2**30)
         spec = spec_of(8192, "dense")
         for door in (solvers.estimate, solvers.solve):
             with pytest.raises(TooLarge, match=r"GiB and .* s; this machine has 1.0 GiB; lower n"):

@@ -9,7 +9,7 @@ import numpy as np
 from specs import document_of
 
 from factorize.accounting import BinGram
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
+from factorize.structures.toeplitz import InverseBandedToeplitz
 from factorize.training.bins_order import BallsInBins
 
 KEY = hashlib.sha256(b"the tests").digest()

@@ -12,13 +12,11 @@ from redrawn_cases import inverse, likely
 from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.redrawn import RedrawnMatrix
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, InverseBandedToeplitz, ToeplitzMatrix
 from factorize.structures.tree import TreeMatrix, level_count
 
 N = 20

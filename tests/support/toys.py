@@ -174,7 +174,7 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             (
                 Change(
                     LAYOUTS,
-                    "from factorize.structures.blt ",
+                    "from factorize.structures.toeplitz ",
                     "from factorize.structures.bidiagonal import BidiagonalMatrix\n",
                 ),
                 Change(LAYOUTS, "    SCALED: lambda", '    "bidiagonal": BidiagonalMatrix.of_tensors,\n'),
@@ -190,7 +190,7 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             (
                 Change(
                     READINGS,
-                    "from factorize.checker.structures.blt ",
+                    "from factorize.checker.structures.toeplitz ",
                     "from factorize.checker.structures.bidiagonal import BidiagonalReading\n",
                 ),
                 Change(READINGS, '    "banded": ', '    "bidiagonal": BidiagonalReading,\n'),

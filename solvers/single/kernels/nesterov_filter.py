@@ -9,8 +9,7 @@ they are small, but then ``eta r`` and ``eta rho`` are not, and the loss is that
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.kernel_options import compiled, inlined
+from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
 
 Three = tuple[float, float, float]
 

@@ -6,8 +6,7 @@ shape (4, n).  Arrays with one row per step have the poles last, for the vector 
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.kernel_options import compiled, inlined
+from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
 
 Six = tuple[float, float, float, float, float, float]
 

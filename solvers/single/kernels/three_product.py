@@ -1,7 +1,6 @@
 """Hessian product for closed loops with three states per pole (`cascade`)."""
 
-from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.kernel_options import compiled, inlined
+from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
 
 Three = tuple[float, float, float]
 Six = tuple[float, float, float, float, float, float]

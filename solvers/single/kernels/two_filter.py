@@ -6,8 +6,7 @@ Variables are named as in the formulas at the head of `momentum`.  ``steps`` hol
 
 import numpy as np
 
-from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.kernel_options import compiled, inlined
+from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
 
 Three = tuple[float, float, float]
 

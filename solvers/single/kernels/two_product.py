@@ -1,7 +1,6 @@
 """Hessian product for closed loops with two states per pole (`momentum`, `nesterov`)."""
 
-from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.kernel_options import compiled, inlined
+from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
 
 Three = tuple[float, float, float]
 Four = tuple[float, float, float, float]

@@ -4,8 +4,7 @@ Variables are named as in the formulas at the head of `bidiagonal`; ``p2`` and `
 one row per step have the poles last, for the vector units; ``state`` is scratch for one row.
 """
 
-from factorize.solvers.methods.arrays import Array, Index
-from factorize.solvers.methods.kernel_options import compiled
+from factorize.solvers.methods.compiled import Array, Index, compiled
 
 
 @compiled

@@ -12,7 +12,7 @@ from factorize.accounting import BinGram, BinsLaw, bin_gram
 from factorize.accounting.gram_matrix import shared_part
 from factorize.accounting.payoff import best_tilt, log_put, log_reverse_ceiling
 from factorize.accounting.star_estimate import StarEstimate, log_single_bin
-from factorize.structures.blt import BltMatrix
+from factorize.structures.toeplitz import BltMatrix
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -23,10 +23,9 @@ from factorize.checker.losses.variances import WIDEST
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix
 
 N = 10
 WORKLOADS, OBJECTIVES = recursions_of(N), objectives_of(N) | {"one block": {"kind": "lambda_tau", "tau": 40}}

@@ -30,12 +30,10 @@ from factorize.checker.sensitivity import (
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
 from factorize.participation import FixedEpochs, MinSep, Single, read_participation
-from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, InverseBandedToeplitz, ToeplitzMatrix
 
 
 def separated(min_sep: int, most: int | None = None) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from factorize.errors import InvalidParameter
 from factorize.format.manifest import ENDLESS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
-from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
+from factorize.structures.toeplitz import BltMatrix
 
 
 def calibrated(strategy: Matrix, participation: dict[str, Any]) -> Calibration:

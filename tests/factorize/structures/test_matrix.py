@@ -13,13 +13,11 @@ from factorize.errors import InvalidStrategy, TooLarge
 from factorize.numbers.toeplitz_series import _fft_quotient, series_quotient
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import check_dense
-from factorize.structures.blt import BltMatrix
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.inverse_banded_toeplitz import InverseBandedToeplitz
 from factorize.structures.redrawn import RedrawnMatrix
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.structures.toeplitz import BltMatrix, InverseBandedToeplitz, ToeplitzMatrix
 from factorize.structures.tree import TreeMatrix
 
 

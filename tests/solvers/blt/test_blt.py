@@ -10,7 +10,7 @@ from factorize.certificate.certificate import certify
 from factorize.solution import Outcome
 from factorize.solvers.blt.closed_loss import ClosedLoss
 from factorize.solvers.blt.starts import minimise, progressions
-from factorize.structures.blt import BltMatrix
+from factorize.structures.toeplitz import BltMatrix
 
 
 def blt(buffers, workload, *, normalization="none", **more):

@@ -7,8 +7,7 @@ from factorize.structures.bidiagonal import BidiagonalMatrix
 
 from factorize.mechanisms import Neighbours
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.budget import Estimate, estimate_of
-from factorize.solvers.problem import Problem
+from factorize.solvers.problem import Estimate, Problem, estimate_of
 from factorize.spec import Spec
 
 

@@ -1,4 +1,4 @@
-"""Compiled recurrences: the options they share.
+"""Compiled recurrences: their arrays, the options that they share, and threads for a few of them at the same time.
 
 Every recurrence runs over steps outside and over poles inside, so that one instruction serves eight poles.  Three
 things decide whether the compiler sees it that way, each worth a factor of two to seven:
@@ -11,12 +11,26 @@ things decide whether the compiler sees it that way, each worth a factor of two 
   index from an array ``back`` = n-1, ..., 0: the compiler cannot see through that, and tests row by row.
 
 Compiled code is cached beside the source; the first call on a machine pays once.
+Threads are plain ones, made for the call and joined before it returns: the kernels release the interpreter lock,
+nothing waits in a spin loop, and a forked or embedded process finds no pool left over from its parent.
 """
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from factorize.numbers import compiling
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+WIDTH = 8
+"""Doubles that move together in a vector; see `lanes`."""
+
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -31,3 +45,25 @@ inlined: Callable[[Function], Function] = compiling.kernel(inline="always", erro
 
 A compiled function would round on its own, and another kernel's sums would come out otherwise in the last bit.
 """
+
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(calls: Sequence[Callable[[], None]], *, together: bool) -> None:
+    """Run all calls; in threads of their own, except the first, if ``together`` and the machine has the cores.
+
+    Args:
+        calls: functions without argument or result that release the interpreter lock and raise nothing.
+        together: whether the calls are long enough (some 0.2 ms) to pay for starting threads.
+    """
+    if not together or CORES < 2:
+        for call in calls:
+            call()
+        return
+    threads = [threading.Thread(target=call) for call in calls[1:]]
+    for thread in threads:
+        thread.start()
+    calls[0]()
+    for thread in threads:
+        thread.join()
