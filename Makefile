@@ -86,7 +86,7 @@ library: $(STAMP)
 	$(BIN)/factorize mirror $(LIBRARY)/store $(LIBRARY)/mirror $(if $(KEY),--private-key $(KEY))
 
 # Wheel and source distribution in dist/, built twice to the same bytes, with materials, provenance and SHA256SUMS.
-release: $(STAMP)
+release: $(STAMP) $(CLIENTS)/.installed
 	$(BIN)/python -m release
 
 # Exact versions and hashes, so that two installs are the same install. First a newer pip: the one that comes with

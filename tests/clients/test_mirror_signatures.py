@@ -13,7 +13,8 @@ from random import Random
 from unittest import mock
 
 import pytest
-from mirrors import INDEX, OBJECTS, TIME, rewrite, served
+from golden.make import HERE, SPECS, STORED
+from mirrors import INDEX, OBJECTS, TIME, at_the_time_of, rewrite, served
 from test_signatures import key_pair
 
 import factorize
@@ -108,3 +109,15 @@ def test_a_key_is_asked_for_again(home: Path, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv("FACTORIZE_MIRROR", url)
         monkeypatch.setenv("FACTORIZE_MIRROR_KEY", str(home / "own.pub"))
         assert factorize.load(asked(5)).spec["workload"]["n"] == 5
+
+
+@pytest.mark.parametrize("folder", sorted(HERE.glob("mirrors/*")), ids=lambda folder: folder.name)
+def test_the_signature_of_a_release_is_verified_by_every_later_one(
+    folder: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+    at_the_time_of(folder, monkeypatch)
+    with served(folder) as url:
+        assert factorize.load(SPECS[STORED[0]], url=url, public_key=folder / "key.pub").certificate.converged
+        with pytest.raises(BadSignature):
+            factorize.load(SPECS[STORED[1]], url=url, public_key=home / "own.pub")

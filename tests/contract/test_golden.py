@@ -5,27 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from golden.make import EXPANDED, EXPECTED, HERE, NARROW, SPECS, row_digest
+from golden.make import EXPANDED, EXPECTED, HERE, NARROW, REVOKED, SPECS, row_digest
+from mirrors import at_the_time_of, served
 from receipt_runs import KINDS, signed
 from safetensors.numpy import load_file
 
+import factorize
 from factorize.checker.check import check_factor_file
 from factorize.checker.receipt import check_receipt
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.encoding import json_digest
+from factorize.errors import CorruptObject, Revoked
 from factorize.factor_file import load
 from factorize.format.bins_claims import SAMPLINGS
 from factorize.format.manifest import manifest_digest
+from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 
 FILES = sorted(HERE.glob("*/*.safetensors"))
 LARGEST = 300_000
+STORES = sorted(HERE.glob("stores/*.json"))
 RECEIPTS = sorted(HERE.glob("receipts/*/*.json"))
 CLAIMS = {path.stem: json.loads(path.read_text()) for path in sorted(HERE.glob("claims/*.json"))}
 
@@ -118,3 +124,40 @@ def test_a_receipt_of_a_release_is_proved_and_none_that_says_more(path: Path) ->
     assert report.supported and not report.unseen, report.failed
     epsilon = math.nextafter(0.97 * document["epsilon"], 0.0)
     assert not check_receipt(signed({**document, "epsilon": epsilon}), files).supported
+
+
+@pytest.mark.parametrize("path", STORES, ids=lambda path: path.stem)
+def test_a_store_of_a_release_is_opened_whole_and_goes_on(path: Path, tmp_path: Path) -> None:
+    shutil.copytree(path.with_suffix(""), tmp_path / "store")
+    store, told = open_store(tmp_path / "store", create=False), json.loads(path.read_bytes())
+    assert [finding.kind for finding in fsck(store).findings] == ["revoked"]
+    with pytest.raises(Revoked, match="to be told for ever"):
+        store.manifest(told.pop(REVOKED)["digest"])
+    assert {manifest.digest for manifest in store.items()} == {one["digest"] for one in told.values()}
+    for one in told.values():
+        assert store.digest_of(one["spec"]) == one["digest"]
+        found = store.load(one["digest"])  # with the numbers of a user's matrix
+        found.verify()
+        assert row_digest(found) == one["rows"]
+    store.put(load(FILES[0]))
+    assert [finding.kind for finding in fsck(store).findings] == ["revoked"]
+
+
+@pytest.mark.parametrize("path", STORES, ids=lambda path: path.stem)
+def test_a_mirror_of_a_release_is_believed_in_its_time(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, folder = json.loads(path.read_bytes()), HERE / "mirrors" / path.stem
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+    with served(folder) as url:
+        at_the_time_of(folder, monkeypatch)
+        with pytest.raises(Revoked, match="to be told for ever"):
+            factorize.load(told.pop(REVOKED)["digest"], url=url)
+        del told["own"]  # stays in the store
+        for name, one in told.items():
+            found = factorize.load(SPECS[name], url=url).opened()
+            found.verify()
+            assert (found.digest, row_digest(found)) == (one["digest"], one["rows"])
+        at_the_time_of(folder, monkeypatch, days=1)
+        with pytest.raises(CorruptObject, match="expired"):
+            factorize.load(one["digest"], url=url, cache=tmp_path / "other")

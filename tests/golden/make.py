@@ -1,26 +1,32 @@
-"""`python -m tests.golden.make`: writes the golden files of this release and what they must go on being.
+"""`.venv-clients/bin/python -m tests.golden.make`: writes the golden files of this release and what they must go on being.
 
 Run it once per release, before the tag, from the root of the repository. It makes one small file per structure under
 `tests/golden/<release>/`, with `expected.json`: the digests of spec, result, file and of the rows of C as they are
 streamed, which do not depend on the machine (those of C^-1 and B do, in the last bits). Files that are there are left
 as they are with what they are expected to be, since later releases have to open exactly those. Beside them it keeps a
-receipt of each kind of run, with its factor files by digest, in `receipts/<release>/`.
+receipt of each kind of run, with its factor files by digest, in `receipts/<release>/`; and a store and its signed
+mirror in `stores/<release>/` and `mirrors/<release>/`. Signing needs the environment of the other projects' clients.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from factorize import __version__, solvers
+from factorize.api.mirror import write_mirror
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
-from factorize.spec import parse_spec
+from factorize.spec import Spec, parse_spec
+from factorize.storage.store import open_store
 from tests.support.receipt_runs import KINDS
 
 HERE = Path(__file__).parent
@@ -73,6 +79,9 @@ SPECS: dict[str, dict[str, Any]] = {
     "identity": {"workload": {"kind": "decay", "n": 16, "rate": 0.5}, "mechanism": {"kind": "identity"}},
 }
 EXPANDED = {"dense-expanded": "dense", "toeplitz-expanded": "toeplitz"}
+STORED = ["blt", "banded-toeplitz", "identity"]
+REVOKED = "identity"
+OWN = [[1.0, 0.0], [2.0, 1.0]]
 NARROW = {"dense-float32": "dense", "banded-float32": "banded"}
 
 
@@ -125,6 +134,30 @@ def main() -> None:
         for factors, data in zip(made_run.document["factors"], made_run.files, strict=True):
             (receipts / f"{factors['digest']}.safetensors").write_bytes(data)
         (receipts / f"{run.__name__}.json").write_bytes(made_run.text)
+    if not (HERE / "stores" / __version__).exists():
+        make_store(HERE / "stores" / __version__, HERE / "mirrors" / __version__)
+
+
+def make_store(folder: Path, mirror: Path) -> None:
+    """Write a store of two results, a third that was revoked and one for a user's matrix; and its signed mirror."""
+    store = open_store(folder)
+    kept = {name: made(name) for name in STORED}
+    kept["own"] = solvers.solve(Spec.of(np.array(OWN), mechanism="identity"))
+    for one in kept.values():
+        store.put(one)
+    store.revoke(kept[REVOKED].digest, "to be told for ever")
+    told = {
+        name: {"spec": one.spec.digest, "digest": one.digest, "rows": row_digest(one)} for name, one in kept.items()
+    }
+    Path(f"{folder}.json").write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+    key = ec.generate_private_key(ec.SECP256R1())
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    with TemporaryDirectory() as work:
+        (Path(work) / "key.pem").write_bytes(key.private_bytes(*form))
+        write_mirror(store, str(mirror), private_key=Path(work) / "key.pem")
+    public = key.public_key().public_bytes(form[0], serialization.PublicFormat.SubjectPublicKeyInfo)
+    (mirror / "key.pub").write_bytes(public)
+    shutil.rmtree(mirror / "pages")  # for people
 
 
 if __name__ == "__main__":

@@ -7,11 +7,14 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import pytest
 
 from factorize.encoding import canonical_json
 
@@ -36,6 +39,18 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def at_the_time_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *, days: float = -1) -> None:
+    """Let clients read an index so many days after it has expired."""
+    moment = datetime.fromisoformat(json.loads((folder / "index.json").read_bytes())["expires"]) + timedelta(days=days)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return moment.astimezone(tz)
+
+    monkeypatch.setattr("factorize.client.mirror.datetime", Clock)
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

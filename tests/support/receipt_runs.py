@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import factorize
+from factorize.accounting import calibrate_sampling
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.statement import PrivacyStatement
@@ -19,6 +20,7 @@ from factorize.privacy import BestOf, PrivacyTarget
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from factorize.training.receipt import Receipt
+from factorize.training.sampling import BMinSep
 
 KEY = bytes(range(32))
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)
@@ -128,6 +130,14 @@ def sampled_by_poisson(folder: Path) -> Run:
     return taken(folder, [factors], calibration, auditor, [[step % 2] for step in range(12)])
 
 
+def apart_at_random(folder: Path) -> Run:
+    factors = factorize.solve("prefix", n=12, mechanism="banded", bands=2, min_sep=2)
+    sizes = {"dataset_size": 24, "batch_size": 6}
+    calibration = calibrate_sampling(factors, TARGET, sampling="b_min_sep", **sizes)
+    auditor = ParticipationAuditor.of(calibration, 12)
+    return taken(folder, [factors], calibration, auditor, BMinSep(24, calibration, steps=12, seed=1 << 70))
+
+
 def in_one_epoch(folder: Path) -> Run:
     factors = factorize.solve("prefix", n=12, mechanism="dense")
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
@@ -152,7 +162,7 @@ def without_end(folder: Path) -> Run:
 
 KINDS = [
     *(in_fixed_order, with_others, apart, in_bins, drawn_anew, sampled_by_poisson, of_both_moments),
-    *(in_one_epoch, by_users, without_end, best_of_many),
+    *(in_one_epoch, by_users, without_end, best_of_many, apart_at_random),
 ]
 
 
