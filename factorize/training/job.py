@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from factorize.any_factors import AnyFactors
 from factorize.auditor import numbered_users
-from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 
 
@@ -36,9 +36,7 @@ class Source(ABC):
         return isinstance(self.spec, str) and self.spec == "auto"
 
     @abstractmethod
-    def find(
-        self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
-    ) -> CertifiedFactors:
+    def find(self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None) -> AnyFactors:
         """Return the factorization for so many steps.
 
         Args:
