@@ -43,9 +43,29 @@ class Mechanism(Frozen):
     named: ClassVar[bool] = True
 
     @property
+    def columns(self) -> str:
+        """How columns are scaled, one of `Fitting`."""
+        return getattr(self, "normalization", None) or "none"
+
+    @property
     def fitted(self) -> bool:
         """Whether each column has the factor that is best under the spec's sampling."""
-        return getattr(self, "normalization", None) == "fitted"
+        return self.columns == "fitted"
+
+    @property
+    def diagonals(self) -> int | None:
+        """How many diagonals of C, or of C^-1, are asked for; None where the kind does not say."""
+        return getattr(self, "bands", None)
+
+    @property
+    def buffer_count(self) -> int | None:
+        """How many buffers are asked for; None where the kind has none."""
+        return getattr(self, "buffers", None)
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the parameter of its formula is left to be chosen."""
+        return "tune" in vars(self).values()
 
 
 class Auto(Mechanism):

@@ -168,7 +168,7 @@ def _way_out(spec: Spec) -> str:
 def _nearest(spec: Spec) -> Iterator[AnyMechanism]:
     """Yield mechanisms that keep no more vectors than the one of a spec, the best first and C = I last."""
     mechanism = spec.mechanism
-    vectors = getattr(mechanism, "buffers", 0) or getattr(mechanism, "bands", 1) - 1
+    vectors = mechanism.buffer_count or (mechanism.diagonals or 1) - 1
     if vectors and not spec.workload.endless:
         apart = spec.participation.spread(spec.workload.n).separation
         yield Banded(kind="banded", bands=min(vectors + 1, apart))

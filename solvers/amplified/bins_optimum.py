@@ -78,11 +78,11 @@ def supports(spec: Spec) -> str | None:
             f"mechanism {mechanism.kind!r} is not optimised under sampling {sampling.kind!r}{instead}, or leave the "
             "sampling out and calibrate with it"
         )
-    normalization, buffers, bands = (getattr(mechanism, name, None) for name in ("normalization", "buffers", "bands"))
-    if normalization in ("columns", "auto"):
+    buffers, bands = mechanism.buffer_count, mechanism.diagonals
+    if mechanism.columns in ("columns", "auto"):
         return (
-            f"normalization {normalization!r} is not optimised under sampling; use 'fitted', whose columns have the "
-            "factors that are best under it, or 'none'"
+            f"normalization {mechanism.columns!r} is not optimised under sampling; use 'fitted', whose columns have "
+            "the factors that are best under it, or 'none'"
         )
     if mechanism.fitted and workload.n > LARGEST_FITTED:
         return f"n={workload.n} is above {LARGEST_FITTED}, up to which columns are fitted; use normalization 'none'"

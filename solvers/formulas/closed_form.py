@@ -63,7 +63,7 @@ def supports(spec: Spec) -> str | None:
 def refuse_bands(spec: Spec) -> str | None:
     """Return why the workload has no root cut to that many bands, or None."""
     workload = spec.optimize_for or spec.workload
-    bands = getattr(spec.mechanism, "bands", 1)
+    bands = spec.mechanism.diagonals or 1
     if bands > workload.n:
         return f"bands={bands} exceeds n={workload.n}; use bands <= n"
     if not workload.time_invariant:
@@ -77,25 +77,20 @@ def refuse_bands(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: series of length n, or n x n arrays where the certificate needs the decoder whole."""
     n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
-    tries = _EVALUATIONS if is_tuned(spec) else 1
+    tries = _EVALUATIONS if spec.mechanism.tuned else 1
     if needs_decoder(spec):
         return refuse_beyond_dense(estimate_of(entries=8.0 * n * m, multiplications=tries * 2.0 * n * n * m), n, m)
     entries, work = recursion_cost(spec)
     if isinstance(spec.mechanism, _INVERSE):
-        work += _PASSES * float(n) * getattr(spec.mechanism, "bands", 2)
+        work += _PASSES * float(n) * (spec.mechanism.diagonals or 2)
     return estimate_of(entries=40.0 * n + entries, multiplications=tries * (500.0 * n + work))
-
-
-def is_tuned(spec: Spec) -> bool:
-    """Return whether the spec leaves the parameter of its formula to be chosen."""
-    return "tune" in (getattr(spec.mechanism, name, None) for name in ("nu", "gamma", "correlation"))
 
 
 def needs_decoder(spec: Spec) -> bool:
     """Return whether the certificate forms the decoder as an n x n array, because it is not Toeplitz."""
     if recursive(spec):
         return False
-    normalization = getattr(spec.mechanism, "normalization", "none")
+    normalization = spec.mechanism.columns
     normalised = normalization == "columns" or (normalization == "auto" and spec.workload.n <= MAX_DENSE)
     return normalised or not spec.workload.time_invariant or not spec.objective.by_row_errors(spec.workload.m)
 
@@ -103,7 +98,7 @@ def needs_decoder(spec: Spec) -> bool:
 def recursive(spec: Spec) -> bool:
     """Return whether C has so few diagonals, or buffers, that the certificate carries its losses along the steps."""
     few = isinstance(spec.mechanism, (AntiPgd, LambdaCgd, BandedToeplitz, BandedSquareRoot, IdentityMechanism))
-    if not few or getattr(spec.mechanism, "bands", 1) > MOST_RECURSIVE:
+    if not few or (spec.mechanism.diagonals or 1) > MOST_RECURSIVE:
         return False
     return spec.workload.outline().recursions() is not None
 
@@ -112,7 +107,7 @@ def recursion_cost(spec: Spec) -> tuple[float, float]:
     """Return entries and multiplications of carrying the losses along the steps, none where the decoder is whole."""
     if not recursive(spec):
         return 0.0, 0.0
-    n, bands = float(spec.workload.n), float(getattr(spec.mechanism, "bands", 1))
+    n, bands = float(spec.workload.n), float(spec.mechanism.diagonals or 1)
     return 6.0 * n * (bands + 16), 10.0 * n * (bands + 16) ** 2
 
 
@@ -271,7 +266,7 @@ def finish(problem: Problem, matrix: Matrix, report: Reporter) -> Solution:
 
 def normalised(spec: Spec, matrix: Matrix) -> Matrix:
     """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the loss."""
-    normalization = getattr(spec.mechanism, "normalization", "none")
+    normalization = spec.mechanism.columns
     if normalization == "none" or (normalization == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
         return matrix
     scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))

@@ -14,7 +14,6 @@ from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.formulas.closed_form import estimate as estimate
 from factorize.solvers.formulas.closed_form import (
     finish,
-    is_tuned,
     powers,
     refuse_bands,
     strategy_of_noising,
@@ -35,7 +34,7 @@ LONGEST_POWER = 1 << 14
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside these formulas, or None: every participation and objective is certified."""
-    if is_tuned(spec) and spec.optimize_for is not None and (refusal := refuse_weights(spec)) is not None:
+    if spec.mechanism.tuned and spec.optimize_for is not None and (refusal := refuse_weights(spec)) is not None:
         return refusal
     if not isinstance(spec.mechanism, BandedInverseFractionalRoot):
         return None

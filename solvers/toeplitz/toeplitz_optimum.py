@@ -127,7 +127,7 @@ class ColumnClass:
 def classes(problem: Problem) -> Iterator[ColumnClass]:
     """Yield the classes of columns whose sensitivity under the problem's participation is exact."""
     n = problem.n
-    bands = getattr(problem.spec.mechanism, "bands", n)
+    bands = problem.spec.mechanism.diagonals or n
     separation, count, _ = problem.participation.spread(n)
     if problem.participation.single:
         yield ColumnClass(LeadingPattern(separation, count, n), bands, monotone=False)
