@@ -96,7 +96,8 @@ def _matrix(name: str) -> MatrixName:
 
 
 def _about(call: Call, result: Result, shape: tuple[int, int], dtype: str) -> dict[str, str]:
-    """Return the headers of numbers of a result that an address has named."""
+    """Return the headers of numbers of a result that an address has named, unless If-Match names another."""
+    check_match(call.request, f'"{result.digest}"')
     return {
         "X-Factorize-Shape": f"{shape[0]},{shape[1]}",
         "X-Factorize-Dtype": dtype,
@@ -211,10 +212,12 @@ async def get_errors(call: ReadCall, name: str) -> Response:
 
     async with working(call, "rows"):
         result, document = await run_sync(make, limiter=heavy)
+    check_match(call.request, f'"{result.digest}"')
     return json_response(document, headers={"Cache-Control": lasting(call.request, result)})
 
 
-_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)", re.ASCII | re.IGNORECASE)
+_RANGE = re.compile(r"bytes\s*=[\s,]*(\d*)\s*-\s*(\d*)[\s,]*", re.ASCII | re.IGNORECASE)
+"""One range, in a list whose other elements are empty."""
 
 SIGNED_SECONDS = 600.0
 """How long the address of a file in a bucket is good."""

@@ -192,7 +192,7 @@ async def get_events(call: ReadCall, name: str) -> Response:
     """
     known = await _lookup(call, digest_in(name))
     if call.request.method == "HEAD":
-        return Response(None, media_type="text/event-stream")
+        return EventStream([], call)
     if isinstance(known, SolveJob) and not known.finished:
         text = call.request.headers.get("last-event-id", "")
         seen = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0

@@ -27,6 +27,7 @@ def test_head_is_answered_wherever_get_is(live_service: LiveService, manifest: d
             got, head = live_service.get(path), live_service.send("HEAD", path)
             assert (head.status, head.body) == (got.status, b""), path
             assert head.headers["content-type"] == got.headers["content-type"], path
+            assert ("content-length" in head.headers) is ("content-length" in got.headers), path
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,8 @@ def test_head_is_answered_wherever_get_is(live_service: LiveService, manifest: d
         ("bytes=5-", 206, (5, None)),
         ("bytes=-99999999999999999999999", 206, (0, None)),
         ("bytes=-3", 206, (-3, None)),
+        ("bytes= , 2-,", 206, (2, None)),  # empty elements of a list are none
+        ("bytes=0-1,3-4", 416, None),
         ("bytes=9999999999-", 416, None),
         ("bytes=-0", 416, None),
     ],
@@ -57,6 +60,10 @@ def test_if_match_names_the_bytes(live_service: LiveService, manifest: dict[str,
             assert live_service.get(path, {"If-Match": wanted}).status == 200
         for wanted in ('"other"', f"W/{tag}", ""):
             live_service.get(path, {"If-Match": wanted}).problem(412, "precondition-failed")
+    for rest in ("matrices/C", "matrices/B/cells", "errors"):  # numbers of the bytes that the tag names
+        path = f"/v1/factorizations/{manifest['spec_digest']}/{rest}"
+        assert live_service.get(path, {"If-Match": f'"{manifest["digest"]}"'}).status == 200
+        live_service.get(path, {"If-Match": '"other"'}).problem(412, "precondition-failed")
 
 
 @pytest.mark.parametrize(
