@@ -61,6 +61,7 @@ class Holdings:
 
         Raises:
             QuotaExhausted: there are not as many.
+            TooLarge: a whole day has not as many.
         """
         if caller.quotas.core_seconds_per_day is not None:
             with reading(self._engine) as connection:
@@ -112,6 +113,11 @@ class Holdings:
         limit = caller.quotas.core_seconds_per_day
         if limit is None:
             return
+        if core_seconds > limit:
+            raise TooLarge(
+                f"this takes about {core_seconds:.0f} core-seconds, and the key has {limit} in a day; use a smaller n, "
+                "a structured mechanism or fewer seconds, or ask the operator for a larger quota"
+            )
         midnight = int(self._clock() // DAY) * DAY
         mine = charges.c.owner == caller.owner, charges.c.began >= midnight
         used = float(connection.scalar(sa.select(sa.func.sum(charges.c.core_seconds)).where(*mine)) or 0.0)
@@ -161,14 +167,8 @@ class Holdings:
         """
         take_turns(connection)
         if claimed and caller.owner:
-            limit = caller.quotas.core_seconds_per_day
             self._check_open(connection, caller, job.spec_digest)
             self._check_kept(connection, caller, 0)
-            if limit is not None and core_seconds > limit:
-                raise TooLarge(
-                    f"this takes about {core_seconds:.0f} core-seconds, and the key has {limit} in a day; use a "
-                    "smaller n or a structured mechanism, or ask the operator for a larger quota"
-                )
             self._check_day(connection, caller, core_seconds)
             self._add(connection, caller, core_seconds)
         if caller.owner:

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from inspect import getdoc
+from math import isfinite
 from threading import Event
 from typing import Any
 
@@ -78,7 +79,7 @@ async def _answer(kind: str, call: Call) -> Response:
 
     Raises:
         ProblemAnswer: there is no answer, or no place to look for it.
-        QuotaExhausted: no core-seconds are left to the caller.
+        QuotaExhausted, TooLarge: it is estimated to take more core-seconds than the caller has left, or has in a day.
     """
     question, http = POSTED[kind], call.request
     service, caller = call.service, call.caller
@@ -94,11 +95,12 @@ async def _answer(kind: str, call: Call) -> Response:
         seconds = await run_sync(question.estimate_seconds, asked)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
+    core_seconds = (question.threads or service.pool.processors) * seconds if isfinite(seconds) else 0.0
     request = {"request": asked.document(), "digest": digest}
     key = json_digest({"question": kind, **request})
     known = kept.get(key)
     if known is None:
-        service.holdings.check_left(caller)
+        service.holdings.check_left(caller, core_seconds)
         gate_of(call).check(question.work, caller.owner)
 
     async def work(stop: Event, report: Report) -> bytes:
@@ -107,7 +109,9 @@ async def _answer(kind: str, call: Call) -> Response:
         async with working(call, question.work, seconds):
             answer = kept.get(key)  # it may have been answered while this waited
             if answer is None:
-                await run_sync(service.holdings.check_left, caller)  # and the caller have used up what was left
+                await run_sync(
+                    service.holdings.check_left, caller, core_seconds
+                )  # and the caller have used up what was left
                 answer = await run_sync(_ask, kind, request, memory_mb, service, caller, stop, report)
                 kept.put(key, answer)
             return answer

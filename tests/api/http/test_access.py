@@ -283,6 +283,11 @@ def test_every_route_that_computes_is_counted_and_refused_when_the_quota_is_used
     with reading(keyed.live.service.ledger.engine) as connection:
         used = connection.scalar(sa.select(sa.func.sum(charges.c.core_seconds)).where(charges.c.owner == caller.owner))
     assert 0 < used < 100
+    little = keyed.token("read", "submit", quotas=KeyQuotas(core_seconds_per_day=3))
+    refused = keyed.ask(little, "POST", "/v1/recommend", {**BODIES["RecommendRequest"], "seconds": 40}).problem(
+        422, "too-large"
+    )
+    assert "core-seconds, and the key has 3 in a day" in refused["detail"], "by its estimate, before it begins"
     with writing(keyed.live.service.ledger.engine) as connection:
         connection.execute(charges.insert().values(owner=caller.owner, began=time.time(), core_seconds=100.0))
     for method, path, body in COMPUTING:
