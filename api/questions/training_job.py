@@ -296,6 +296,10 @@ def schemas(reference: str) -> dict[str, Any]:
         reference: template of references, with `{model}`.
     """
     named: dict[str, object] = {}
+    for optimizer in OPTIMIZERS.values():
+        schema = optimizer.model_json_schema(ref_template=reference)
+        schema.pop("$defs", None)
+        named[optimizer.__name__] = schema
     for kind in KINDS.values():
         schema = kind.model_json_schema(ref_template=reference)
         if "n" not in schema["properties"]:  # it lists its rows
@@ -304,10 +308,6 @@ def schemas(reference: str) -> dict[str, Any]:
         del schema["properties"]["n"]
         schema["required"] = [name for name in schema["required"] if name != "n"]
         named[f"{kind.__name__}OfJob"] = schema
-    for optimizer in OPTIMIZERS.values():
-        schema = optimizer.model_json_schema(ref_template=reference)
-        schema.pop("$defs", None)
-        named[optimizer.__name__] = schema
     kinds = [{"$ref": reference.format(model=name)} for name in named]
     objective = Spec.model_json_schema(ref_template=reference)["properties"]["objective"]["oneOf"]
     for job in (RecommendRequest, FleetRequest):

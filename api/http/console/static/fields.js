@@ -31,7 +31,8 @@ function settled(form, schema) {
 function alternatives(form, schema) {
   const found = settled(form, schema);
   const options = found.anyOf ?? found.oneOf;
-  if (options) return options.flatMap((option) => alternatives(form, option));
+  // An optimizer and a workload may have one name, as "adam": the first is meant.
+  if (options) return options.flatMap((option) => alternatives(form, option)).filter((one, at, all) => all.findIndex((other) => other.label === one.label) === at);
   if (found.type === "null") return [{ label: "none", schema: null }];
   return [{ label: found.properties?.kind?.const ?? (found.type === "array" ? "list" : found.title), schema: found }];
 }
