@@ -119,11 +119,12 @@ class ClippedGradients:
                 message = f"the loss of a batch of one is {shown}, not one number; return its mean"
                 raise InvalidParameter(message, field="loss")
             examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
+            alone = jax.jit(self._alone)  # compiled as one, where operations one by one would be hundreds
             for positive in (False, True):
                 own = jax.tree.map(
                     lambda p, positive=positive: _drawn(p, positive=positive) if _traced(p) else p, params
                 )
-                rows = [_flat(self._alone(own, *(each[i] for each in examples))) for i in range(count)]
+                rows = [_flat(alone(own, *(each[i] for each in examples))) for i in range(count)]
                 if np.isfinite(rows).all():
                     break
             else:
@@ -139,7 +140,7 @@ class ClippedGradients:
         """Compare gradients of examples, one vector each, with that of their batch and with what each adds to a sum."""
         count, total = len(rows), np.sum(rows, axis=0)
         try:
-            together = _flat(jax.grad(self._loss)(params, *examples))
+            together = _flat(jax.jit(jax.grad(self._loss))(params, *examples))
         except Exception:  # whatever it is: a loss that is written for one example mixes none
             together = total
         off = min(float(np.linalg.norm(together * times - total)) for times in (1, count))
