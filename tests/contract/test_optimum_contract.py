@@ -75,8 +75,8 @@ def optimum(workload: Any, epochs: int = 1, objective: Any = None) -> Factorizat
     return found
 
 
-@pytest.mark.parametrize(("n", "several"), [(64, (2, 16)), (160, (8,))])
-@pytest.mark.parametrize("name", recursions(160))
+@pytest.mark.parametrize(("n", "several"), [(64, (2, 16)), (96, (8,))])
+@pytest.mark.parametrize("name", recursions(96))
 def test_recursions_over_epochs_and_under_weights(name: str, n: int, several: tuple[int, ...]) -> None:
     workload = recursions(n)[name]
     for epochs in (1, *several):

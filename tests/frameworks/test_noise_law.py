@@ -6,6 +6,7 @@ bounds the sensitivity of the inverse. The noise is calibrated for mu = 1.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,17 @@ def cases(test: Any) -> Any:
     for mark in CASES:
         test = mark(test)
     return test
+
+
+def in_turn(test: Any) -> Any:
+    """Every strategy at either precision, each with the next participation: JAX compiles anew for each."""
+    places = itertools.product(NAMES, ["float32", "float64"])
+    rows = [(name, PARTICIPATIONS[turn % 3], precision) for turn, (name, precision) in enumerate(places)]
+    return pytest.mark.parametrize(
+        ("name", "participation", "precision"),
+        rows,
+        ids=lambda value: value["kind"] if isinstance(value, dict) else value,
+    )(test)
 
 
 @pytest.fixture
@@ -112,7 +124,7 @@ def unit_vectors(key: jax.Array, step: Any, leaf: int, like: jax.Array, kind: np
     return (jnp.arange(like.size) == step).astype(kind)
 
 
-@cases
+@in_turn
 def test_jax(name: str, participation: dict[str, Any], precision: Any, precise: None, monkeypatch: pytest.MonkeyPatch):
     made, scale = calibrated(name, participation)
     monkeypatch.setattr(jax_adapter, "normals", unit_vectors)
@@ -133,7 +145,7 @@ def test_jax(name: str, participation: dict[str, Any], precision: Any, precise: 
     assert whitened(made, rows, sigma) < (1e-6 if precision == "float32" else 1e-13)
 
 
-@cases
+@in_turn
 def test_jax_privacy(name: str, participation: dict[str, Any], precision: Any, precise: None):
     """Whoever multiplies Z by the matrix that is handed over."""
     if name == "redrawn":
