@@ -86,6 +86,8 @@ class PlanTable(Generic[Numbers]):
         scale: shape (n,).
         steps: of earlier draws, shape (n, redraws), 0 where there is none; int32.
         keeps_draws: see `StepPlan`.
+        slots: the state of each step that gives its place to what the step takes, where all others stay as they are,
+            shape (n,); None where steps do more.
     """
 
     gain: Numbers
@@ -96,6 +98,7 @@ class PlanTable(Generic[Numbers]):
     scale: Numbers
     steps: np.ndarray
     keeps_draws: bool
+    slots: np.ndarray | None
 
 
 def plan_table(source: Streamable) -> PlanTable[np.ndarray]:
@@ -125,4 +128,15 @@ def plan_table(source: Streamable) -> PlanTable[np.ndarray]:
         if moves is not None:
             moves[step] = plan.moves
     keeps_draws = recurrence.unscaled(0)[0].keeps_draws
-    return PlanTable(gain, reads, decays if moves is None else moves, takes, loads, scale, steps, keeps_draws)
+    slots = _slots(decays, loads) if moves is None else None
+    return PlanTable(gain, reads, decays if moves is None else moves, takes, loads, scale, steps, keeps_draws, slots)
+
+
+def _slots(decays: np.ndarray, loads: np.ndarray) -> np.ndarray | None:
+    """Return which state each step replaces, if no step does anything else to its states."""
+    if not loads.size:
+        return None
+    slots = loads[:, :, 0].argmax(axis=1)
+    replaced = np.eye(decays.shape[1])[slots]
+    alone = (loads == replaced[:, :, None]).all() and (decays == 1 - replaced).all()
+    return slots if alone else None

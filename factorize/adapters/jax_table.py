@@ -6,9 +6,10 @@ normals, under jit and under shard_map.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +19,9 @@ from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable
 from factorize.errors import InvalidParameter
+
+MAX_TERMS_WRITTEN_OUT = 64
+"""Of a sum over states: a program with more takes seconds to compile."""
 
 
 class SplitDouble(NamedTuple):
@@ -35,8 +39,8 @@ class SplitDouble(NamedTuple):
     def of(cls, values: np.ndarray, kind: np.dtype) -> SplitDouble:
         """Split float64 numbers, to 48 bits where the device has only float32."""
         high = values.astype(kind)
-        low = None if kind == np.float64 else jnp.asarray((values - high).astype(kind))
-        return cls(jnp.asarray(high), low)
+        low = (values - high).astype(kind)
+        return cls(jnp.asarray(high), jnp.asarray(low) if low.any() else None)
 
     def at(self, step: ArrayLike) -> SplitDouble:
         """Return those of a step, NaN past the last."""
@@ -50,6 +54,21 @@ class SplitDouble(NamedTuple):
         product = self.high.reshape(spread) * values
         return product if self.low is None else product + self.low.reshape(spread) * values
 
+    def dot(self, vectors: jax.Array | Sequence[jax.Array]) -> jax.Array:
+        """Return the sum of the vectors, each times its number, shape of one of them.
+
+        Written out, since a reduction over the first axis takes XLA's code for CPUs up to 25 times as long.
+        """
+        count = len(vectors)
+        if count <= MAX_TERMS_WRITTEN_OUT:
+            return functools.reduce(jnp.add, [self._term(r, vectors) for r in range(count)])
+        stacked = jnp.stack(vectors) if isinstance(vectors, Sequence) else vectors
+        return jax.lax.fori_loop(1, count, lambda r, total: total + self._term(r, stacked), self._term(0, stacked))
+
+    def _term(self, r: ArrayLike, vectors: Any) -> jax.Array:
+        low = None if self.low is None else self.low[r]
+        return SplitDouble(self.high[r], low).times(vectors[r])
+
 
 DeviceTable = PlanTable[SplitDouble]
 
@@ -58,24 +77,44 @@ def on_device(table: PlanTable[np.ndarray], kind: np.dtype) -> DeviceTable:
     """Return a table with its numbers on the device."""
     names = "gain", "reads", "moves", "takes", "loads", "scale"
     numbers = {name: SplitDouble.of(getattr(table, name), kind) for name in names}
-    return PlanTable(**numbers, steps=table.steps, keeps_draws=table.keeps_draws)
+    return PlanTable(**numbers, steps=table.steps, keeps_draws=table.keeps_draws, slots=table.slots)
 
 
 def advance(
     table: DeviceTable, step: jax.Array, z: jax.Array, state: jax.Array, earlier: Sequence[jax.Array] = ()
 ) -> tuple[jax.Array, jax.Array]:
-    """Return row `step` of C^-1 Z and the next state, shapes z and (k, *z)."""
-    moves, u = table.moves.at(step), table.gain.at(step).times(z)
-    x = u - table.reads.at(step).times(state).sum(axis=0)
+    """Return row `step` of C^-1 Z and the next state, shapes z and (k, *z); NaN past the last step."""
+
+    def advanced(z: jax.Array, state: jax.Array, earlier: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        u = table.gain.at(step).times(z)
+        x = u - table.reads.at(step).dot(state) if len(state) else u
+        if earlier:
+            x = x + table.takes.at(step).dot(earlier)
+        return x, _next_state(table, step, [u, *earlier] if table.keeps_draws else [x], state)
+
+    if isinstance(step, jax.core.Tracer):
+        # A branch of its own, whose x is put down once: XLA would make it again for what is released, and copy the
+        # state for that.
+        inside = step < len(table.steps)
+        x, kept = jax.lax.cond(inside, advanced, lambda z, state, _: (z * jnp.nan, state), z, state, earlier)
+    else:
+        x, kept = advanced(z, state, earlier)
+    return table.scale.at(step).times(x), kept
+
+
+def _next_state(table: DeviceTable, step: jax.Array, taken: Sequence[jax.Array], state: jax.Array) -> jax.Array:
+    """Return the state after a step that took some vectors."""
+    if table.slots is not None:
+        slot = jnp.asarray(table.slots).at[step].get(mode="clip")
+        return jax.lax.dynamic_update_index_in_dim(state, taken[0], slot, 0)
+    moves, loads = table.moves.at(step), table.loads.at(step)
     if moves.high.ndim == 1:
         kept = moves.times(state)
     else:
         kept = moves.times(jnp.broadcast_to(state, (len(state), *state.shape))).sum(axis=1)
-    if earlier:
-        x = x + table.takes.at(step).times(jnp.stack(earlier)).sum(axis=0)
-    taken = jnp.stack([u, *earlier]) if table.keeps_draws else x[None]
-    kept = kept + table.loads.at(step).times(jnp.broadcast_to(taken, (len(state), *taken.shape))).sum(axis=1)
-    return table.scale.at(step).times(x), kept
+    for m, each in enumerate(taken):
+        kept = kept + SplitDouble(*(None if part is None else part[:, m] for part in loads)).times(each[None])
+    return kept
 
 
 def normals(

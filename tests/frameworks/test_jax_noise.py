@@ -16,6 +16,7 @@ from test_noise import statistic
 
 from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
+from factorize.adapters.jax_table import MAX_TERMS_WRITTEN_OUT, SplitDouble
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
@@ -194,3 +195,18 @@ def test_a_table_that_is_too_large_is_refused(monkeypatch):
     strategy = strategies()["tree"]
     with pytest.raises(TooLarge, match="coefficients"):
         plan_table(noise_source(strategy.structure, strategy.tensors(), N, "x"))
+
+
+def test_a_step_of_bands_replaces_one_state_and_one_of_buffers_moves_all():
+    bands, buffers = (strategies()[name] for name in ("banded", "buffered"))
+    found = plan_table(noise_source(bands.structure, bands.tensors(), N, "x"))
+    assert found.slots.tolist() == [step % found.reads.shape[1] for step in range(N)]
+    assert plan_table(noise_source(buffers.structure, buffers.tensors(), N, "x")).slots is None
+
+
+@pytest.mark.parametrize("count", [1, 3, MAX_TERMS_WRITTEN_OUT + 1])
+def test_the_sum_over_states_is_numpys(count):
+    rng = np.random.default_rng(0)
+    numbers, vectors = rng.normal(size=count), rng.normal(size=(count, 50)).astype(np.float32)
+    found = SplitDouble.of(numbers, np.dtype("float32")).dot(jnp.asarray(vectors))
+    np.testing.assert_allclose(found, numbers @ vectors, rtol=0, atol=2e-6 * count)
