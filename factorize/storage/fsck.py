@@ -348,6 +348,16 @@ class _Check:
             return self.store.objects.status(key).is_file
         return False
 
+    def _take_out(self, key: str) -> bool:
+        """Move an object away, unless a put has mended it since it was read; whether it went."""
+        store, place = self.store, key.split("/")[0]
+        checks = {_BLOBS: store.blobs.sound, MANIFESTS: store.intact}
+        with store.objects.lock(MARKER, exclusive=True):
+            sound = checks[place](name_in(key)) if place in checks else store.index.sound(key)
+            if not sound:
+                store.objects.quarantine(key)
+        return not sound
+
     @contextmanager
     def _reading(self, entry: ObjectEntry) -> Iterator[None]:
         """Count an object, and report what reading it raises."""
@@ -368,10 +378,11 @@ class _Check:
         self, kind: str, key: str, message: str, action: str | None = None, mend: Callable[[], object] | None = None
     ) -> None:
         """Report a finding; where repair is asked for and something mends it, do that."""
+        mended = self.repair and (mend is not None or action == "quarantined")
         if action == "quarantined":
+            if mended and not self._take_out(key):
+                return
             self.lost.add(key)
-            mend = partial(self.store.objects.quarantine, key)
-        mended = self.repair and mend is not None
-        if mended and mend is not None:
+        elif mended and mend is not None:
             mend()
         self.findings.append(Finding(kind, key, message, action if mended else None))

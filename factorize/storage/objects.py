@@ -155,7 +155,12 @@ class Objects(Protocol):
         return
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
-        """Keep exclusive holders of an object's lock away from each other and from shared ones."""
+        """Keep exclusive holders of a lock away from each other and from shared ones.
+
+        Args:
+            key: an object or a folder that is there; who holds the store's marker may take `tmp` too.
+            exclusive: whether nobody else may hold it.
+        """
 
     def sign(self, key: str, seconds: float) -> str | None:
         """Return a URL by which anybody may read an object for some time; None where the medium has none."""
@@ -215,14 +220,22 @@ class Objects(Protocol):
             return True
         if intact():
             return False
-        self.quarantine(key)
-        mine = self.put(key, staged)
+        with self.lock(STAGING, exclusive=True):  # what is found damaged under it is what goes, and nothing newer
+            if self.put(key, staged):
+                return True
+            if intact():
+                return False
+            self.quarantine(key)
+            mine = self.put(key, staged)
         if not mine and not intact():
             raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
         return mine
 
     def quarantine(self, key: str) -> None:
-        """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`."""
+        """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`.
+
+        Whoever does so holds a lock that keeps puts from replacing the object since it was found damaged.
+        """
         with suppress(NotFound):  # somebody else moved it
             self.move(key, f"{QUARANTINE}/{key}.{secrets.token_hex(8)}")
 

@@ -346,15 +346,12 @@ class Store:
             raise StoreUnavailable(f"the result {digest} was deleted while it was stored again; try again") from None
 
     def intact(self, digest: str) -> bool:
-        """Whether manifest and file are there and hash to their names, read anew; a damaged file is moved away."""
+        """Whether manifest and file are there and hash to their names, read anew."""
         try:
             sha256 = self.index.stored(manifest_key(digest)).file.sha256
         except (NotFound, CorruptObject):
             return False
-        sound = self.blobs.sound(sha256)
-        if not sound:
-            self.objects.quarantine(blob_key(sha256))
-        return sound
+        return self.blobs.sound(sha256)
 
 
 def open_store(

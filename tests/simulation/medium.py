@@ -115,6 +115,7 @@ class Disk:
         self.pending: list[Change] = []
         self.modified: dict[Content, float] = {}
         self.locks: list[tuple[int, Content, bool]] = []
+        self.folder_lock = Content()  # a store locks one folder only
         self.open: dict[int, tuple[Content, Process]] = {}
         self.numbers: dict[Any, int] = {}
         self.watch: Callable[[Path], None] = lambda path: None
@@ -310,8 +311,7 @@ class DiskFiles(Files):
 
     def lock(self, path: Path, exclusive: bool) -> int:
         with self._request("lock"):
-            content = self.disk.content(path)
-            assert content is not None
+            content = self.disk.content(path) or self.disk.folder_lock
         while any(held is content and (exclusive or other) for _, held, other in self.disk.locks):
             self.process.world.park(0.05)
         number = self._descriptor(content)

@@ -39,7 +39,9 @@ class Found(NamedTuple):
 
 STORE, OBJECTS = "factorize.storage.store", "factorize.storage.objects"
 FOLDER, BUCKET, BUCKET_LOCK = (f"factorize.storage.medium.{name}" for name in ("directory", "bucket", "bucket_lock"))
-GC, INDEX, BLOBS, REVOCATION = (f"factorize.storage.{name}" for name in ("gc", "index", "blobs", "revocation"))
+GC, INDEX, BLOBS, REVOCATION, FSCK = (
+    f"factorize.storage.{name}" for name in ("gc", "index", "blobs", "revocation", "fsck")
+)
 LEDGER, ENGINE, AUDIT = (f"factorize.api.jobs.{name}" for name in ("ledger", "engine", "audit_log"))
 HOLDINGS, KEYS, GATE = (f"factorize.api.access.{name}" for name in ("holdings", "key_register", "gate"))
 CATALOG = "factorize.api.catalog"
@@ -90,8 +92,17 @@ MUTANTS = (
     Mutant(
         "what stands in the way counts as sound",
         OBJECTS,
-        "        if intact():\n            return False",
-        "        if True:\n            return False",
+        "            return True\n        if intact():\n            return False",
+        "            return True\n        if True:\n            return False",
+    ),
+    Mutant(
+        "who replaces what is damaged looks no second time",
+        OBJECTS,
+        "            if intact():\n                return False\n            self.quarantine",
+        "            self.quarantine",
+    ),
+    Mutant(
+        "a repair takes out what was mended meanwhile", FSCK, "            if not sound:\n", "            if True:\n"
     ),
     Mutant(
         "what was checked is not compared with what is published",
@@ -135,7 +146,7 @@ MUTANTS = (
     Mutant(
         "an entry whose file is damaged counts",
         INDEX,
-        "if size != stated or self._blobs.damaged(manifest.file.sha256):",
+        "if found.size != stated or self._blobs.damaged(manifest.file.sha256, found.version):",
         "if False:",
     ),
     Mutant(
@@ -199,7 +210,7 @@ MUTANTS = (
     Mutant(
         "a solve that was only lost fails its job",
         ENGINE,
-        "(Ending.CANCELLED, Ending.INTERRUPTED, Ending.UNHEARD)",
+        "(Ending.CANCELLED, Ending.INTERRUPTED)",
         "(Ending.CANCELLED,)",
     ),
     Mutant(

@@ -21,6 +21,7 @@ from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 from factorize.storage.medium.bucket_calls import BucketCalls, first_line
 from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.files import Files
+from factorize.storage.medium.location import MARKER
 from factorize.storage.objects import STAGING, Objects, Reader, StagedFile
 
 WHOLE_BYTES = 1 << 20
@@ -94,8 +95,8 @@ class Bucket(BucketCalls, Objects):
             self.remove(temporary)
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
-        """Lock the store across machines; see `BucketLock`."""
-        return BucketLock(self, exclusive=exclusive).hold()
+        """Lock something across machines; see `BucketLock`."""
+        return BucketLock(self, f"{STAGING}/{'locks' if key == MARKER else 'replacing'}", exclusive=exclusive).hold()
 
     def probe(self) -> None:
         """See that the bucket keeps the promise that a store rests on, with an object of its own.

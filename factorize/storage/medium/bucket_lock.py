@@ -21,9 +21,8 @@ from contextlib import contextmanager, suppress
 
 from factorize.errors import NotFound, StoreUnavailable
 from factorize.storage.medium.bucket_calls import BucketCalls
-from factorize.storage.objects import STAGING, ObjectEntry
+from factorize.storage.objects import ObjectEntry
 
-LOCKS = f"{STAGING}/locks"
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
@@ -35,13 +34,15 @@ class BucketLock:
 
     Args:
         bucket: where.
+        folder: of the lock's markers.
         exclusive: whether nobody else may hold it.
     """
 
-    def __init__(self, bucket: BucketCalls, *, exclusive: bool) -> None:
+    def __init__(self, bucket: BucketCalls, folder: str, *, exclusive: bool) -> None:
         self._bucket = bucket
+        self._folder = folder
         self._exclusive = exclusive
-        self._key = f"{LOCKS}/{_EXCLUSIVE if exclusive else _SHARED}-{secrets.token_hex(16)}"
+        self._key = f"{folder}/{_EXCLUSIVE if exclusive else _SHARED}-{secrets.token_hex(16)}"
         self._seen: dict[str, tuple[tuple[int, ...], float]] = {}
         self._beats = 0
 
@@ -76,7 +77,7 @@ class BucketLock:
         try:
             self._beat()
             while conflicts := self._conflicts():
-                if self._exclusive and not any(key.startswith(f"{LOCKS}/{_EXCLUSIVE}") for key in conflicts):
+                if self._exclusive and not any(key.startswith(f"{self._folder}/{_EXCLUSIVE}") for key in conflicts):
                     time.sleep(_LOOK_SECONDS)
                     continue
                 self._bucket.remove(self._key)  # leaves the way free for a moment
@@ -99,8 +100,8 @@ class BucketLock:
     def _others(self, kind: str) -> list[str]:
         """Markers of others that live; the dead are removed."""
         living = []
-        for entry in self._bucket.list(LOCKS):
-            if entry.key == self._key or not entry.key.startswith(f"{LOCKS}/{kind}"):
+        for entry in self._bucket.list(self._folder):
+            if entry.key == self._key or not entry.key.startswith(f"{self._folder}/{kind}"):
                 continue
             if self._is_dead(entry):
                 self._bucket.remove(entry.key)

@@ -24,7 +24,7 @@ from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
 from factorize.storage.medium import bucket_lock
 from factorize.storage.medium.bucket import Bucket, connect
-from factorize.storage.medium.bucket_lock import LOCKS, BucketLock
+from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.location import bucket_of
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
@@ -128,7 +128,7 @@ def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch
         if at % 8 == 3:
             store.put(put)
             gc(store)  # waits for the marker of the dead, and removes it
-            assert store.load(put.spec_digest).digest == put.digest and keys(store, LOCKS) == []
+            assert store.load(put.spec_digest).digest == put.digest and keys(store, "tmp/locks") == []
 
 
 # Several machines
@@ -141,7 +141,7 @@ def test_shared_holders_go_together_and_exclusive_ones_alone():
 
     def hold(name: str, exclusive: bool) -> None:
         for _ in range(5):
-            with BucketLock(Bucket(medium), exclusive=exclusive).hold():
+            with BucketLock(Bucket(medium), "tmp/locks", exclusive=exclusive).hold():
                 inside.append(name)
                 seen = list(inside)
                 if exclusive and seen != [name] or any(other.startswith("x") for other in seen if other != name):
@@ -161,14 +161,14 @@ def test_shared_holders_go_together_and_exclusive_ones_alone():
 def test_a_dead_holders_marker_is_removed_and_a_slow_one_is_told(monkeypatch):
     monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.2)
     medium = MemoryStore()
-    dead = BucketLock(Bucket(medium), exclusive=True)
+    dead = BucketLock(Bucket(medium), "tmp/locks", exclusive=True)
     dead._take()  # and then its machine is gone
-    with BucketLock(Bucket(medium), exclusive=False).hold():
+    with BucketLock(Bucket(medium), "tmp/locks", exclusive=False).hold():
         pass
     with (
         pytest.raises(StoreUnavailable, match="held up for more than 0.2 s"),
-        BucketLock(Bucket(medium), exclusive=False).hold(),
-        BucketLock(Bucket(medium), exclusive=True).hold(),  # waits until the first one counts as dead
+        BucketLock(Bucket(medium), "tmp/locks", exclusive=False).hold(),
+        BucketLock(Bucket(medium), "tmp/locks", exclusive=True).hold(),  # waits until the first one counts as dead
     ):
         pass
 
@@ -179,10 +179,10 @@ def test_a_living_holder_is_waited_for_beyond_the_lease(monkeypatch):
     medium, order = MemoryStore(), []
 
     def sweep() -> None:
-        with BucketLock(Bucket(medium), exclusive=True).hold():
+        with BucketLock(Bucket(medium), "tmp/locks", exclusive=True).hold():
             order.append("sweep")
 
-    with BucketLock(Bucket(medium), exclusive=False).hold():
+    with BucketLock(Bucket(medium), "tmp/locks", exclusive=False).hold():
         thread = threading.Thread(target=sweep)
         thread.start()
         time.sleep(1)
