@@ -43,7 +43,7 @@ from factorize.errors import StoreUnavailable
 FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.4, 1.1
 """Seconds between the first two looks at a job that is followed, the most, and their growth."""
 OUTAGES = 10
-"""Starts after which a job whose child finds no store is failed, though the service finds it."""
+"""Starts after which a job is failed whose child finds no store, though the service does, or whose end is not heard."""
 _log = logging.getLogger(__name__)
 
 
@@ -302,19 +302,19 @@ class JobEngine:
         stored = self._find(job.spec_digest)
         if stored is not None:
             self._ledger.finish(job.spec_digest, stored, outcome.progress)
-        elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED, Ending.UNHEARD):
+        elif outcome.ending in (Ending.CANCELLED, Ending.INTERRUPTED):
             self._ledger.died(job, deaths=0)
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):
             if job.suspect:
                 self._ledger.fail(job, _given_up(outcome.error))
             else:  # one that was lost with its workers is only suspected, until it runs alone
                 self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else ALONE_AFTER - job.deaths)
-        elif (outcome.error or {}).get("type") == "store-unavailable" and job.attempts + 1 < OUTAGES:
-            self._ledger.died(job, deaths=0)  # an outage is not the spec's fault, and the store answers here again
+        elif _is_outage(outcome) and job.attempts + 1 < OUTAGES:
+            self._ledger.died(job, deaths=0)  # it is not the spec's fault, and the store answers here again
         else:
             message = (
-                f"the solver says that it stored {outcome.digest}, and the store does not have it; check that workers "
-                "and service use the same store, and post the spec again"
+                f"the store has nothing of it, and the solver said last: {outcome.digest or outcome.ending.value}; "
+                "check that workers and service reach the same store and scheduler, and post the spec again"
             )
             self._ledger.fail(job, outcome.error or {"type": "not_stored", "message": message})
 
@@ -369,6 +369,11 @@ class JobEngine:
             elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
                 _log.info("a job is taken up", extra={"about": adopted.about()})
                 self._send(adopted)
+
+
+def _is_outage(outcome: SolveEnding) -> bool:
+    """Whether a solve was kept from storing, or its end from being heard, by what is no fault of its spec."""
+    return outcome.ending is Ending.UNHEARD or (outcome.error or {}).get("type") == "store-unavailable"
 
 
 def _given_up(last: dict[str, str] | None) -> dict[str, str]:

@@ -155,9 +155,11 @@ class Ledger:
     def died(self, job: SolveJob, *, deaths: int = 1) -> SolveJob | None:
         """The child of this claim was killed: queued again, as a task of a new name. None if the claim is over.
 
-        What dask says of the old task may still be on its way, and must not be taken for the new one's end.
+        What dask says of the old task may still be on its way, and must not be taken for the new one's end. An attempt
+        counts though nothing was heard of its start.
         """
-        return self._change(job, "queued", deaths=jobs.c.deaths + deaths, task=_new_task())
+        attempts = sa.case((jobs.c.state == "queued", jobs.c.attempts + 1), else_=jobs.c.attempts)
+        return self._change(job, "queued", deaths=jobs.c.deaths + deaths, attempts=attempts, task=_new_task())
 
     def finish(self, spec_digest: str, digest: str, progress: dict[str, object] | None = None) -> SolveJob | None:
         """The store has the result, whoever put it there: done. None if the job was not open."""

@@ -150,7 +150,9 @@ class RemoteFuture:
     def end(self, status: str) -> None:
         if self.status == "pending" and self.process.alive:
             self.status = status
-            self.process.spawn(f"end{self.process.number}", lambda: [call(self) for call in self.calls], 0.01)
+            world, number = self.process.world, self.process.number
+            after = 0.01 if world.inside and world.task.luck.random() < 0.2 else 0.5  # than the last news of it, mostly
+            self.process.spawn(f"end{number}", lambda: [call(self) for call in self.calls], after)
 
 
 @dataclass

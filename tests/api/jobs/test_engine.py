@@ -161,6 +161,15 @@ def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
     assert (job.state, job.error["type"], job.attempts) == ("failed", "store-unavailable", 2)
 
 
+def test_a_failing_solve_whose_end_is_never_heard_is_not_solved_for_ever(place, monkeypatch):
+    monkeypatch.setattr(engine_module.JobEngine, "_hear", lambda engine, event: None)
+    monkeypatch.setattr(engine_module, "OUTAGES", 3)
+    place.engine(tick=0.01).submit(order(fail="the residual is 3e-4, limit 1e-9"))
+    job = place.ended(digest(0))
+    assert (job.state, job.error["type"], job.attempts) == ("failed", "not_stored", 2)
+    assert "the store has nothing of it" in job.error["message"] and "scheduler" in job.error["message"]
+
+
 def test_an_outage_of_the_ledger_is_said_once_and_so_is_its_end(place, monkeypatch, caplog):
     engine = place.engine(tick=0.01)
     refused: list[int] = []
