@@ -211,6 +211,7 @@ class Oracle:
 
     owed: set[str] = field(default_factory=set)
     revoked: set[str] = field(default_factory=set)
+    revoking: bool = False
     deleted: set[str] = field(default_factory=set)
     rotten: set[str] = field(default_factory=set)
     damage: int = 0
@@ -427,6 +428,7 @@ class Run:
             self.oracle.revoked.add(revocation.digest)
 
         self.oracle.cancelled.add(known.spec.digest)  # a job that stores what was revoked meanwhile fails
+        self.oracle.revoking = True
         for revocation in service.store.revoke(digest, "its claim is wrong", on_each=stands):
             service.audit.add("revocation", actor="operator", subject=revocation.digest)
         return digest[:6]
@@ -929,7 +931,11 @@ class Run:
                 raise Violation(f"the acknowledged post of {digest} is lost")
             self._check_job(known, job, service)
         report = fsck_module.fsck(service.store)
-        bad = [finding for finding in report.findings if finding.error or finding.kind in ("foreign", "unindexed")]
+        bad = [
+            one
+            for one in report.findings
+            if (one.error or one.kind in ("foreign", "unindexed")) and not self._half_revoked(one)
+        ]
         if not oracle.rotten and [finding for finding in bad if finding.kind != "unindexed"]:
             raise Violation(f"fsck finds {bad[0]}")
         fsck_module.fsck(service.store, repair=True, grace_seconds=0.0)
@@ -953,6 +959,16 @@ class Run:
             self._heal(service, known)
         self._check_catalog(service)
 
+    def _half_revoked(self, finding: fsck_module.Finding) -> bool:
+        """Whether a finding is of a revocation, begun and never acknowledged, that has one of its two records."""
+        missing = finding.kind == "missing" and finding.key.startswith("revoked/")
+        return missing and not any(digest in finding.message for digest in self.oracle.revoked)
+
+    def _taken_back(self) -> set[str]:
+        """Results of which a record says that they were revoked, acknowledged or not."""
+        names = {key[-69:-5] for key in self.cluster.medium.stored() if key.startswith("revoked/")}
+        return self.oracle.revoked | (names if self.oracle.revoking else set())
+
     def _check_job(self, known: Known, job: SolveJob, service: Any) -> None:
         digest, oracle = known.spec.digest, self.oracle
         if not job.finished:
@@ -973,7 +989,7 @@ class Run:
                 "not_stored": bool(acts & {"swap"}) or bool(oracle.deleted),
                 "corrupt-object": bool(acts & {"stale", "garbage"}),
                 "store-unavailable": any(item.kind == "!window" for item in self.plan.items),
-                "revoked": bool(oracle.revoked),
+                "revoked": any(name in (job.error or {})["message"] for name in self._taken_back()),
                 "not-found": oracle.swept,
             }.get(kind, False)
             if not excuse:
@@ -983,7 +999,7 @@ class Run:
         if (
             job.state == "done"
             and digest not in oracle.excused | oracle.cancelled
-            and not known.digests & (oracle.revoked | oracle.deleted)
+            and not known.digests & (self._taken_back() | oracle.deleted)
         ):
             found = service.lookup(digest)
             if not isinstance(found, Result):
@@ -1002,17 +1018,17 @@ class Run:
                 return
             drive(service.engine.wait(known.spec.digest, 30.0))
             job = service.ledger.get(known.spec.digest)
-            if job.state == "failed" and known.digests & self.oracle.revoked:
+            if job.state == "failed" and known.digests & self._taken_back():
                 return
         raise Violation(f"{known.spec.digest} cannot be answered any more")
 
     def _check_catalog(self, service: Any) -> None:
         self.world.task.process.skew = 700.0  # so that nothing is young any more
-        stored = {manifest.digest for manifest in service.store.index.manifests()}
-        rows = dict[str, str]()
+        stored, rows = set[str](), dict[str, str]()
         for _ in range(30):  # a look that took long is followed by a longer pause
             self.world.park(6.0)
             service.catalog.catch_up()
+            stored = {manifest.digest for manifest in service.store.index.manifests()}  # a late put may have come
             rows = dict(self.cluster.database.look("SELECT digest, standing FROM results"))
             if rows.keys() == stored:
                 break

@@ -26,6 +26,8 @@ from greenlet import getcurrent, greenlet
 EPOCH = 1_800_000_000.0
 STEP_SECONDS = 0.002
 MAX_STEPS = 400_000
+MAX_PAUSE_SECONDS = 100.0
+"""Longer than any lease lasts, and short beside the time within which all has to end."""
 
 
 class Killed(BaseException):
@@ -138,7 +140,7 @@ class World:
         if self.inside:
             luck = self.task.luck
             pause = luck.expovariate(1.0) * STEP_SECONDS * scale * self.slow()
-            self.park(pause * (100.0 if luck.random() < 0.01 else 1.0))
+            self.park(min(pause * (100.0 if luck.random() < 0.01 else 1.0), MAX_PAUSE_SECONDS))
 
     def kill(self, process: Process) -> None:
         """End a process; called by the hub, or by one of its own threads, which goes on to raise `Killed`."""
