@@ -18,7 +18,7 @@ from factorize.numbers.scalars import whole_number
 from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
-from factorize.structures.recursive import RecursiveMatrix
+from factorize.structures.recursion import RecursiveMatrix
 
 _MARGIN = 1e-9
 """Relative, upward: more than sums of as many as 10^6 positive doubles lose."""

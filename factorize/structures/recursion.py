@@ -1,13 +1,14 @@
 """Recursions: a lower-triangular matrix as a few statements on a few states, from which every product with it follows.
 
 At each step the input is X, and statement k sets state k to a sum of factors times states and the input, of this step
-or of earlier ones; state 0 is the output. A compiled loop (structures/kernels/recursion_engine.py) runs statements
-forwards or transposed. Squared norms of rows and columns are sums of the squares of what unit inputs give.
+or of earlier ones; state 0 is the output. A compiled loop (structures/recursion_engine.py) runs statements forwards or
+transposed. Squared norms of rows and columns are sums of the squares of what unit inputs give.
 Where numba is absent, as in a training image, numpy runs the same statements, all rows at once.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -15,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.numbers.compiling import HAS_COMPILER
-from factorize.structures.kernels import recursion_engine
+from factorize.structures import recursion_engine
+from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
 
 X = -1
@@ -194,6 +196,40 @@ class MatrixRecursion:
         return Layout(rings, targets.T.copy(), np.cumsum([0, *map(len, readings), 0]), read.T.copy())
 
 
+class RecursiveMatrix(Matrix):
+    """A matrix with a recursion, of itself or of its inverse."""
+
+    @cached_property
+    @abstractmethod
+    def recursion(self) -> MatrixRecursion:
+        """C."""
+
+    @cached_property
+    def inverse_recursion(self) -> MatrixRecursion:
+        """C^-1."""
+        return self.recursion.inverse()
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows by one backward sweep; O(n states) per row."""
+        return self.left_multiply(np.eye(stop - start, self.n, start))
+
+    def right_solve(self, block: np.ndarray) -> np.ndarray:
+        """Return block times C^-1 by one backward sweep; O(n states) per row."""
+        return self.inverse_recursion.transposed(block)
+
+    def left_multiply(self, block: np.ndarray) -> np.ndarray:
+        """Return block times C by one backward sweep; O(n states) per row."""
+        return self.recursion.transposed(block)
+
+    def column_norms_squared(self) -> np.ndarray:
+        """Return the variances of z^T C for white noise z."""
+        return self.recursion.column_norms_squared()
+
+    def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
+        """Return the variances of A C^-1 z; O(n states^2), or O(n^2 states) where those are many."""
+        return self.inverse_recursion.then(workload).variances()
+
+
 def toeplitz(column: np.ndarray, n: int) -> MatrixRecursion:
     """Return the n x n Toeplitz matrix with that first column, shape (bands,): sums with the oldest input first."""
     return MatrixRecursion(n, [{(X, d): float(column[d]) for d in range(len(column) - 1, -1, -1)}])
@@ -239,7 +275,7 @@ def _plain_sweep(
     out: np.ndarray,
     state: np.ndarray,
 ) -> None:
-    """Do as `sweep` of structures/kernels/recursion_engine.py, in numpy."""
+    """Do as `sweep` of structures/recursion_engine.py, in numpy."""
     parts, now = [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)], places[0]
     for step in range(count):
         row, c = factors[step if len(factors) > 1 else 0], first + turn * step

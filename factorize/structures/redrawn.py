@@ -17,8 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import check_parts
-from factorize.structures.recursion import MatrixRecursion, Statement, X
-from factorize.structures.recursive import RecursiveMatrix
+from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, Statement, X
 
 
 class RedrawnMatrix(RecursiveMatrix):

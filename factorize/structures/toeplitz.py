@@ -21,8 +21,7 @@ import numpy as np
 
 from factorize.numbers.toeplitz_series import series_product_rows, series_quotient, toeplitz_rows
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import MatrixRecursion, X, toeplitz
-from factorize.structures.recursive import ComputedToeplitz
+from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, X, toeplitz
 from factorize.workloads.state_space import StateSpace
 
 MOST_RECURSIVE = 64
@@ -106,6 +105,44 @@ class ToeplitzMatrix(StoredMatrix):
     def bandwidth(self) -> int:
         """Position of the last non-zero coefficient, plus one."""
         return int(np.flatnonzero(self.column)[-1]) + 1
+
+
+class ComputedToeplitz(RecursiveMatrix):
+    """A lower-triangular Toeplitz matrix whose coefficients are computed from a few numbers, none of them negative."""
+
+    @property
+    def time_invariant(self) -> bool:
+        """It is, by construction."""
+        return True
+
+    @property
+    def signed(self) -> bool:
+        """No coefficient is negative."""
+        return False
+
+    @cached_property
+    def _column(self) -> np.ndarray:
+        return self.recursion.products(np.eye(1, self.n))[0]
+
+    @cached_property
+    def _inverse_column(self) -> np.ndarray:
+        return self.divide(np.eye(1, self.n)[0])
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Slide over the column."""
+        return toeplitz_rows(self._column, start, stop)
+
+    def inverse_rows(self, start: int, stop: int) -> np.ndarray:
+        """Slide over the inverse's column."""
+        return toeplitz_rows(self._inverse_column, start, stop)
+
+    def divide(self, series: np.ndarray) -> np.ndarray:
+        """Return the series over that of C."""
+        return self.inverse_recursion.products(series[None])[0]
+
+    def column_norms_squared(self) -> np.ndarray:
+        """Column j holds the first n - j coefficients."""
+        return np.cumsum(self._column**2)[::-1]
 
 
 class InverseBandedToeplitz(ComputedToeplitz):

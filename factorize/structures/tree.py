@@ -16,8 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import Factor, MatrixRecursion, Statement, X
-from factorize.structures.recursive import RecursiveMatrix
+from factorize.structures.recursion import Factor, MatrixRecursion, RecursiveMatrix, Statement, X
 
 
 class TreeMatrix(StoredMatrix, RecursiveMatrix):

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from scipy.linalg import solve_triangular, toeplitz
 
-from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.loss import ClosedLoss
 from factorize.solvers.blt.starts import minimise, progressions
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.kept_results import prefix_sums

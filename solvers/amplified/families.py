@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from factorize.solvers.amplified.spread_sensitivity import SpreadSensitivity
+from factorize.solvers.blt.loss import SeriesLoss, powers
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.blt.series_loss import SeriesLoss, powers
 from factorize.solvers.blt.starts import progressions
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.transforms import Transforms, reciprocal

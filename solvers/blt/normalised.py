@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.parameters import BltPoint
-from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Problem

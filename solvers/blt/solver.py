@@ -4,10 +4,9 @@ from fractions import Fraction
 
 from factorize.mechanisms import Blt
 from factorize.solution import ProgressCallback, Solution
-from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.normalised import best_point, unit_columns
 from factorize.solvers.blt.parameters import Alternating, BltPoint
-from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.blt.starts import minimise, progressions
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, plain_loss
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz

@@ -12,9 +12,8 @@ from factorize.solvers.amplified.column_factors import ColumnFit, ColumnLoss
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, InverseTaps
 from factorize.solvers.banded import banded_optimum
 from factorize.solvers.banded.gram_descent import Landscape
-from factorize.solvers.blt.closed_loss import ClosedLoss
+from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.blt.series_loss import SeriesLoss
 from factorize.solvers.buffered.loss import BufferedLoss
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
 from factorize.solvers.formulas.closed_form import strategy_coefficients

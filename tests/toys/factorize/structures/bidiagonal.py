@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.structures.base import StoredMatrix, check_parts
-from factorize.structures.recursion import MatrixRecursion, X
-from factorize.structures.recursive import RecursiveMatrix
+from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, X
 
 
 class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):

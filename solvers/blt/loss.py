@@ -1,4 +1,4 @@
-"""The loss for prefix sums in O(buffers^2) per participation, whatever n is, with its gradient.
+"""The loss of a BLT and its gradient: in O(buffers^2) per participation for prefix sums, else through its column.
 
 C has the coefficients c_t = sum_r omega_r theta_r^(t-1) and the prefix sum's decoder b_t = sum_r beta_r phi_r^t. All
 sums over steps are geometric. With G_m(e) = sum_{t < m} (1 - e)^t and e_rs = 1 - theta_r theta_s, one column has below
@@ -9,7 +9,13 @@ pattern), have
     Q_rj = sum_{i = 1..j} theta_r^(ib-1)
 
 and the error is sum_rs beta_r beta_s K(1 - phi_r phi_s), K = G_n for the last (and largest) row, sum_t (n - t) r^t for
-all rows.
+all rows. With r = 1 - e and n terms,
+
+    plain      G = sum_{t < n} r^t           = (1 - r^n) / e
+    weighted   H = sum_{t < n} (n - t) r^t   = (n - r G) / e
+
+For n e below 0.3 both lose digits to cancellation. There G is sum_k (-e)^k C(n, k + 1), and H is sum_k (-e)^k
+C(n + 1, k + 2).
 
 Reference: Dvijotham et al. (2024), Lemmas 5.3 and 5.4, for one participation and the last row; the rest derived here.
 """
@@ -17,10 +23,11 @@ Reference: Dvijotham et al. (2024), Lemmas 5.3 and 5.4, for one participation an
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.blt.sums import plain, sum_weighted
 from factorize.solvers.methods.compiled import Array
+from factorize.solvers.toeplitz.gradients import ToeplitzLoss
 
 Parts = tuple[float, Array, Array]
 """A sum, and the derivatives of its logarithm by log scale and by place."""
@@ -103,3 +110,96 @@ def _earlier(places: Array, separation: int, j: Array) -> tuple[Array, Array]:
         lead_slope = -(separation - 1) * np.exp((separation - 2) * logarithm)
     sums, slopes = plain(far[None, :], j)
     return lead * sums, lead_slope * sums + lead * slopes * separation * lead
+
+
+_BLOCK = 1024
+
+
+class SeriesLoss:
+    """log(sensitivity^2 error) in the variables of `Alternating`, O(n (buffers + log n)) per evaluation.
+
+    Args:
+        parameters: what the variables stand for; the coefficients fall unless its end is free.
+        loss: of a column.
+    """
+
+    def __init__(self, parameters: Alternating, loss: ToeplitzLoss) -> None:
+        self.parameters, self.loss = parameters, loss
+        self._exponents = np.arange(1.0, loss.n - 1)
+
+    def __call__(self, variables: Array) -> tuple[float, Array]:
+        """Return the value, infinity where it is not finite, and its gradient."""
+        point = self.parameters.at(variables)
+        table = powers(point.theta, self.loss.n - 1)
+        value, slope = self.loss(np.concatenate([[1.0], point.omega @ table]))
+        by_place, by_scale = np.zeros(len(point.places)), np.zeros(len(point.places))
+        by_scale[1::2] = point.omega * (table @ slope[1:])
+        by_place[1::2] = -point.omega * (table[:, :-1] @ (slope[2:] * self._exponents))
+        return value, self.parameters.back(point, by_place, by_scale)
+
+
+def powers(theta: Array, count: int) -> Array:
+    """Return theta^t for t < count, shape (buffers, count): a table times a table."""
+    blocks = -(-count // _BLOCK)
+    with np.errstate(under="ignore"):
+        within = theta[:, None] ** np.arange(min(_BLOCK, count))
+        before = theta[:, None] ** (float(_BLOCK) * np.arange(blocks))
+        products = (before[:, :, None] * within[:, None, :]).reshape(len(theta), -1)[:, :count]
+    products[products < 1e-300] = 0.0
+    return products
+
+
+_NEAR = 0.3
+_TERMS = 13  # 0.3^13 / 14! is below 1e-17
+
+
+def plain(e: Array, n: Array | float) -> tuple[Array, Array]:
+    """Return G and its derivative with respect to e.
+
+    Args:
+        e: 1 - ratio in (0, 1], any shape.
+        n: number of terms, a whole number, broadcast against e.
+    """
+    e, count = np.broadcast_arrays(np.asarray(e, dtype=np.float64), np.asarray(n, dtype=np.float64))
+    total, slope = _plain(e, count)
+    single = count < 1.5  # the powers of a ratio of 0 are not defined by logarithms
+    return np.where(single, count, total), np.where(single, 0.0, slope)
+
+
+def sum_weighted(e: Array, n: float) -> tuple[Array, Array]:
+    """Return H and its derivative with respect to e; arguments as for `plain`."""
+    inner, inner_slope = plain(e, n)
+    with np.errstate(all="ignore"):
+        total = (n - (1.0 - e) * inner) / e
+        slope = (inner - (1.0 - e) * inner_slope - total) / e
+    near = n * e < _NEAR
+    if near.any():
+        total, slope = _replaced(near, total, slope, e, np.full_like(e, n), order=2)
+    return total, slope
+
+
+def _plain(e: Array, n: Array) -> tuple[Array, Array]:
+    with np.errstate(all="ignore"):
+        logarithm = np.log1p(-e)
+        total = -np.expm1(n * logarithm) / e
+        slope = (n * np.exp((n - 1.0) * logarithm) - total) / e
+    near = n * e < _NEAR
+    return _replaced(near, total, slope, e, n, order=1) if near.any() else (total, slope)
+
+
+def _replaced(
+    near: NDArray[np.bool_], total: Array, slope: Array, e: Array, n: Array, *, order: int
+) -> tuple[Array, Array]:
+    """Put the binomial series where it is the accurate one; term k is (-e)^k C(n + order - 1, k + order)."""
+    small, count = np.where(near, e, 0.0), np.where(near, n, 0.0)
+    term = count if order == 1 else count * (count + 1.0) / 2.0
+    first = -term * (count - 1.0) / (1 + order)
+    sums, slopes, change = term.copy(), first.copy(), first
+    for k in range(1, _TERMS):
+        factor = -small * (count - k) / (k + order)
+        term = term * factor
+        sums += term
+        if k > 1:
+            change = change * factor * k / (k - 1)
+            slopes += change
+    return np.where(near, sums, total), np.where(near, slopes, slope)

@@ -1,1 +1,0 @@
-"""Compiled recurrences of the structures, one file per structure."""
