@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,25 +68,25 @@ def test_what_is_no_fleet(change: dict[str, Any]) -> None:
         advise_fleet(**{"clients": 30, "clients_a_round": 20, "rounds": 10, **change})
 
 
-FLEETS = [(48, 4, 12), (48, 8, 6), (48, 16, 3), (24, 4, 6), (48, 4, 2)]
+FLEETS = [(48, 4, 12), (48, 16, 3), (24, 4, 6), (48, 4, 2)]
 
 
 def test_one_matrix_for_a_range_of_fleets() -> None:
-    ratios = {}
+    ratios, solve = {}, cache(solvers.solve)  # the best of a fleet is the same for each matrix
     for kind in ({"kind": "blt", "buffers": 3}, {"kind": "banded", "bands": 4}, {"kind": "identity"}):
         spec = {**advise_fleet(16, 2, 48, check_in=8).spec, "mechanism": kind}
         if kind["kind"] == "banded":
             spec["participation"] = {"kind": "min_sep", "min_sep": 4, "max_participations": 12}
         run = solvers.solve(Spec.model_validate(spec))
-        ratios[kind["kind"]] = worst_ratio(run, FLEETS, solvers.solve)
+        ratios[kind["kind"]] = worst_ratio(run, FLEETS, solve)
         for rounds, apart, most in FLEETS:
             fleet = {"kind": "min_sep", "min_sep": apart, "max_participations": most}
             own = certified_for(run, rounds, fleet)
-            best = solvers.solve(Spec.model_validate({**own.spec.document(), "mechanism": {"kind": "auto"}}))
+            best = solve(Spec.model_validate({**own.spec.document(), "mechanism": {"kind": "auto"}}))
             assert own.certificate.loss.rmse <= ratios[kind["kind"]] * best.certificate.loss.rmse
             assert np.array_equal(own.matrix.dense(), run.matrix.dense()[:rounds, :rounds])
     assert 1 < ratios["blt"] < ratios["banded"] < ratios["identity"]
-    assert worst_ratio(run, FLEETS[:1], solvers.solve) < ratios["identity"]
+    assert worst_ratio(run, FLEETS[:1], solve) < ratios["identity"]
 
 
 def test_a_matrix_certified_for_another_fleet_trains_it(tmp_path: Path) -> None:

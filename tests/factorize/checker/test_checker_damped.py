@@ -23,7 +23,7 @@ def canonical(workload: dict[str, Any], n: int) -> dict[str, Any]:
 
 def test_a_damped_oscillation_is_enclosed_over_many_steps() -> None:
     """Radii grow by up to 1.7 at each step, where the entries themselves do not grow."""
-    document = canonical(COUPLED, 300)
+    document = canonical(COUPLED, 160)
     column, exact = toeplitz_column(document), exact_rows(document)
     assert column is not None and exact is not None
     for ball, true in zip(column, exact[:, 0], strict=True):
