@@ -6,7 +6,7 @@ only names what is there; what it no longer names is removed after it.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -108,7 +108,7 @@ def write_mirror(
             )
         )
         if results.digest_of(entry.spec_digest) == manifest.digest:
-            specs |= dict.fromkeys((entry.spec_digest, *_find_auto(manifest)), manifest.digest)
+            specs |= dict.fromkeys((entry.spec_digest, *_other_names(manifest)), manifest.digest)
         remark(f"{manifest.digest}  {describe_spec(manifest.spec)}")
     revoked = {name_in(key): results.revocations.find(name_in(key)) for key in results.objects.names(REVOKED)}
     reasons = {one.digest: one.reason for one in revoked.values() if one is not None}
@@ -145,13 +145,14 @@ def _open(target: str) -> tuple[Objects, Callable[[str, bytes], None]]:
     return Directory(root), write
 
 
-def _find_auto(manifest: Manifest) -> list[str]:
-    """Return the digest of the same spec with the mechanism `auto`, where that names the one that was solved."""
-    with suppress(FactorizeError):
-        asked = parse_spec({**manifest.spec, "mechanism": {"kind": "auto"}})
-        if choose(asked).digest == manifest.spec_digest:
-            return [json_digest(asked.document())]
-    return []
+def _other_names(manifest: Manifest) -> Iterator[str]:
+    """Yield the digests of the same spec without what is chosen for it: the mechanism, what it is optimised for."""
+    solved = manifest.spec
+    for without in ({"mechanism"}, {"optimize_for"}, {"mechanism", "optimize_for"}):
+        with suppress(FactorizeError):
+            asked = parse_spec({name: part for name, part in solved.items() if name not in without})
+            if without <= solved.keys() and choose(asked).digest == manifest.spec_digest:
+                yield json_digest(asked.document())
 
 
 def _draw(results: Store, manifest: Manifest) -> bytes:

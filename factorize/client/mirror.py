@@ -120,6 +120,8 @@ class MirrorIndex:
     def find(self, source: SpecSource) -> MirrorResult | None:
         """Return what answers a digest or a spec: exactly this one, else the nearest of smaller tolerance.
 
+        One that has not met its tolerance went as far as its solver goes: no solve to a larger one is better.
+
         Raises:
             Revoked: the only answer was taken back.
         """
@@ -138,8 +140,8 @@ class MirrorIndex:
             raise Revoked(message, digest=digest, reason=str(reason))
         sound = [one for one in self.results if one.digest not in self.revoked]
         exact = next((one for one in sound if one.digest == digest), None)
-        tighter = [one for one in sound if one.family == family and one.converged and one.tolerance < tolerance]
-        return exact or max(tighter, key=lambda one: one.tolerance, default=None)
+        tighter = [one for one in sound if one.family == family and one.tolerance < tolerance]
+        return exact or max(tighter, key=lambda one: (one.converged, one.tolerance), default=None)
 
 
 class Mirror(Service):

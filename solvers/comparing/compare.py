@@ -58,7 +58,7 @@ from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
 from factorize.solvers.evidence_search import bound_with_dual
 from factorize.solvers.problem import Estimate, Reporter
-from factorize.solvers.register import ANSWERED
+from factorize.solvers.register import ANSWERED, choose
 from factorize.solvers.solving import estimate, solve
 from factorize.spec import Spec, SpecSource, parse_spec
 
@@ -321,7 +321,7 @@ class _Run:
             plan.spec = self._with(plan.mechanism, plan.sampling, lead=plan.lead)
             takes_over = self._takes_over(plan.mechanism)
             if self.look is not None and not (takes_over or plan.spec.user_matrices()):
-                plan.held = self.look(plan.spec)
+                plan.held = self.look(choose(plan.spec))
             if plan.held is not None:
                 return plan
             mechanism = {**plan.mechanism, "nu": 0.0} if takes_over else plan.mechanism

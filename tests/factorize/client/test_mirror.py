@@ -16,6 +16,7 @@ import factorize
 from factorize.api.commands.application import run
 from factorize.api.mirror import write_mirror
 from factorize.client import FactorCache, fetch
+from factorize.client.held_factors import look_first
 from factorize.client.mirror import Mirror
 from factorize.errors import (
     CacheUnusable,
@@ -92,6 +93,26 @@ def test_results_are_found_by_spec_and_digest(mirror: Path, made: Path, tmp_path
 def test_a_larger_tolerance_is_answered(mirror: Path) -> None:
     with served(mirror) as url:
         assert Mirror(url).manifest(asked(1, tolerance=1e-3)).spec["tolerance"] == 1e-9
+        rewrite(mirror, lambda index: [one.update(converged=False) for one in index["results"]])  # as far as it went
+        rewrite(mirror, lambda index: index.update(sequence=index["sequence"] + 1))
+        assert Mirror(url).manifest(asked(1, tolerance=1e-3)).spec["tolerance"] == 1e-9
+
+
+def test_what_was_chosen_for_a_spec_need_not_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the library's list does not say what buffers are optimised for under momentum."""
+    workload = {"kind": "momentum", "n": 8, "momentum": 0.9, "learning_rates": {"kind": "cosine", "final": 0.0}}
+    several = {"kind": "fixed_epochs", "epochs": 2}
+    listed = {"workload": workload, "participation": several, "mechanism": {"kind": "buffered_linear", "buffers": 1}}
+    made = solve(choose(factorize.parse_spec({**listed, "tolerance": 1e-2})))
+    assert "optimize_for" in made.spec.document()
+    open_store(tmp_path / "store").put(made)
+    write_mirror(open_store(tmp_path / "store"), str(tmp_path / "mirror"))
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
+    with served(tmp_path / "mirror") as url:
+        assert factorize.load({**listed, "tolerance": 1e-2}, url=url).digest == made.digest
+        monkeypatch.setenv("FACTORIZE_MIRROR", url)
+        found = look_first()(choose(factorize.parse_spec({**listed, "tolerance": 0.1})))
+        assert found is not None and factorize.load(found[0]).digest == made.digest
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
