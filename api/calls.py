@@ -22,17 +22,18 @@ from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.questions.optimizer import JobInWords
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
-from factorize.api.terminal.targets import check_target, write_whole
+from factorize.api.terminal.targets import check_target
 from factorize.client import load
 from factorize.client.cache import FactorCache, default_folder
 from factorize.client.held_factors import look_first
 from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
+from factorize.format.container import local_path
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
 from factorize.mechanisms import DenseNoise
 from factorize.plain_data.words import document_of_words
 from factorize.solution import ProgressCallback
-from factorize.spec import Spec, notes_of_choice, parse_spec
+from factorize.spec import Spec, notes_of_choice
 from factorize.storage.store import open_store
 from factorize.strategy_file import read_strategy
 
@@ -142,7 +143,7 @@ def solve(
     *,
     store: str | Path | None = None,
     service: str | None = None,
-    to: str | Path | None = None,
+    to: str | bytes | Path | None = None,
     progress: bool | ProgressCallback | None = None,
     **words: Unpack[SpecKeywords],
 ) -> Factorization:
@@ -166,8 +167,8 @@ def solve(
         DenseNoise: a warning, where `auto` has become `dense` and its noise takes 128 vectors or more.
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
-    canonical = spec_of(spec, words)
-    target = None if to is None else Path(to)
+    canonical = Spec.of(spec, **words)
+    target = None if to is None else local_path(to)
     check_target(target)
     if service is not None and store is not None:
         raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
@@ -185,8 +186,7 @@ def solve(
         else:
             factorization = _by_cache(canonical, report)
     if target is not None:
-        with write_whole(target) as part:
-            factorization.save(part)
+        factorization.save(target)
     _warn(canonical, factorization.spec)
     return factorization
 
@@ -212,14 +212,14 @@ def certify(
         MissingExtra: without the extra `[solve]`.
     """
     named = isinstance(spec, str) and not spec.lstrip().startswith("{")
-    steps = words.get("n") if named else getattr(spec_of(spec, words).workload, "n", None)
+    steps = words.get("n") if named else getattr(Spec.of(spec, **words).workload, "n", None)
     given = read_strategy(strategy, n=steps if isinstance(steps, int) else None, holds=holds)
     if named and "n" not in words:
         words = {**words, "n": len(given) if isinstance(given, np.ndarray) else given.n}
     with extras_named("a certificate"):
         from factorize.solvers.evidence_search import certify_own
 
-        return certify_own(given, spec_of(spec, words))
+        return certify_own(given, Spec.of(spec, **words))
 
 
 def _warn(spec: Spec, chosen: Spec) -> None:
@@ -270,7 +270,7 @@ def compare(
     fields = fields_in(locals(), CompareRequest)
     if isinstance(buffers, Sequence):
         fields["budgets"] = fields.pop("buffers")
-    canonical = spec_of(spec, words)
+    canonical = Spec.of(spec, **words)
     request = request_for(canonical, **fields)
     label = f"comparing for {canonical.label}"
     with extras_named("a comparison"), display(label, visible=is_visible(progress)) as shown:
@@ -359,24 +359,6 @@ def fields_in(arguments: Mapping[str, object], *models: Any) -> dict[str, Any]:
     }
 
 
-def spec_of(spec: Asked, words: Mapping[str, Any]) -> Spec:
-    """Return the canonical spec of what was asked; see `solve`.
-
-    Raises:
-        InvalidParameter: a whole spec with keywords beside it.
-        InvalidSpec: it is no spec.
-    """
-    if isinstance(spec, np.ndarray) or (isinstance(spec, str) and not spec.lstrip().startswith("{")):
-        workload: Any = spec  # what is no kind, its reader refuses
-        return Spec.of(workload, **words)
-    if words:
-        raise InvalidParameter(
-            f"{', '.join(words)} beside a whole spec: put them into it, or give the workload's name and keywords",
-            field=next(iter(words)),
-        )
-    return parse_spec(spec)
-
-
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
     """Look into the cache, else solve here and remember it."""
     from factorize.factor_file import load
@@ -402,8 +384,7 @@ def remember(factorization: Factorization) -> Factorization:
     if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
         try:
             cache = FactorCache(default_folder())
-            with write_whole(cache.path(factorization.digest)) as part:
-                factorization.save(part)
+            factorization.save(cache.path(factorization.digest))
             cache.remember(factorization.spec_digest, factorization.digest)
         except (StoreUnavailable, OSError) as error:
             warnings.warn(f"the result is not kept: {error}", CacheUnusable, stacklevel=2)

@@ -16,6 +16,7 @@ from pydantic_settings import (
 )
 
 from factorize.errors import InvalidParameter
+from factorize.format.container import local_path
 from factorize.loopback import is_loopback
 from factorize.storage.medium.location import LEDGER_FILE, directory_of, in_bucket
 
@@ -233,7 +234,7 @@ def config_file() -> Path | None:
         InvalidParameter: `FACTORIZE_CONFIG` names a file that does not exist.
     """
     named = os.environ.get(CONFIG_VARIABLE)
-    path = Path(named or CONFIG_FILE)
+    path = local_path(named or CONFIG_FILE)
     if named and not path.is_file():
         raise InvalidParameter(f"{CONFIG_VARIABLE} names {named}, which is not a file", field=CONFIG_VARIABLE)
     return path if path.is_file() else None

@@ -39,7 +39,8 @@ from factorize.mechanisms import Added
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.toeplitz_series import toeplitz_rows
 from factorize.solution import Outcome, Solution
-from factorize.spec import Spec
+from factorize.spec import Spec, parse_spec
+from factorize.storage.medium.files import Files, write_whole
 from factorize.strategy_file import read_strategy
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.dense import DenseMatrix, strategy_array
@@ -127,8 +128,10 @@ class Factorization(AnyFactors):
 
         Raises:
             InvalidStrategy: the array is no strategy matrix, or not of the spec's n.
+            InvalidSpec: what stands first is no spec.
             CertificateError: it does not serve the workload.
         """
+        spec = parse_spec(spec)
         given = strategy if isinstance(strategy, AnyStrategy) else read_strategy(strategy, n=spec.workload.n)
         named = [given] if isinstance(given, np.ndarray) else list(given.tensors().values())
         held = structured(given, spec.workload.n) if isinstance(given, np.ndarray) else given
@@ -242,12 +245,17 @@ class Factorization(AnyFactors):
         named = dict(zip(self.manifest.matrix("C").tensors, stored, strict=True))
         return named | {f"dual.{name}": array for name, array in self.dual.items()} | self.extra
 
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file: the tensors, and the manifest as metadata."""
+    def save(self, path: str | bytes | Path) -> None:
+        """Write one safetensors file, whole or not at all: the tensors, and the manifest as metadata.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         from safetensors.numpy import save_file
 
         tensors, metadata = self._written()
-        save_file(tensors, local_path(path), metadata)
+        with write_whole(local_path(path)) as part:
+            Files().produce(part, lambda path: save_file(tensors, path, metadata))
 
     def _written(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return tensors and metadata of the file."""

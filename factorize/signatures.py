@@ -13,6 +13,7 @@ from typing import Any
 
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import BadSignature, InvalidParameter, MalformedJson, extras_named
+from factorize.format.container import local_path
 from factorize.storage.medium.files import write_whole
 
 _MOST_BYTES = 1 << 16  # a bundle over one file by a key has 1.3 kB
@@ -57,12 +58,13 @@ def sign(path: str | Path, *, private_key: str | Path, to: str | Path | None = N
     """
     with extras_named("a signature"):
         from model_signing import signing
+    path = local_path(path)
     target = Path(f"{path}.sig" if to is None else to)
-    Path(path).open("rb").close()
+    path.open("rb").close()
     config = signing.Config()
     _take(config.use_elliptic_key_signer, "private_key", private_key)
     with write_whole(target) as part:
-        config.sign(Path(path), part)
+        config.sign(path, part)
     return target
 
 
@@ -89,7 +91,7 @@ def sign_statement(statement: Mapping[str, object], *, private_key: str | Path, 
     from cryptography.hazmat.primitives.asymmetric import ec
 
     _take(signing.Config().use_elliptic_key_signer, "private_key", private_key)
-    key = serialization.load_pem_private_key(Path(private_key).read_bytes(), None)
+    key = serialization.load_pem_private_key(local_path(private_key).read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     payload = canonical_json(statement)
     signed = b"DSSEv1 %d %s %d %s" % (len(_IN_TOTO), _IN_TOTO.encode(), len(payload), payload)
@@ -132,15 +134,16 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
 
     from cryptography.exceptions import InvalidSignature
 
+    path, signature = local_path(path), local_path(signature)
     config = verifying.Config()
     _take(config.use_elliptic_key_verifier, "public_key", public_key)
-    key, signed = _name(Path(signature))
-    with Path(path).open("rb") as file:
+    key, signed = _name(signature)
+    with path.open("rb") as file:
         held = hashlib.file_digest(file, "sha256").hexdigest()
     if signed != [("sha256", held)]:
         raise BadSignature(f"{signature} is a signature of other bytes than {path}, which hashes to {held}")
     try:
-        config.verify(Path(path), Path(signature))
+        config.verify(path, signature)
     except (ValueError, TypeError, LookupError, AttributeError, InvalidSignature):
         raise BadSignature(
             f"{signature} names the key sha256:{key}, and was not made with that of {public_key}, or was changed since"
@@ -153,7 +156,7 @@ def _take(use: Any, name: str, path: str | Path) -> None:
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
-        use(**{name: Path(path)})
+        use(**{name: local_path(path)})
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
         kind = name.replace("_", " ")
         raise InvalidParameter(

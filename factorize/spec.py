@@ -85,18 +85,27 @@ class Spec(Frozen):
     sampling: BinsSampling | None = None
 
     @classmethod
-    def of(cls, workload: WorkloadKind | np.ndarray, /, **words: Unpack[SpecKeywords]) -> Spec:
+    def of(cls, asked: WorkloadKind | np.ndarray | SpecSource, /, **words: Unpack[SpecKeywords]) -> Spec:
         """Return the canonical spec that keywords stand for: `Spec.of("prefix", n=2048, epochs=8)`.
 
         Args:
-            workload: its kind; or an array A of shape (m, n), a workload of the caller's own.
+            asked: the workload's kind; an array A of shape (m, n), a workload of the caller's own; or a whole spec.
             **words: fields of the spec and of its parts, as on the command line: `mechanism="banded", bands=4`.
 
         Raises:
             InvalidSpec: no spec; one violation per problem.
-            InvalidParameter: a keyword that nothing has, or one that several kinds have where none is named.
+            InvalidParameter: a keyword that nothing has, one that several kinds have where none is named, or any beside
+                a whole spec.
         """
-        own = workload if isinstance(workload, str) else {"kind": "matrix", "rows": plain(workload)}
+        if isinstance(asked, (np.ndarray, list, tuple)):
+            own: object = {"kind": "matrix", "rows": plain(asked)}
+        elif isinstance(asked, str) and not asked.lstrip().startswith("{"):
+            own = asked
+        elif words:
+            message = f"{', '.join(words)} beside a whole spec: put them in, or give the workload's name and keywords"
+            raise InvalidParameter(message, field=next(iter(words)))
+        else:
+            return parse_spec(asked)
         return parse_spec(document_of_words(cls, {"workload": own, **{name: plain(v) for name, v in words.items()}}))
 
     @property

@@ -61,8 +61,8 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
         InvalidParameter: what an array is, or how many steps a BLT has, is not said.
         OSError: the file cannot be read.
     """
-    if isinstance(source, (str, os.PathLike)):
-        name, arrays = os.fspath(source), _read(local_path(source))
+    if isinstance(source, (str, bytes, os.PathLike)):
+        name, arrays = os.fsdecode(source), _read(local_path(source))
     elif (
         isinstance(source, list) or type(source) is tuple or hasattr(source, "__array__") or hasattr(source, "toarray")
     ):

@@ -18,6 +18,7 @@ from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 from factorize.factor_file import load
 from factorize.factorization import Factorization
+from factorize.format.container import local_path
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.spec import Spec, parse_spec
@@ -66,7 +67,7 @@ def read_spec_text(source: str) -> bytes:
         return source.encode("utf-8", "surrogatepass")
     if source == "-":
         return _limited(sys.stdin.buffer.read(MAX_SPEC_BYTES + 1), "stdin")
-    path = Path(source)
+    path = local_path(source)
     if not path.exists() and not source.strip():
         raise InvalidParameter("the spec is empty; give a path, '-' or JSON that starts with '{'", field="SPEC")
     with path.open("rb") as file:
@@ -122,7 +123,7 @@ def open_target(target: str, store: str | None) -> Factorization:
     if is_name(target):
         results = open_results(store, create=False)
         return results.load(full_digest(target, results))
-    path = Path(target)
+    path = local_path(target)
     with path.open("rb"):
         pass  # a missing or forbidden file is the system's error, in the system's words
     loaded = load(path)
@@ -182,7 +183,7 @@ def file_of(target: str, store: str | None) -> Iterator[Path]:
         store: what `--store` says.
     """
     if not is_name(target):
-        yield Path(target)
+        yield local_path(target)
         return
     results = open_results(store, create=False)
     with TemporaryDirectory(prefix="factorize.") as folder:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from factorize.errors import InvalidParameter
+from factorize.format.container import local_path
 from factorize.storage.medium import files
 
 
@@ -19,6 +20,7 @@ def check_target(path: Path | None) -> None:
     """
     if path is None:
         return
+    path = local_path(path)
     if path.is_dir():
         raise InvalidParameter(f"{path} is a folder; name the file to write", field="to")
     folder = path.absolute().parent

@@ -12,7 +12,6 @@ import random
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +27,7 @@ from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.format.container import local_path
 from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
@@ -105,7 +105,7 @@ class FederatedRounds(Secret):
         size = sum(math.prod(shape) for shape, _ in self._parts)
         self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
-        self.path, self.steps, self.clients_a_round = Path(path), held.steps, clients_a_round
+        self.path, self.steps, self.clients_a_round = local_path(path), held.steps, clients_a_round
         about = held.digest, self.steps, clients, clients, "fixed", "user"
         self.statement = PrivacyStatement(self.calibration, *about, users=clients, loss="per_client", factors=held)
         self.refused: Counter[str] = Counter()

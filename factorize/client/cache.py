@@ -12,6 +12,7 @@ from pathlib import Path
 
 from factorize.encoding import check_digest
 from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, Revoked, StoreUnavailable
+from factorize.format.container import local_path
 from factorize.format.manifest import Manifest
 from factorize.format.reading import check_file
 from factorize.storage.medium.files import replace_file
@@ -32,7 +33,7 @@ class FactorCache:
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self.folder = Path(folder) if folder is not None else default_folder()
+        self.folder = local_path(folder) if folder is not None else default_folder()
         self._named = folder is not None
 
     def path(self, digest: str) -> Path:
@@ -136,7 +137,7 @@ def _folder_of_this_process() -> Path:
 def default_folder() -> Path:
     """Return $FACTORIZE_CACHE, else `factorize` in the platform's folder for caches."""
     if named := os.environ.get(VARIABLE):
-        return Path(named)
+        return local_path(named)
     home = Path(os.path.expanduser("~"))
     if not home.is_absolute():
         return Path(os.devnull) / "factorize"  # an account without a home: nothing can be written there

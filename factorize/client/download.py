@@ -15,6 +15,7 @@ from factorize.client.mirror import Mirror, is_index, service_at
 from factorize.client.service import Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
+from factorize.format.container import local_path
 from factorize.format.manifest import Manifest, StoredFile
 from factorize.format.reading import check_file
 from factorize.signatures import check_signature
@@ -64,7 +65,7 @@ def fetch(
         StoreUnavailable: the file cannot be written.
         InvalidParameter: `to` is a folder, or another download writes it now.
     """
-    target = Path(to)
+    target = local_path(to)
     if target.is_dir():
         raise InvalidParameter(f"{target} is a folder; name the file to write", field="to")
     service = service_at(url, timeout=timeout, public_key=public_key)

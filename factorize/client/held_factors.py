@@ -193,7 +193,7 @@ def load(
                 field="source",
             )
     if _is_path(source):
-        path = local_path(os.fsdecode(source))
+        path = local_path(source)
         if path.suffix in (".npy", ".npz") or path.name.endswith("tensor_pb"):
             message = f"{path} holds numbers without a certificate; factorize.certify(path, spec) makes one"
             raise InvalidParameter(message, field="source")

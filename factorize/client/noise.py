@@ -23,6 +23,8 @@ from factorize.privacy import Calibration
 
 MEMORY_BYTES = 1 << 28
 """Where C has no structure: Z is kept if it takes at most this much; otherwise its rows are drawn again."""
+MAX_ENTRIES = 1 << 48
+"""A hundred times the largest model there is: more is a slip of units, which sizes in 64 bits would not survive."""
 
 PRECISIONS: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float64": np.float64}
 _STATE_VERSION = 3
@@ -221,7 +223,11 @@ def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:
 
 def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     sides = shape if isinstance(shape, Iterable) else (shape,)
-    return tuple(whole_number("shape", side, remedy="give the parameters' shape") for side in sides)
+    whole = tuple(whole_number("shape", side, remedy="give the parameters' shape") for side in sides)
+    if math.prod(whole) > MAX_ENTRIES:
+        message = f"shape={whole} has more than {MAX_ENTRIES} entries; give the parameters' shape"
+        raise InvalidParameter(message, field="shape")
+    return whole
 
 
 def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:

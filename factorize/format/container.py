@@ -23,12 +23,9 @@ _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4
 _PARTS = {"dtype", "shape", "data_offsets"}
 
 
-def local_path(path: str | os.PathLike[str]) -> Path:
+def local_path(path: str | bytes | os.PathLike[Any]) -> Path:
     """Return a path with `~` as the home folder; as it is where nobody has that name, or this process has no home."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+    return Path(os.path.expanduser(os.fsdecode(path)))
 
 
 class Extent(NamedTuple):
@@ -66,7 +63,7 @@ class Container:
         self._source = source
         self._what = "this" if isinstance(source, (bytes, memoryview)) else str(source)
         if not isinstance(source, (bytes, memoryview)) and not Path(source).is_file():
-            raise FileNotFoundError(f"{source} is no file")
+            raise FileNotFoundError(f"{str(source)[:200]!r} is no file")
         with self._open() as stream:
             size = stream.seek(0, io.SEEK_END)
             stream.seek(0)

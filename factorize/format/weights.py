@@ -17,6 +17,7 @@ import numpy as np
 
 from factorize.encoding import json_digest, raw_bytes, sha256
 from factorize.errors import InvalidParameter
+from factorize.format.container import local_path
 
 FILE, DIRECTORY, TENSORS = KINDS = "file", "directory", "tensors"
 _UNSIGNED = (".git", ".gitattributes", ".github", ".gitignore")  # which model-signing leaves out of a directory
@@ -41,9 +42,10 @@ def model_digest(model: object) -> dict[str, str]:
         InvalidParameter: tensors without names, or what is neither.
         OSError: a file cannot be read.
     """
-    if isinstance(model, str | os.PathLike):
-        kind = DIRECTORY if Path(model).is_dir() else FILE
-        return {"of": kind, "sha256": digest_of_path(Path(model), kind)}
+    if isinstance(model, str | bytes | os.PathLike):
+        path = local_path(model)
+        kind = DIRECTORY if path.is_dir() else FILE
+        return {"of": kind, "sha256": digest_of_path(path, kind)}
     model = getattr(model, "_module", getattr(model, "_orig_mod", model))  # of Opacus's wrapper, of torch.compile's
     held = model.state_dict() if hasattr(model, "state_dict") else model
     if not isinstance(held, Mapping | list | tuple) or not held:

@@ -42,8 +42,9 @@ def whole_number(name: str, value: Any, *, low: int = 1, high: int | None = None
     """
     integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not integer or int(value) < low or (high is not None and int(value) > high):
+        text = repr(value) if isinstance(value, str) else str(value)
         limit = f">= {low}" if high is None else f"from {low} to {high}"
-        raise InvalidParameter(f"{name}={str(value)[:20]} is not an integer {limit}; {remedy}", field=name)
+        raise InvalidParameter(f"{name}={text[:20]} is not an integer {limit}; {remedy}", field=name)
     return int(value)
 
 

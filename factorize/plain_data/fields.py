@@ -78,7 +78,7 @@ def taken_by(owner: type) -> str:
     """Return what a class takes, in words: `banded takes bands`."""
     name = tag_of(owner) or _NAMES.get(owner.__name__, "it")
     fields = [field for field in fields_of(owner).values() if field.name not in TAGS]
-    needed = [field.name for field in fields if field.required]
+    needed = [f"{field.name}{_choices(field.annotation)}" for field in fields if field.required]
     free = [field.name for field in fields if not field.required]
     if not fields:
         return f"{name} takes no other field"
@@ -86,6 +86,10 @@ def taken_by(owner: type) -> str:
     if free:
         text += (", and optionally " if needed else "optionally ") + ", ".join(free)
     return f"{name} takes {text}"
+
+
+def _choices(annotation: object) -> str:
+    return f" ({', '.join(map(str, get_args(annotation)))})" if get_origin(annotation) is Literal else ""
 
 
 def about(owner: type) -> str:

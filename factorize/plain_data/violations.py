@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -83,9 +83,7 @@ def _message(entry: Any, place: FaultPlace) -> str:
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         return _unknown(place)
     if kind == "missing":
-        choices = get_args(place.annotation) if get_origin(place.annotation) is Literal else ()
-        named = f" ({', '.join(map(str, choices))})" if choices else ""
-        return f"{place.name}{named} is required; {_taken(place)}"
+        return f"{place.name} is required; {_taken(place)}"
     if kind == "union_tag_invalid":
         tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
         return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}"
@@ -125,7 +123,9 @@ def _no_object(given: object, place: FaultPlace) -> str:
         return f"write an object, {{...}}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"
     named = given if isinstance(given, str) and given in kinds else next(iter(kinds))
     tag = next(name for name in TAGS if name in fields_of(kinds[named]))
-    return f"write an object such as {json.dumps({tag: named})}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"
+    taken = f"; {taken_by(kinds[named])}" if named == given else ""
+    shown = json.dumps(given, default=str)[:_LONGEST_NAME]
+    return f"write an object such as {json.dumps({tag: named})}; got {shown}{taken}"
 
 
 def _nearest(given: str, known: list[str]) -> str:

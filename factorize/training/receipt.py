@@ -10,11 +10,11 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorize.encoding import canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
+from factorize.format.container import local_path
 from factorize.format.quantities import ClaimRefused
 from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, read_receipt, steps_of
 from factorize.format.weights import model_digest
@@ -60,7 +60,7 @@ class Receipt:
         trials: int | BestOf = 1,
         unpublished: bool = False,
     ) -> None:
-        self.path, self.unpublished = Path(path), unpublished
+        self.path, self.unpublished = local_path(path), unpublished
         remedy = "give the mu that the calibration of that run states"
         self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
         self.trials = trials

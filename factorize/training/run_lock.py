@@ -12,6 +12,7 @@ import socket
 from pathlib import Path
 
 from factorize.errors import InvalidParameter
+from factorize.format.container import local_path
 
 _MAX_HOLDER_BYTES = 300  # a host's name has at most 253 characters
 _held: dict[Path, tuple[int, RunLock]] = {}  # descriptors stay open: to close one would end the process's lock
@@ -35,7 +36,7 @@ class RunLock:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, field: str, alone: bool = False) -> None:
-        whole = Path(path).resolve()
+        whole = local_path(path).resolve()
         self._path = whole.with_name(whole.name + ".lock")
         known = _held.get(self._path)
         if known is not None and alone:

@@ -50,7 +50,8 @@ def test_a_mistyped_field_of_every_kind(part: str, kind: str, owner: type) -> No
         ({"workload": {"kind": "prefx", "n": 4}}, "/workload", ["unknown kind 'prefx', near 'prefix'", "mu2"]),
         ({"workload": {"n": 4}}, "/workload", ["the kind is missing", "prefix"]),
         ({"workload": PREFIX, "mecanism": {}}, "/mecanism", ["near 'mechanism'", "a spec takes workload"]),
-        ({"workload": PREFIX, "mechanism": "banded"}, "/mechanism", ['{"kind": "banded"}']),
+        ({"workload": PREFIX, "mechanism": "banded"}, "/mechanism", ['{"kind": "banded"}', "banded takes bands"]),
+        ({"workload": PREFIX, "mechanism": "tree"}, "/mechanism", ['{"kind": "tree"}', "tree takes decoder (online, "]),
         (
             {"workload": {"kind": "momentum", "n": 4, "momentum": 0.9, "learning_rates": {"kind": "cosine", "end": 0}}},
             "/workload/learning_rates/end",

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from factorize.format.container import local_path
+
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """macOS only: there, fsync leaves the data in the drive's cache."""
 
@@ -127,6 +129,7 @@ def write_whole(target: Path) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written; what was there before is still there.
     """
+    target = local_path(target)
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part{target.suffix}")
     try:
         yield part

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hostile_server import HostileService, answering, make
 from servers import serving
@@ -19,11 +20,13 @@ from factorize.errors import (
     CacheUnusable,
     CorruptObject,
     InvalidParameter,
+    InvalidSpec,
     NotFound,
     ServiceUnreachable,
     StoreUnavailable,
 )
 from factorize.storage.store import open_store
+from factorize.training.receipt import Receipt
 
 N = 40
 SPEC = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}
@@ -253,7 +256,35 @@ class TestFactors:
 
 def test_a_path_may_be_text_bytes_or_begin_with_the_home_folder(toeplitz, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    toeplitz.save("~/factors.safetensors")
-    whole = tmp_path / "factors.safetensors"
-    for source in (whole, str(whole), os.fsencode(whole), "~/factors.safetensors", Path("~/factors.safetensors")):
+    monkeypatch.chdir(tmp_path)
+    for number, to in enumerate((b"saved-0", "~/saved-1", Path("~/saved-2"))):
+        toeplitz.save(to)
+        assert load(tmp_path / f"saved-{number}").digest == toeplitz.digest
+    for source in (str(tmp_path / "saved-1"), b"saved-0", "~/saved-1", Path("~/saved-2"), b"~/saved-2"):
         assert load(source).digest == toeplitz.digest, source
+    np.save("C.npy", toeplitz.C)
+    for source in ("~/C.npy", os.fsencode(tmp_path / "C.npy")):
+        assert factorize.certify(source, toeplitz.spec).strategy.n == N
+    open_store("~/store").put(toeplitz)
+    for number, to in enumerate((b"to-0", "~/to-1")):
+        factorize.solve(toeplitz.spec, store="~/store", to=to, progress=False)
+        assert (tmp_path / f"to-{number}").is_file()
+    assert load(toeplitz.digest, store="~/store", cache="~/cache").path().is_relative_to(tmp_path / "cache")
+    monkeypatch.setenv("FACTORIZE_CACHE", "~/other")
+    assert load(toeplitz.digest, store="~/store").path().is_relative_to(tmp_path / "other")
+    assert Receipt("~/receipt.json").path == tmp_path / "receipt.json"
+    assert not (tmp_path / "~").exists()
+
+
+def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
+    toeplitz.save(tmp_path / "held")
+    with pytest.raises(FileNotFoundError, match="is no file") as told:
+        load((tmp_path / "held").read_bytes())
+    assert len(str(told.value)) < 500
+    with pytest.raises(FileNotFoundError):
+        toeplitz.save(tmp_path / "no folder" / "file")
+    for shape in ((2.7,), "2", (2**70,), (2**30, 2**30)):
+        with pytest.raises(InvalidParameter, match="give the parameters' shape"):
+            toeplitz.noise(toeplitz.calibrate(mu=1.0), shape, seed=1 << 64)
+    with pytest.raises(InvalidSpec, match="a ndarray is no spec"):
+        factorize.Factorization.from_strategy(toeplitz.C, toeplitz.spec)
