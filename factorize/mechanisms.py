@@ -14,7 +14,7 @@ WARNED_STEPS = 128
 
 Normalization = Literal["none", "columns", "auto"]
 Fitting = Literal["none", "columns", "auto", "fitted"]
-"""`fitted` is for a sampling: each column has the factor that is best under it."""
+"""`fitted`: each column has the factor that is best under the sampling, or over several epochs without one."""
 
 
 class Mechanism(Frozen):
@@ -49,7 +49,7 @@ class Mechanism(Frozen):
 
     @property
     def fitted(self) -> bool:
-        """Whether each column has the factor that is best under the spec's sampling."""
+        """Whether each column has the factor that is best under the spec's sampling or participation."""
         return self.columns == "fitted"
 
     @property
@@ -125,7 +125,7 @@ class BandedToeplitz(Mechanism):
 
     kind: Literal["banded_toeplitz"]
     bands: Count
-    normalization: Normalization = "none"
+    normalization: Fitting = "none"
 
 
 class NuToeplitz(Mechanism):

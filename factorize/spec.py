@@ -183,12 +183,6 @@ class Spec(Frozen):
     def _mismatches(self) -> Iterator[Violation]:
         """Yield what is wrong with mechanism, sampling and `optimize_for` beside each other and the workload."""
         other, endless = self.optimize_for, self.workload.endless
-        if self.sampling is None and self.mechanism.fitted:
-            yield Violation(
-                "/mechanism/normalization",
-                "normalization 'fitted' is for a sampling: it has nothing to fit the columns to; give a sampling, or "
-                "use 'columns', 'auto' or 'none'",
-            )
         if endless and other is not None and other.endless:
             message = "optimize_for is a finite workload: no strategy is best without end; give its n"
             yield Violation("/optimize_for/n", message)

@@ -33,7 +33,7 @@ def supports(spec: Spec) -> str | None:
             f"n is 'unbounded', and {mechanism.kind} has a number of steps; use blt, or nu_toeplitz with nu > 0, which "
             "have rows without end, or give n"
         )
-    if mechanism.normalization == "columns":
+    if mechanism.normalization in ("columns", "fitted"):
         return 'columns without end have all the same norm, so there is nothing to normalise; use normalization "none"'
     if spread is not None and spread.most > LARGEST_PATTERN:
         return f"max_participations={spread.most} exceeds {LARGEST_PATTERN} without end; give fewer"

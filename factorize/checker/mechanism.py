@@ -108,7 +108,7 @@ def belongs_endless(mechanism: Mapping[str, Any], structure: str, parts: Mapping
 def _columns(named: Named, normalization: str) -> str:
     """Check that columns have factors only where they may, and equal norms where they must."""
     scale = named.strategy.scale
-    if normalization == "fitted" and named.spec.get("sampling") is not None:
+    if normalization == "fitted":
         return ", its columns with factors of their own"
     if normalization == "none" and scale is not None:
         raise Contradiction("its columns have factors, and the mechanism is not normalised")

@@ -21,11 +21,12 @@ from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Mec
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.amplified.column_factors import FIT_ROUNDS, LARGEST_FITTED, ColumnFit
+from factorize.solvers.amplified.column_factors import FIT_ROUNDS, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplify
 from factorize.solvers.amplified.starting_taps import starting_taps
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
+from factorize.solvers.epochs.fitted_columns import MAX_N_FITTED
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
@@ -84,8 +85,8 @@ def supports(spec: Spec) -> str | None:
             f"normalization {mechanism.columns!r} is not optimised under sampling; use 'fitted', whose columns have "
             "the factors that are best under it, or 'none'"
         )
-    if mechanism.fitted and workload.n > LARGEST_FITTED:
-        return f"n={workload.n} is above {LARGEST_FITTED}, up to which columns are fitted; use normalization 'none'"
+    if mechanism.fitted and workload.n > MAX_N_FITTED:
+        return f"n={workload.n} is above {MAX_N_FITTED}, up to which columns are fitted; use normalization 'none'"
     if buffers is not None and buffers > LARGEST_BUFFERS:
         return f"buffers={buffers} exceeds {LARGEST_BUFFERS}; two or three are enough under sampling"
     if bands is not None and not 2 <= bands <= min(LARGEST_TAPS, workload.n):

@@ -17,13 +17,10 @@ import numpy as np
 from factorize.accounting.gram_matrix import gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, amplify, by_epochs, largest_form
+from factorize.solvers.epochs.fitted_columns import error_of_factors
 from factorize.solvers.methods.compiled import Array
-from factorize.solvers.methods.transforms import reciprocal
 from factorize.solvers.problem import Problem
 from factorize.spec import BinsSampling
-
-LARGEST_FITTED = 4096
-"""Steps, for quadratic forms as arrays."""
 
 FIT_ROUNDS = 6
 _STEPS = 30  # of L-BFGS in a round
@@ -85,9 +82,7 @@ class ColumnFit:
         self.sampling, self.n, self._samples = sampling, problem.n, SAMPLES
         self.bins = sampling.bins(problem.participation, problem.n)
         self.products = gram_of_column(np.abs(column), self.n)
-        self.error = gram_of_column(reciprocal(column, self.n), self.n)[::-1, ::-1].copy()  # of the rows, from the last
-        self.error *= problem.target.T @ problem.target
-        self.error *= problem.objective.scale(problem.workload.m)
+        self.error = error_of_factors(problem, column)
 
     def best(self, first_seed: int, rounds: int = FIT_ROUNDS, samples: int = SAMPLES) -> tuple[float, Array]:
         """Return the logarithm of the error at the privacy, as an estimate, and the factors, shape (n,), of mean 1."""

@@ -8,6 +8,7 @@ from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.normalised import best_point, unit_columns
 from factorize.solvers.blt.parameters import Alternating, BltPoint
 from factorize.solvers.blt.starts import minimise, progressions
+from factorize.solvers.epochs.fitted_columns import fitted_columns, fitting_cost
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, plain_loss
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzLoss
@@ -21,6 +22,7 @@ _LARGEST_PAIRS = 2**21  # participations x buffers^2, and n x participations of 
 _LARGEST_PATTERN = 2**31
 _SMALLEST_SHRINK = 2.0**-50
 _STEPS_A_BUFFER, _STEPS, _QUICK, _QUICK_STEPS = 100, 400, 1e-2, 150  # of the search; few from a tolerance on
+_NOT_SEARCHED = ("none", "fitted")  # columns that the search does not see: those that are fitted are it afterwards
 _PER_STEP, _PER_COLUMN = 3e7, 1e4  # multiplications of a step, and per buffer and scaled column: measured seconds
 
 
@@ -68,17 +70,18 @@ def estimate(spec: Spec) -> Estimate:
     count = spec.participation.spread(workload.n).most
     certificate = 200.0 * n * mechanism.buffers
     steps = min(_STEPS_A_BUFFER * mechanism.buffers, _QUICK_STEPS if spec.tolerance >= _QUICK else _STEPS)
-    columns = 0.0 if mechanism.normalization == "none" else _PER_COLUMN * mechanism.buffers * n
-    search = steps * (_PER_STEP + columns)
+    columns = 0.0 if mechanism.normalization in _NOT_SEARCHED else _PER_COLUMN * mechanism.buffers * n
+    forms, fitting = fitting_cost(spec)
+    search = steps * (_PER_STEP + columns) + fitting
     if _is_closed(spec):
         return estimate_of(
-            entries=10 * n + 40.0 * count * mechanism.buffers**2,
+            entries=10 * n + 40.0 * count * mechanism.buffers**2 + forms,
             multiplications=1e4 * count * mechanism.buffers**2 + search + certificate,
         )
     if not workload.time_invariant:
-        return estimate_of(entries=8 * n * m, multiplications=200 * n * n + 4 * n * n * m)
+        return estimate_of(entries=8 * n * m + forms, multiplications=200 * n * n + 4 * n * n * m + fitting)
     evaluations = 500 * (1500 * n + 20 * mechanism.buffers * n + count * n)
-    return estimate_of(entries=(40 + 4 * mechanism.buffers) * n, multiplications=evaluations + search)
+    return estimate_of(entries=(40 + 4 * mechanism.buffers) * n + forms, multiplications=evaluations + search)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -95,7 +98,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     )
     plain = _matrix(problem, loss.parameters.at(minimum.variables))
     point = None
-    if mechanism.normalization != "none":
+    if mechanism.normalization not in _NOT_SEARCHED:
         point = best_point(problem, loss, minimum.variables, lambda step: report(minimum.steps + step, None))
     return Solution(
         strategy=_normalised(problem, plain, None if point is None else _matrix(problem, point)),
@@ -129,7 +132,7 @@ def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:
 
 
 def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> Matrix:
-    """Return the matrix with its columns scaled to norm 1 if that is asked for; with `auto`, if it lowers the loss.
+    """Return the matrix with its columns as they are asked for; with `auto`, of norm 1 if that lowers the loss.
 
     Args:
         problem: what is asked.
@@ -137,6 +140,8 @@ def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> 
         other: the best one for scaling, where it is known.
     """
     spec, mechanism = problem.spec, mechanism_of(problem.spec, Blt)
+    if mechanism.fitted:
+        return fitted_columns(problem, plain)
     dense = not spec.participation.single or spec.workload.state_space() is None
     if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and plain.n > MAX_DENSE):
         return plain

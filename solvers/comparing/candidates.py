@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from factorize.privacy import PrivacyTarget
-from factorize.solvers.amplified.column_factors import LARGEST_FITTED
+from factorize.solvers.epochs.fitted_columns import MAX_N_FITTED, refuse_fitted
 from factorize.solvers.register import SOLVERS
 from factorize.spec import Spec
 
@@ -34,8 +34,6 @@ MOST_STEPS_FITTED_QUICKLY, MOST_BINS_FITTED_QUICKLY = 2048, 256
 Lead = tuple[dict[str, Any], dict[str, Any] | None]
 """A mechanism, and the sampling that it is optimised for or None, both as plain data."""
 
-_NORMALISED = ("none", "columns")
-
 
 def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
     """Yield the mechanisms to compare as plain data, cheap ones first, each kind with its column normalisation.
@@ -51,14 +49,16 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
     yield {"kind": "lambda_cgd", "correlation": "tune"}
     yield from _both({"kind": "square_root"})
     yield from _both({"kind": "nu_toeplitz", "nu": "tune"})
-    yield from _both({"kind": "toeplitz"})
+    fitted = _normalization(spec)
+    yield from _both({"kind": "toeplitz"}, fitted)
     for bands in _bands(spec, buffers):
-        for kind in ("banded_toeplitz", "banded_square_root", "banded_inverse_square_root"):
+        yield from _both({"kind": "banded_toeplitz", "bands": bands}, fitted)
+        for kind in ("banded_square_root", "banded_inverse_square_root"):
             yield from _both({"kind": kind, "bands": bands})
         yield {"kind": "banded_inverse_fractional_root", "bands": bands, "gamma": "tune"}
         yield {"kind": "banded", "bands": bands}
     for count in _buffers(spec, buffers):
-        yield from _both({"kind": "blt", "buffers": count})
+        yield from _both({"kind": "blt", "buffers": count}, fitted)
     for count in _states(spec, buffers):
         yield {"kind": "buffered_linear", "buffers": count}
     yield from _trees(spec)
@@ -114,7 +114,7 @@ def optimised(
     sampling = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
     kept = BUFFERS if buffers is None else buffers
     taps = min(kept + 1, MOST_TAPS, spec.workload.n)
-    fitted = {"normalization": "fitted"} if spec.workload.n <= LARGEST_FITTED else {}
+    fitted = {"normalization": "fitted"} if spec.workload.n <= MAX_N_FITTED else {}
     if taps >= 2:
         yield {"kind": "blt", "buffers": min(AMPLIFIED_BUFFERS, kept), **fitted}, sampling
         yield {"kind": "banded_inverse_toeplitz", "bands": taps, **fitted}, sampling
@@ -134,7 +134,7 @@ def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Ite
     for count in _states(spec, buffers):
         yield {"kind": "buffered_linear", "buffers": count}, None
     for count in _buffers(spec, buffers):
-        yield {"kind": "blt", "buffers": count, "normalization": "columns"}, None
+        yield {"kind": "blt", "buffers": count, "normalization": _normalization(spec)}, None
     for mechanism, sampling in optimised(spec, buffers, privacy):
         if mechanism["kind"] == "blt":
             many = spec.workload.n // (spec.participation.passes or 1) > MOST_BINS_FITTED_QUICKLY
@@ -174,8 +174,13 @@ def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
             yield kind, "no size of it is compared of itself here; name it in the spec to add it"
 
 
-def _both(mechanism: dict[str, object]) -> Iterator[dict[str, Any]]:
-    yield from ({**mechanism, "normalization": normalization} for normalization in _NORMALISED)
+def _both(mechanism: dict[str, object], normalization: str = "columns") -> Iterator[dict[str, Any]]:
+    yield from ({**mechanism, "normalization": normalization} for normalization in ("none", normalization))
+
+
+def _normalization(spec: Spec) -> str:
+    """Return how columns of searched Toeplitz matrices gain most."""
+    return "columns" if spec.workload.endless or refuse_fitted(spec) else "fitted"
 
 
 def _bands(spec: Spec, buffers: int | None) -> list[int]:

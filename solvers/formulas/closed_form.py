@@ -91,8 +91,8 @@ def needs_decoder(spec: Spec) -> bool:
     if recursive(spec):
         return False
     normalization = spec.mechanism.columns
-    normalised = normalization == "columns" or (normalization == "auto" and spec.workload.n <= MAX_DENSE)
-    return normalised or not spec.workload.time_invariant or not spec.objective.by_row_errors(spec.workload.m)
+    scaled = normalization in ("columns", "fitted") or (normalization == "auto" and spec.workload.n <= MAX_DENSE)
+    return scaled or not spec.workload.time_invariant or not spec.objective.by_row_errors(spec.workload.m)
 
 
 def recursive(spec: Spec) -> bool:

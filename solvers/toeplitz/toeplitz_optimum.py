@@ -23,6 +23,7 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BandedToeplitz
 from factorize.objective import LambdaTau, MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.epochs.fitted_columns import fitted_columns, fitting_cost, refuse_fitted
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.projected_gradient import Slope, descend
@@ -58,6 +59,8 @@ def supports(spec: Spec) -> str | None:
     workload = spec.optimize_for or spec.workload
     if isinstance(spec.mechanism, BandedToeplitz) and spec.mechanism.bands > workload.n:
         return f"bands={spec.mechanism.bands} exceeds n={workload.n}; use bands <= n"
+    if spec.mechanism.fitted and spec.sampling is None and (refusal := refuse_fitted(spec)) is not None:
+        return refusal
     if workload.time_invariant:
         return refuse_weights(spec)
     if isinstance(spec.objective, MaxError):
@@ -76,10 +79,10 @@ def supports(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: some hundred evaluations of a dozen FFTs, or of a dense quadratic form, and the certificate."""
     workload = spec.optimize_for or spec.workload
-    n, m = float(workload.n), float(max(workload.m, workload.n))
+    n, m, (entries, work) = float(workload.n), float(max(workload.m, workload.n)), fitting_cost(spec)
     if not workload.time_invariant or needs_decoder(spec):
-        return estimate_of(entries=8 * n * m, multiplications=4 * n * n * m)
-    entries, work = recursion_cost(spec)
+        return estimate_of(entries=8 * n * m + entries, multiplications=4 * n * n * m + work)
+    entries, work = (sum(parts) for parts in zip((entries, work), recursion_cost(spec), strict=True))
     return estimate_of(entries=60 * n + entries, multiplications=_PER_STEP * n + work)
 
 
@@ -93,7 +96,9 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     error = error_form(problem)
     optima = [optimise(problem.n, error, kind, problem.tolerance, report) for kind in classes(problem)]
     best = min(optima, key=lambda end: end.best.value)
-    strategy = normalised(problem.spec, ToeplitzMatrix(_tidy(best.best.x), problem.n))
+    plain = ToeplitzMatrix(_tidy(best.best.x), problem.n)
+    fitted = problem.spec.mechanism.fitted
+    strategy = fitted_columns(problem, plain) if fitted else normalised(problem.spec, plain)
     return Solution(
         strategy=strategy,
         outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,

@@ -131,7 +131,6 @@ def test_other_workloads_are_optimised_for_their_own_error(workload, matrix):
         ({"workload": {"kind": "prefix", "n": 8192}, "participation": {"kind": "single"}}, "not from 2 to 4096"),
         ({"sampling": {"kind": "balls_in_bins", "epsilon": 0, "delta": 1e-5}}, "greater than 0"),
         ({"sampling": {"kind": "balls_in_bins", "epsilon": 1}}, "required"),
-        ({"mechanism": {"kind": "toeplitz", "normalization": "fitted"}, "sampling": None}, "is for a sampling"),
         ({"sampling": {"kind": "shuffle", "epsilon": 1, "delta": 1e-5}}, "balls_in_bins"),
     ],
 )
