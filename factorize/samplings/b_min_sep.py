@@ -35,6 +35,7 @@ class BMinSepSampling(CyclicPoissonSampling):
     claimed = True
     imports = "from factorize.training.sampling import BMinSep"
     order = BMinSep
+    even = False
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: sizes are missing or do not fit, C has one band or all, or too many steps."""

@@ -15,6 +15,9 @@ from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import CyclicPoisson
 
+MAX_UNEVEN = 1.2
+"""Squared norm of the largest column beside the mean: noise is a tenth more than even columns need, which `compare`
+has beside them."""
 _SECOND_SEED = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
 
 
@@ -32,6 +35,8 @@ class CyclicPoissonSampling(Sampling):
     padded = False
     imports = "from factorize.training.sampling import CyclicPoisson"
     order: ClassVar[type[CyclicPoisson]] = CyclicPoisson
+    even: ClassVar[bool] = True
+    """Whether the law counts the largest column for all, so that C is best with columns of one norm."""
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why: sizes are missing, or C has one band or all."""
@@ -40,6 +45,10 @@ class CyclicPoissonSampling(Sampling):
             return "needs dataset_size and batch_size: give both"
         if bands == 1:
             return "is poisson for a C of one band; use poisson"
+        squares = strategy.column_norms_squared()
+        uneven = squares.max() / squares.mean()
+        if uneven > MAX_UNEVEN:
+            return f"counts the largest column for all, {uneven:.2g} times their mean; use normalization 'columns'"
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
     def law(self, factorization: AnyFactors, asked: SamplingOptions) -> Law:
@@ -67,10 +76,9 @@ class CyclicPoissonSampling(Sampling):
         if source.bands is None and source.automatic:
             message = "cyclic sampling needs to know how many bands C may have; give bands=, or a banded factorization"
             raise InvalidParameter(message, field="bands")
-        single = source.bands is None or source.bands == 1
-        participation = {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands}
         steps = batching.epochs * max(1, examples // batching.size)
-        factors = source.find(steps, participation)
+        single = self.even or source.bands is None or source.bands == 1
+        factors = source.find(steps, {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands})
         asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
         calibration = self.calibrate(factors, job.target, asked)
         order = self.order(examples, calibration, steps=steps, seed=job.noise.secret ^ _SECOND_SEED)

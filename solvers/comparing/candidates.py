@@ -84,7 +84,9 @@ def within(mechanism: dict[str, Any], spec: Spec, vectors: int | None) -> bool:
 
 
 def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
-    """Yield banded mechanisms of fewer diagonals than the memory allows: groups of cyclic sampling grow with them.
+    """Yield banded mechanisms of as many and fewer diagonals than the memory allows: groups of cyclic sampling grow.
+
+    Columns of the Toeplitz ones are even, as that sampling wants them.
 
     Args:
         spec: canonical.
@@ -93,6 +95,8 @@ def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
     if spec.workload.endless:
         return
     largest, bands = max(_bands(spec, buffers)), 2
+    if largest >= bands:
+        yield {"kind": "banded_toeplitz", "bands": largest, "normalization": "columns"}
     while bands < largest:
         yield {"kind": "banded", "bands": bands}
         yield {"kind": "banded_toeplitz", "bands": bands, "normalization": "columns"}

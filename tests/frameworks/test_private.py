@@ -348,7 +348,9 @@ class TestAuto:
         assert len(train(made)) == N
 
     def test_banded_with_sampling(self):
-        made = private("auto", solve=solve, sampling="cyclic_poisson", bands=3)
+        asked = []
+        made = private("auto", solve=lambda spec: asked.append(spec) or solve(spec), sampling="cyclic_poisson", bands=3)
+        assert parse_spec(asked[0]).participation.single  # whose columns are even, since the largest counts for all
         assert made.statement.calibration.groups == 3
         dp_sgd = private("auto", solve=solve, sampling="cyclic_poisson", bands=1)
         assert dp_sgd.statement.calibration.groups == 1 and len(train(dp_sgd)) == N
