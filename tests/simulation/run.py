@@ -975,6 +975,7 @@ class Run:
             raise Violation(f"the job {digest[:6]} has not ended")
         if job.state == "failed" and digest not in oracle.excused | oracle.cancelled:
             kind = (job.error or {}).get("type", "")
+            taken_back = any(name in (job.error or {}).get("message", "") for name in self._taken_back())
             acts = oracle.acted.get(digest, set())
             excuse = {
                 "gave_up": bool(acts & {"crash"})
@@ -986,10 +987,10 @@ class Run:
                 "solve-failed": "fail" in acts or any(item.kind == "!skew" for item in self.plan.items),
                 "certificate-error": "garbage" in acts,
                 "internal": "bug" in acts,
-                "not_stored": bool(acts & {"swap"}) or bool(oracle.deleted),
+                "not_stored": bool(acts & {"swap"}) or bool(oracle.deleted) or taken_back,
                 "corrupt-object": bool(acts & {"stale", "garbage"}),
                 "store-unavailable": any(item.kind == "!window" for item in self.plan.items),
-                "revoked": any(name in (job.error or {})["message"] for name in self._taken_back()),
+                "revoked": taken_back,
                 "not-found": oracle.swept,
             }.get(kind, False)
             if not excuse:
