@@ -205,6 +205,12 @@ def _misfit(module: torch.nn.Module) -> str | None:
         return "has parameters without a shape yet; call the model once on a batch, and make the optimizer after that"
     if getattr(module, "gradient_checkpointing", False) is True:
         return "has gradient checkpointing on, which runs hooks twice; turn it off, and give physical_batch_size="
+    if getattr(module, "merged", False) is True:
+        return (
+            "has adapters that are merged into it, which get no gradient; call unmerge_adapter(), and merge at the end"
+        )
+    if type(module).__name__ == "DoraLinearLayer":
+        return "is DoRA's, which Opacus cannot call for one example; use LoRA without use_dora"
     if not module.training and any(p.requires_grad for p in own):
         return "is in eval mode, where Opacus takes no gradients; call model.train(), or freeze its parameters"
     return None

@@ -335,3 +335,14 @@ def test_training_that_changes_nothing_is_told(tmp_path: Path) -> None:
 def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="one for each"):
         trainer(tmp_path, example_losses=lambda output, labels: output.logits.mean()).train()
+
+
+def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> None:
+    merged = lora()
+    merged.merge_adapter()
+    dora = get_peft_model(lora().unload(), LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
+    for model, said in ((merged, "unmerge_adapter"), (dora, "without use_dora")):
+        job = trainer(tmp_path, model)
+        with pytest.raises(InvalidParameter, match=said):
+            job.train()
+        assert job.private is None  # nothing is spent
