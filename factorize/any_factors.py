@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 import numpy as np
 
 from factorize.errors import InvalidParameter, TooLarge, extras_named
-from factorize.format.claims import Sensitivity
-from factorize.format.manifest import Manifest
+from factorize.format.factors import CertifiedFactors
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.format.portrait import html, line
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from factorize.certificate.certificate import Certificate
     from factorize.client.noise import NoiseGenerator, NoiseOptions
     from factorize.client.rows import Rows
-    from factorize.factorization import Factorization
 
 _PICTURES = "factorize.api.pictures.factorization_plot"
 """By its name, as the front door has it: pictures are of the api, on which nothing here depends."""
@@ -32,52 +30,8 @@ LARGEST_ARRAY = 1 << 31
 """Bytes of a matrix that is handed out as one array."""
 
 
-class AnyFactors(ABC):
-    """A strategy C and the sensitivity that was certified for it, which therefore cannot be mixed up.
-
-    Attributes:
-        manifest: what was asked, the matrices, and what was certified; checked.
-    """
-
-    manifest: Manifest
-
-    @cached_property
-    def sensitivity(self) -> Sensitivity:
-        """Certified, with kind, rule and participation."""
-        return Sensitivity.of(self.manifest)
-
-    @abstractmethod
-    def opened(self) -> Factorization:
-        """Return the `factorize.Factorization`, which has C in memory."""
-
-    @abstractmethod
-    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
-        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
-
-    @property
-    def digest(self) -> str:
-        """Names these bytes for ever: pin it."""
-        return self.manifest.digest
-
-    @property
-    def spec_digest(self) -> str:
-        """Names what was asked."""
-        return self.manifest.spec_digest
-
-    @property
-    def structure(self) -> str:
-        """Of C, the contract's name."""
-        return self.manifest.matrix("C").structure
-
-    @property
-    def dtype(self) -> str:
-        """Type in which C is stored; in memory its numbers are doubles."""
-        return self.manifest.matrix("C").dtype
-
-    @property
-    def steps(self) -> int:
-        """n; 10^15 - 1 where the rows have no end."""
-        return self.manifest.steps
+class AnyFactors(CertifiedFactors):
+    """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up."""
 
     @abstractmethod
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
@@ -253,11 +207,3 @@ class AnyFactors(ABC):
     def _repr_html_(self) -> str:
         """The certificate in words and a small picture, for notebooks."""
         return html(self, type(self).__name__)
-
-
-def certified(given: object) -> AnyFactors:
-    """Return a factorization or factors; raise InvalidParameter for anything else."""
-    if not isinstance(given, AnyFactors):
-        message = f"a {type(given).__name__} is no factorization; pass what load or solve gave"
-        raise InvalidParameter(message, field="factors")
-    return given

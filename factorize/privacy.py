@@ -29,7 +29,7 @@ from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
 
 if TYPE_CHECKING:
-    from factorize.any_factors import AnyFactors
+    from factorize.format.factors import CertifiedFactors
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 """At which answers state the largest true-positive rate."""
@@ -264,7 +264,7 @@ class Calibration:
         """Return the sensitivity that a factorization has to have for this noise to be its own."""
         return mine
 
-    def rmse(self, factors: AnyFactors) -> float:
+    def rmse(self, factors: CertifiedFactors) -> float:
         """Return the root mean squared error of the outputs of a workload under this noise, in each coordinate.
 
         It is that of outputs of sums, and `compare` and `recommend` call it `rmse_at_privacy`. A certificate's losses
@@ -316,7 +316,7 @@ def check_kind(calibration: object) -> Calibration:
     return calibration
 
 
-def check_own(calibration: object, factors: AnyFactors) -> None:
+def check_own(calibration: object, factors: CertifiedFactors) -> None:
     """Raise InvalidParameter for a bare number, and for a calibration of another factorization."""
     calibration = check_kind(calibration)
     calibration.check_belongs(factors.sensitivity, lambda: factors.opened().strategy, digest=factors.digest)

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from factorize.accounting.loss_laws import PoissonLaw, largest_column
-from factorize.any_factors import AnyFactors, certified
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, extras_named
 from factorize.format.claims import Sensitivity
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep
@@ -79,7 +79,7 @@ class AmplifiedCalibration(Calibration):
 
 @extras_named("an amplified calibration")
 def calibrate_amplified(
-    factorization: AnyFactors,
+    factorization: CertifiedFactors,
     *,
     epsilon: float | None = None,
     delta: float | None = None,

@@ -11,10 +11,10 @@ from factorize.accounting.claim_search import LEAST_EPSILON, ClaimSearch
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.min_sep_law import MinSepLaw
-from factorize.any_factors import AnyFactors, certified
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.quantities import at_most
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
@@ -89,7 +89,7 @@ class BinsCalibration(Calibration):
 
 
 def calibrate_bins(
-    factorization: AnyFactors,
+    factorization: CertifiedFactors,
     make_law: Callable[[Any], BinsLaw | AllocationLaw | MinSepLaw],
     question: Question,
     asked: SamplingOptions,
@@ -188,7 +188,7 @@ class MinSepCalibration(BinsCalibration):
 
 
 def calibrate_min_sep(
-    factorization: AnyFactors, make_law: Callable[[Any], MinSepLaw], question: Question, asked: SamplingOptions
+    factorization: CertifiedFactors, make_law: Callable[[Any], MinSepLaw], question: Question, asked: SamplingOptions
 ) -> MinSepCalibration:
     """Return the noise of a banded C under b-min-sep sampling, b the number of its bands; see `calibrate_bins`.
 

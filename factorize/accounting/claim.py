@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from factorize.any_factors import AnyFactors
 from factorize.checker.sampling.calibrations import CalibrationReport, check_claim
 from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json
 from factorize.format.bins_claims import PROTOCOL
+from factorize.format.factors import CertifiedFactors
 
 Direction = Literal["pq", "qp"]
 
@@ -115,7 +115,7 @@ class NoiseClaim:
         """`sha256:` of the canonical bytes."""
         return "sha256:" + hashlib.sha256(canonical_json(self.document())).hexdigest()
 
-    def tested(self, factors: AnyFactors) -> CalibrationReport:
+    def tested(self, factors: CertifiedFactors) -> CalibrationReport:
         """Return what the checker says of the claim, from the tensors of C."""
         strategy = partial(Strategy, factors.structure, factors.strategy_tensors(), factors.steps)
         return check_claim(factors.digest, strategy, self.document())

@@ -21,9 +21,9 @@ from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
-from factorize.any_factors import AnyFactors
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
+from factorize.format.factors import CertifiedFactors
 from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of
@@ -88,7 +88,7 @@ class ClaimSearch:
         self._law, self._asked, self._clip, self._work, self._seed = law, asked, clip_norm, work, seed
         self._order = 0  # m of the last plan, where others are not to be tried
 
-    def claim(self, factors: AnyFactors) -> FoundClaim:
+    def claim(self, factors: CertifiedFactors) -> FoundClaim:
         """Return the first claim that the checker accepts; by bounds alone, if none with bets is.
 
         Raises:
@@ -235,7 +235,7 @@ class ClaimSearch:
         return sigma, multiplier_of(sigma, clip_norm=self._clip)
 
     def _claim(
-        self, factors: AnyFactors, level: Level, evidence: tuple[ClaimEvidence, ClaimEvidence], attempt: int
+        self, factors: CertifiedFactors, level: Level, evidence: tuple[ClaimEvidence, ClaimEvidence], attempt: int
     ) -> NoiseClaim:
         sigma, multiplier = self._noise(level)
         mu = self._law.sensitivity / multiplier * (1 + MARGIN)

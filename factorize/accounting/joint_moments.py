@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity, differing
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.scalars import double_above, finite_real, root_above, within_scale
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 
@@ -92,7 +92,7 @@ class JointMoments:
 
 
 def moment_sensitivity(
-    first: AnyFactors, second: AnyFactors, *, weight: float, adjacency: Adjacency | str = "zero_out"
+    first: CertifiedFactors, second: CertifiedFactors, *, weight: float, adjacency: Adjacency | str = "zero_out"
 ) -> MomentSensitivity:
     """Return the sensitivity of first and second moments together.
 
@@ -130,8 +130,8 @@ def moment_sensitivity(
 
 
 def calibrate_moments(
-    first: AnyFactors,
-    second: AnyFactors,
+    first: CertifiedFactors,
+    second: CertifiedFactors,
     target: PrivacyTarget,
     *,
     weight: float | None = None,
@@ -172,7 +172,7 @@ def calibrate_moments(
     )
 
 
-def _attained(first: AnyFactors, second: AnyFactors) -> bool:
+def _attained(first: CertifiedFactors, second: CertifiedFactors) -> bool:
     """Whether one pattern is known to be the worst of both strategies: one strategy, or a rule that names it."""
     one, two = first.sensitivity, second.sensitivity
     if not (one.exact and two.exact):

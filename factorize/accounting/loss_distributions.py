@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.law import Law
-from factorize.any_factors import AnyFactors
 from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.format.factors import CertifiedFactors
 from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.privacy_question import SamplingOptions
 from factorize.samplings import sampling_of
@@ -24,7 +24,7 @@ _LARGEST_EPSILON = 200.0
 
 
 def loss_distribution(
-    factorization: AnyFactors,
+    factorization: CertifiedFactors,
     *,
     sigma: float,
     sampling: str = "balls_in_bins",

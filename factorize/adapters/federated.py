@@ -20,7 +20,6 @@ from factorize.adapters.client_ids import ClientId, client_id
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
 from factorize.adapters.state_file import read_state, write_state
 from factorize.adapters.statement import PrivacyStatement
-from factorize.any_factors import AnyFactors, certified
 from factorize.auditor import ParticipationAuditor
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
@@ -28,6 +27,7 @@ from factorize.client.noise_source import source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.container import local_path
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate
@@ -80,7 +80,7 @@ class FederatedRounds(Secret):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        factors: AnyFactors,
+        factors: CertifiedFactors,
         target: PrivacyTarget,
         model: Arrays,
         *,
@@ -326,7 +326,7 @@ class FederatedRounds(Secret):
         parts = zip(np.split(vector, ends[:-1]), self._parts, strict=True)
         return [part.reshape(shape).astype(kind) for part, (shape, kind) in parts]
 
-    def _begin(self, receipt: Receipt | None, held: AnyFactors) -> None:
+    def _begin(self, receipt: Receipt | None, held: CertifiedFactors) -> None:
         """Begin or continue the receipt, so that each round is in the state before it is in the receipt.
 
         Raises:

@@ -20,7 +20,6 @@ from jax.typing import ArrayLike
 from factorize.adapters.coefficients import PlanTable, plan_table
 from factorize.adapters.jax_guard import StepGuard
 from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, whole_shape, zeros_beside
-from factorize.any_factors import AnyFactors, certified
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
 from factorize.client.normals import committed, keyed
@@ -28,6 +27,7 @@ from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.client.single_use import Secret
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
 
@@ -103,7 +103,7 @@ def correlated_noise(
 class _CorrelatedNoise(Secret):
     """The noise of `correlated_noise`, whose arguments it takes."""
 
-    def __init__(self, held: AnyFactors, calibration: Calibration, seed: int, kind: np.dtype, specs: Any) -> None:
+    def __init__(self, held: CertifiedFactors, calibration: Calibration, seed: int, kind: np.dtype, specs: Any) -> None:
         self._key, self._kind, self._specs = _key(seed, held.digest), kind, specs
         self._divisor = calibration.divisor or 1
         source = source_of(held)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from factorize.adapters.statement import LossCheck, PrivacyStatement
-from factorize.any_factors import AnyFactors, certified
 from factorize.auditor import Auditor, ParticipationAuditor
 from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec
@@ -33,7 +33,7 @@ class Planned(Drawn):
     auditor: Auditor
 
     @property
-    def strategies(self) -> list[AnyFactors]:
+    def strategies(self) -> list[CertifiedFactors]:
         """Factors of C, and of C2 where there is one."""
         return [self.factors] if self.second is None else [self.factors, self.second]
 
@@ -86,12 +86,14 @@ class FactorSource(Source):
     store: str | Path | None = None
     solve: Callable[..., Any] | None = None
 
-    def find(self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None) -> AnyFactors:
+    def find(
+        self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
+    ) -> CertifiedFactors:
         """Return what was named; or load or solve what was asked for."""
         if self.memory is not None and not self.automatic:
             message = f"memory={self.memory} is for 'auto', and a factorization or a spec is given; leave one out"
             raise InvalidParameter(message, field="memory")
-        if isinstance(self.spec, AnyFactors):
+        if isinstance(self.spec, CertifiedFactors):
             return self.spec
         spec = self._asked(steps, participation, amplified) if self.automatic else self.spec
         if self.solve is not None:

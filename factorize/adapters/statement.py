@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import Any, Literal, get_args
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.any_factors import AnyFactors
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
 from factorize.numbers.scalars import double_above, root_above, whole_number
@@ -67,7 +67,7 @@ class PrivacyStatement:
     users: int | None = None
     replaced: tuple[str, ...] = ()
     loss: LossCheck = "not_looked_at"
-    factors: AnyFactors | None = field(default=None, repr=False, compare=False)
+    factors: CertifiedFactors | None = field(default=None, repr=False, compare=False)
     others: Mapping[str, float] = field(default_factory=dict)
     trials: int | BestOf = 1
 

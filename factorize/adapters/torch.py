@@ -14,11 +14,11 @@ from factorize.adapters.clipping import refuse_narrow
 from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded, values_sum
 from factorize.adapters.torch_engine import DeviceSource
-from factorize.any_factors import certified
 from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
+from factorize.format.factors import certified
 from factorize.privacy import Calibration, check_own
 
 

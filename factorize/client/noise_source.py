@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors
 from factorize.client.recurrences.banded import (
     BandedRecurrence,
     BandedToeplitzRecurrence,
@@ -20,6 +19,7 @@ from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
+from factorize.format.factors import CertifiedFactors
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
 from factorize.format.tensors import SHAPES, wrapped_structure
 from factorize.numbers.covered import cover_column, cover_inverse
@@ -58,10 +58,10 @@ class ComputedRows:
     cost: NoiseCost
 
 
-_MADE: WeakKeyDictionary[AnyFactors, Streamable | ComputedRows] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[CertifiedFactors, Streamable | ComputedRows] = WeakKeyDictionary()
 
 
-def source_of(factors: AnyFactors) -> Streamable | ComputedRows:
+def source_of(factors: CertifiedFactors) -> Streamable | ComputedRows:
     """Return what makes the noise of these factors, from C alone; made once for as long as they live.
 
     The claim is that of C. A C_inv that is stored or streamed beside it is another matrix, of which it says nothing.

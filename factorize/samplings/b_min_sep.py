@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import factorize
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter
 from factorize.first_steps import first_steps
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import check_zero_out
 from factorize.privacy_question import Question, SamplingOptions, level_of
@@ -69,7 +69,7 @@ class BMinSepSampling(CyclicPoissonSampling):
         held = first_steps(run, steps, least=min(bands + 1, run.steps))
         return (held if held.strategy.finite().bandwidth() == bands else run), asked
 
-    def law(self, factorization: AnyFactors, asked: SamplingOptions) -> MinSepLaw:
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> MinSepLaw:
         """Return the law on C."""
         from factorize.accounting.min_sep_law import MinSepLaw
 
@@ -77,7 +77,7 @@ class BMinSepSampling(CyclicPoissonSampling):
         return MinSepLaw.of(strategy, *self.sizes(strategy, asked))
 
     def calibrate(  # type: ignore[override]
-        self, factorization: AnyFactors, target: Question, asked: SamplingOptions
+        self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
     ) -> MinSepCalibration:
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
         from factorize.accounting.bins_calibration import calibrate_min_sep

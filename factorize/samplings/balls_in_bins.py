@@ -12,10 +12,10 @@ import numpy as np
 import factorize
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
-from factorize.any_factors import AnyFactors, certified
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.first_steps import first_steps
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, PrivacyTarget, check_zero_out
 from factorize.privacy_question import Question, SamplingOptions, level_of
@@ -63,7 +63,7 @@ class BallsInBinsSampling(Sampling):
             return f"takes 2 to {LARGEST_BINS} bins, the steps of an epoch, and there would be {bins}"
         return None
 
-    def law(self, factorization: AnyFactors, asked: SamplingOptions) -> BinsLaw | AllocationLaw:
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> BinsLaw | AllocationLaw:
         """Return the law of these bins, by default of those of the spec's epochs."""
         held = certified(factorization).opened()
         return self.law_of(held.strategy, bins_of(held) if asked.bins is None else asked.bins)
@@ -74,7 +74,7 @@ class BallsInBinsSampling(Sampling):
 
         return BinsLaw.of(strategy, bins)
 
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
         from factorize.accounting.bins_calibration import calibrate_bins
 

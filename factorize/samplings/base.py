@@ -13,10 +13,10 @@ import numpy as np
 import factorize
 from factorize.accounting.joint_moments import JointMoments
 from factorize.accounting.law import Law
-from factorize.any_factors import AnyFactors
 from factorize.auditor import Auditor, ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.first_steps import first_steps
+from factorize.format.factors import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Calibration
 from factorize.privacy_question import Question, SamplingOptions
@@ -38,11 +38,11 @@ class Drawn:
         moments: noise of both; `calibration` is that of the first.
     """
 
-    factors: AnyFactors
+    factors: CertifiedFactors
     calibration: Calibration
     order: Batches
     overflow_delta: float = 0.0
-    second: AnyFactors | None = None
+    second: CertifiedFactors | None = None
     moments: JointMoments | None = None
 
 
@@ -88,12 +88,12 @@ class Sampling(ABC):
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
         """Return why the sampling has nothing to say about a strategy, or None where it fits."""
 
-    def law(self, factorization: AnyFactors, asked: SamplingOptions) -> Law | None:
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law | None:
         """Return the law of random batches on C, None where no batch is random; it raises as `calibrate` does."""
         return None
 
     @abstractmethod
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> Calibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise; see `calibrate_sampling`."""
 
     def of_first_steps(

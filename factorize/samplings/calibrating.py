@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter, UnsupportedProblem, extras_named
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.privacy import Calibration
@@ -21,7 +21,7 @@ MOST_POINTS = 1000
 
 @extras_named("a calibration that counts on sampling")
 def calibrate_sampling(
-    factorization: AnyFactors, target: Question, *, sampling: str, steps: int | None = None, **options: Any
+    factorization: CertifiedFactors, target: Question, *, sampling: str, steps: int | None = None, **options: Any
 ) -> Calibration:
     """Return the noise of a factorization under a sampling.
 
@@ -47,7 +47,7 @@ def calibrate_sampling(
 
 
 def calibrate_bins(
-    factorization: AnyFactors,
+    factorization: CertifiedFactors,
     *,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -72,7 +72,7 @@ def calibrate_bins(
 
 
 def privacy_profile(
-    factorization: AnyFactors, *, sigma: float, epsilons: Sequence[float], sampling: str, asked: SamplingOptions
+    factorization: CertifiedFactors, *, sigma: float, epsilons: Sequence[float], sampling: str, asked: SamplingOptions
 ) -> list[dict[str, float]]:
     """Return the curve as plain data: `epsilon`, `delta` and `delta_without_secrecy`, rounded up, all at once true.
 

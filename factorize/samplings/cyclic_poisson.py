@@ -6,8 +6,8 @@ from typing import ClassVar
 from factorize.accounting.amplification import AmplifiedCalibration, calibrate_amplified
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy_question import Question, SamplingOptions, level_of
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
@@ -51,12 +51,14 @@ class CyclicPoissonSampling(Sampling):
             return f"counts the largest column for all, {uneven:.2g} times their mean; use normalization 'columns'"
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
-    def law(self, factorization: AnyFactors, asked: SamplingOptions) -> Law:
+    def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law:
         """Return the law of as many groups as C has bands."""
         strategy: Matrix = certified(factorization).opened().strategy.finite()
         return PoissonLaw.of(strategy, *self.sizes(strategy, asked))
 
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> AmplifiedCalibration:
+    def calibrate(
+        self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
+    ) -> AmplifiedCalibration:
         """Return the noise by the privacy loss distribution of Poisson sampling."""
         level, held = level_of(target, self.name), certified(factorization).opened()
         examples, batch = self.sizes(held.strategy.finite(), asked)

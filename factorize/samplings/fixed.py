@@ -1,8 +1,8 @@
 """No sampling: one public order, whose batches come again in every epoch."""
 
 from factorize.accounting.joint_moments import calibrate_moments
-from factorize.any_factors import AnyFactors, certified
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, calibrate
 from factorize.privacy_question import Question, SamplingOptions
@@ -26,7 +26,7 @@ class FixedSampling(Sampling):
         """Return None: it always fits."""
         return None
 
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> Calibration:
+    def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
         """Return the noise of the Gaussian mechanism."""
         return calibrate(certified(factorization).sensitivity, target, **asked.scale)
 

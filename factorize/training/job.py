@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors
 from factorize.auditor import numbered_users
+from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 
 
@@ -36,7 +36,9 @@ class Source(ABC):
         return isinstance(self.spec, str) and self.spec == "auto"
 
     @abstractmethod
-    def find(self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None) -> AnyFactors:
+    def find(
+        self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
+    ) -> CertifiedFactors:
         """Return the factorization for so many steps.
 
         Args:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors
+from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Calibration
 from factorize.structures.base import Matrix
 from factorize.structures.layouts import build_matrix
@@ -99,7 +99,9 @@ def best_rate(
     )
 
 
-def rate_for(optimizer: str, momentum: float, parameters: int, factors: AnyFactors, noise: Calibration) -> float | None:
+def rate_for(
+    optimizer: str, momentum: float, parameters: int, factors: CertifiedFactors, noise: Calibration
+) -> float | None:
     """Return the rate for factors and their noise, or None where none is known.
 
     Args:

@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from factorize.any_factors import AnyFactors
 from factorize.client.noise_source import source_of
+from factorize.format.factors import CertifiedFactors
 from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 from factorize.numbers.scalars import whole_number
 from factorize.spec import parse_spec
@@ -17,7 +17,7 @@ LEAST_EPOCH = 4
 """Steps of an epoch, from which the streaming optimum has a solver over several of them."""
 
 
-def warn_of_dense(factors: AnyFactors, instead: str) -> None:
+def warn_of_dense(factors: CertifiedFactors, instead: str) -> None:
     """Warn where the noise of factors keeps as many vectors as there are steps, `WARNED_STEPS` or more.
 
     Args:

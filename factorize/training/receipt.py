@@ -25,8 +25,8 @@ from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
-    from factorize.any_factors import AnyFactors
     from factorize.auditor import Auditor
+    from factorize.format.factors import CertifiedFactors
 
 _STATED = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
 
@@ -81,7 +81,7 @@ class Receipt:
     def begin(
         self,
         statement: PrivacyStatement,
-        factors: Sequence[AnyFactors],
+        factors: Sequence[CertifiedFactors],
         auditor: Auditor,
         *,
         generator: str,
@@ -222,7 +222,7 @@ class Receipt:
 
 def _described(
     statement: PrivacyStatement,
-    factors: Sequence[AnyFactors],
+    factors: Sequence[CertifiedFactors],
     noise: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return what a receipt says of a run before its first step, as it is read back."""

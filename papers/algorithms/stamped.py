@@ -8,11 +8,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors, certified
 from factorize.checker.sensitivity import square_root_up
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from papers.training.private_sums import FactorizationNoise
 
@@ -46,7 +46,7 @@ class StampedNoise:
 
     def __init__(
         self,
-        factors: AnyFactors,
+        factors: CertifiedFactors,
         target: PrivacyTarget,
         shape: int | Sequence[int],
         *,

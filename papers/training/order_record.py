@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from factorize.adapters.statement import PrivacyStatement
-from factorize.any_factors import AnyFactors
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Calibration
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
@@ -36,7 +36,7 @@ class OrderRecord:
         self,
         receipt: Receipt,
         calibration: Calibration,
-        factors: AnyFactors,
+        factors: CertifiedFactors,
         orders: Sequence[Order | BallsInBins],
         *,
         unit: str = "example",

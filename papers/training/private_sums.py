@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors, certified
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
@@ -49,7 +49,7 @@ class FactorizationNoise(NoiseGenerator):
 
     def __init__(
         self,
-        factors: AnyFactors,
+        factors: CertifiedFactors,
         target: PrivacyTarget,
         shape: int | Sequence[int],
         *,

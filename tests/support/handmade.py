@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors
 from factorize.certificate.sensitivity import Sensitivity
+from factorize.format.factors import CertifiedFactors
 from factorize.format.manifest import Manifest
-from factorize.format.names import MatrixName
 from factorize.spec import Spec, parse_spec
 
 
 @dataclass(frozen=True, eq=False)
-class Handmade(AnyFactors):
-    """What `AnyFactors` asks for, and C."""
+class Handmade(CertifiedFactors):
+    """What `CertifiedFactors` asks for, and C."""
 
     strategy: Any
     sensitivity: Any = None
@@ -47,10 +46,7 @@ class Handmade(AnyFactors):
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
         return self.strategy.tensors()
 
-    def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
-        raise NotImplementedError(f"rows of {matrix}: tests read those of `strategy`")
-
-    def opened(self) -> Any:
+    def opened(self) -> Handmade:
         return self
 
 

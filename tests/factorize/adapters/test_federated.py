@@ -18,11 +18,11 @@ from factorize import Factorization, Spec, solvers
 from factorize.adapters import federated
 from factorize.adapters.clipped_sums import GroupedSum, clipped
 from factorize.adapters.federated import FederatedRounds
-from factorize.any_factors import certified
 from factorize.checker.receipt import check_receipt
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.format.factors import certified
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.participation import read_participation
 from factorize.privacy import PrivacyTarget

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from golden.make import HERE
 
-from factorize.any_factors import AnyFactors, certified
 from factorize.client import Factors, NoiseGenerator, load
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.factor_file import load as load_whole
 from factorize.format.claims import Sensitivity, differing
+from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.manifest import Manifest
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 
@@ -23,7 +23,7 @@ FILES = sorted(HERE.glob("*/*.safetensors"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_file_and_what_was_loaded_from_it_are_the_same_and_make_the_same_noise(path: Path) -> None:
     light, whole = load(path), load_whole(path)
-    assert isinstance(light, AnyFactors) and isinstance(whole, AnyFactors)
+    assert isinstance(light, CertifiedFactors) and isinstance(whole, CertifiedFactors)
     for name in ("digest", "steps", "structure"):
         assert getattr(light, name) == getattr(whole, name), name
     assert differing(light.sensitivity, whole.sensitivity) is None
@@ -40,7 +40,7 @@ def test_a_file_and_what_was_loaded_from_it_are_the_same_and_make_the_same_noise
             noise_of(endless)
 
 
-def noise_of(factors: AnyFactors) -> bytes:
+def noise_of(factors: CertifiedFactors) -> bytes:
     scale = calibrate(factors.sensitivity, PrivacyTarget(mu=1.0))
     check_own(scale, factors)
     source = source_of(factors)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.any_factors import AnyFactors
 from factorize.errors import InvalidParameter
+from factorize.format.factors import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy_question import Question, SamplingOptions
 from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
@@ -33,6 +33,8 @@ class CoinSampling(CyclicPoissonSampling):
             raise InvalidParameter("coin needs dataset_size: give it", field="dataset_size")
         return asked.dataset_size, asked.dataset_size // strategy.bandwidth() // 2
 
-    def calibrate(self, factorization: AnyFactors, target: Question, asked: SamplingOptions) -> AmplifiedCalibration:
+    def calibrate(
+        self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
+    ) -> AmplifiedCalibration:
         """Return that of the groups, under its own name."""
         return replace(super().calibrate(factorization, target, asked), sampling=self.name)
