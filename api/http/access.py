@@ -1,5 +1,6 @@
 """What a route asks of its callers, a key that may do what the route does, and the call that it gets of one."""
 
+import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
@@ -83,13 +84,17 @@ class Access:
             message = f"the key does not have the scope {self.scope}; ask the operator for one"
             raise AccessRefused(message, "forbidden")
 
-        async def admitted() -> bool:
+        async def admit_again() -> bool:
+            looks: dict[bytes, asyncio.Future[Caller]] = request.app.state.admissions
+            if credential not in looks:  # thousands of streams look at one beat, and those of a key share a look
+                looks[credential] = asyncio.ensure_future(gate.admit(credential))
+                looks[credential].add_done_callback(lambda _: looks.pop(credential))
             try:
-                return await gate.admit(credential) == caller
+                return await asyncio.shield(looks[credential]) == caller
             except FactorizeError:  # refused, or the ledger does not answer: nobody is let in then
                 return False
 
-        return Call(request, caller, admitted)
+        return Call(request, caller, admit_again)
 
 
 OpenCall = Annotated[Call, Depends(Access(None))]

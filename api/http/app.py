@@ -86,10 +86,8 @@ _ROUTERS = {
 
 def _add_heads(router: APIRouter) -> None:
     """Answer HEAD wherever GET is answered; the server leaves the body out."""
-    routes = [route for route in router.routes if isinstance(route, APIRoute)]
-    known = {route.path for route in routes if "HEAD" in (route.methods or ())}
-    for route in routes:
-        if "GET" in (route.methods or ()) and route.path not in known:
+    for route in [route for route in router.routes if isinstance(route, APIRoute)]:
+        if "GET" in (route.methods or ()):
             router.add_api_route(
                 route.path,
                 route.endpoint,
@@ -164,5 +162,6 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None
     quotas = KeyQuotas(**{name: getattr(settings, name) for name in KeyQuotas.model_fields})
     app.state.gate = Gate(owned.register, foreign, quotas)
+    app.state.admissions = {}
     app.add_middleware(RequestGuard, settings=settings, counts=counts, audit=owned.audit)
     return app

@@ -54,7 +54,6 @@ _TWO_NUMBERS = "two whole numbers with a colon between, such as 0:128"
 _Range = Annotated[str | None, Query(max_length=40, description="first:end, all by default")]
 
 
-@router.head("/v1/factorizations/{name}/matrices/{matrix}", include_in_schema=False)
 @router.get(
     "/v1/factorizations/{name}/matrices/{matrix}",
     responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
@@ -223,7 +222,6 @@ SIGNED_SECONDS = 600.0
 """How long the address of a file in a bucket is good."""
 
 
-@router.head("/v1/blobs/{sha256}", include_in_schema=False)
 @router.get(
     "/v1/blobs/{sha256}",
     responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream"),

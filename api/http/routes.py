@@ -100,7 +100,6 @@ async def list_factorizations(
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 
-@router.head("/v1/factorizations/{name}", include_in_schema=False)
 @router.get(
     "/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job")
 )

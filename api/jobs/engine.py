@@ -97,6 +97,7 @@ class JobEngine:
         """Whether the engine ends or has ended."""
         self._lock = threading.RLock()  # of what is sent
         self._sent: dict[str, tuple[SolveJob, Any]] = {}  # jobs whose solves were submitted, with the futures of these
+        self._looks: dict[str, asyncio.Future[SolveJob | None]] = {}
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
 
     # Life
@@ -179,15 +180,27 @@ class JobEngine:
         """
         pause = FIRST_PAUSE
         while not self.closed:
-            job = await asyncio.to_thread(self._ledger.get, spec_digest)
+            job = await self._row_of(spec_digest)
             if job is None:
                 return
             yield job if job.seq != after_seq else None  # smaller only after a ledger was lost and begun anew
             after_seq = job.seq
             if job.finished:
                 return
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause - time.monotonic() % pause)  # all at one beat, who then share a look
             pause = min(LONGEST_PAUSE, PAUSE_GROWTH * pause)
+
+    async def _row_of(self, spec_digest: str) -> SolveJob | None:
+        """Return what a job is now; who asks before a look begins shares it, since thousands may follow one job."""
+
+        def begin() -> SolveJob | None:
+            self._looks.pop(spec_digest, None)  # who asks from now on may know of a later change
+            return self._ledger.get(spec_digest)
+
+        look = self._looks.get(spec_digest)
+        if look is None or look.done():  # of an event loop that has ended
+            look = self._looks[spec_digest] = asyncio.ensure_future(asyncio.to_thread(begin))
+        return await asyncio.shield(look)
 
     async def wait(self, spec_digest: str, seconds: float) -> SolveJob | None:
         """The job once it has finished, or as it is after ``seconds``; None if there is none."""
@@ -196,7 +209,7 @@ class JobEngine:
             async with asyncio.timeout(seconds), aclosing(self.changes(spec_digest)) as changes:
                 async for job in changes:
                     seen = job or seen
-        return seen if seen is not None and seen.finished else await asyncio.to_thread(self._ledger.get, spec_digest)
+        return seen if seen is not None and seen.finished else await self._row_of(spec_digest)
 
     # What is sent
 

@@ -406,7 +406,13 @@ def stand_ins(world: World) -> dict[str, Any]:
         ),
         "queue": SimpleNamespace(SimpleQueue=lambda: SimpleQueue(world), Empty=sys.modules["queue"].Empty),
         "secrets": SimpleNamespace(token_hex=token, randbelow=world.tokens.randrange),
-        "asyncio": SimpleNamespace(to_thread=to_thread, sleep=sleep, timeout=lambda seconds: _Timeout(world, seconds)),
+        "asyncio": SimpleNamespace(
+            to_thread=to_thread,
+            sleep=sleep,
+            timeout=lambda seconds: _Timeout(world, seconds),
+            ensure_future=lambda begun: begun,  # it is awaited before anybody else has a turn
+            shield=lambda begun: begun,
+        ),
         "ThreadPoolExecutor": lambda *options: Executor(world, *options),
         "datetime": Now,
         "wait": wait,
