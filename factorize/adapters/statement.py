@@ -9,7 +9,7 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
-from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
+from factorize.numbers.gaussian import compose_mu, gaussian_epsilon, mu_by_name
 from factorize.numbers.scalars import double_above, root_above, whole_number
 from factorize.numbers.selection import BestOf
 from factorize.privacy import Calibration
@@ -117,10 +117,11 @@ class PrivacyStatement:
     @property
     def composed(self) -> dict[str, float]:
         """The mu of all other releases from the same data, by name, with those of the other trials."""
+        others = mu_by_name(self.others)
         if isinstance(self.trials, BestOf) or self.trials == 1:
-            return dict(self.others)
+            return others
         more = self.trials - 1
-        return {**self.others, f"{more} more trials": root_above(more * Fraction(self._mu) ** 2, "mu")}
+        return {**others, f"{more} more trials": root_above(more * Fraction(self._mu) ** 2, "mu")}
 
     @property
     def together(self) -> dict[str, float] | None:

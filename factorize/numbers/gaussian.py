@@ -8,7 +8,7 @@ A Gaussian mechanism whose noise has standard deviation z times its sensitivity 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from factorize.errors import InvalidParameter
@@ -151,6 +151,19 @@ def compose_mu(mus: Iterable[float]) -> float:
     if not runs:
         raise InvalidParameter("0 runs to compose, at least 1 is needed; give the mu of each run", field="mu")
     return root_above(sum((mu**2 for mu in runs), Fraction(0)), "mu")
+
+
+def mu_by_name(others: object) -> dict[str, float]:
+    """Return the mu of other runs on the same data, by name, as a caller gives them; None is none.
+
+    Raises:
+        InvalidParameter: no mapping, or a mu that is no positive number.
+    """
+    if not isinstance(others := {} if others is None else others, Mapping):
+        message = f"others is of type {type(others).__name__}, not mu by name; give {{'the first run': 0.3}}"
+        raise InvalidParameter(message, field="others")
+    remedy = "give the mu that the calibration of that run states"
+    return {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in others.items()}
 
 
 def remaining_mu(noise_multiplier: float, spent: float) -> float:

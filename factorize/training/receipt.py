@@ -18,7 +18,7 @@ from factorize.format.container import local_path
 from factorize.format.quantities import ClaimRefused
 from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, read_receipt, steps_of
 from factorize.format.weights import model_digest
-from factorize.numbers.scalars import finite_real
+from factorize.numbers.gaussian import mu_by_name
 from factorize.numbers.selection import BestOf
 from factorize.storage.medium.files import replace_file
 from factorize.training.run_lock import RunLock
@@ -49,7 +49,7 @@ class Receipt:
         refused: numbers of contributions that a server refused, by reason; None where nothing is refused.
 
     Raises:
-        InvalidParameter: a mu that is no positive number.
+        InvalidParameter: others that are no mu by name, or a mu that is no positive number.
     """
 
     def __init__(
@@ -61,8 +61,7 @@ class Receipt:
         unpublished: bool = False,
     ) -> None:
         self.path, self.unpublished = local_path(path), unpublished
-        remedy = "give the mu that the calibration of that run states"
-        self.others = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in (others or {}).items()}
+        self.others = mu_by_name(others)
         self.trials = trials
         self.refused: Mapping[str, int] | None = None
         self._document: dict[str, Any] | None = None

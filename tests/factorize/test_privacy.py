@@ -24,6 +24,7 @@ from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import Adjacency, BestOf, PrivacyTarget, calibrate
+from factorize.training.receipt import Receipt
 
 
 @dataclass(frozen=True)
@@ -276,10 +277,15 @@ def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
         ({"trials": 2.5}, "trials"),
         ({"trials": BestOf(2.0), "sampling": "balls_in_bins"}, "trials"),
         ({"others": {"pilot": 0.3}, "sampling": "cyclic_poisson"}, "others"),
+        ({"others": [0.3]}, "others"),
+        ({"others": {"pilot": -0.3}}, "mu"),
     ):
         with pytest.raises(InvalidParameter) as refusal:
             replace(made, **changes)
         assert refusal.value.field == named
+    for others in ([1], 0.3, "pilot"):
+        with pytest.raises(InvalidParameter, match="not mu by name"):
+            Receipt("receipt.json", others=others)  # type: ignore[arg-type]
 
 
 def test_a_statement_rounds_its_bounds_up_and_says_nothing_of_what_is_absent() -> None:
