@@ -14,6 +14,7 @@ from specs import solved
 from factorize.checker.check import check_factor_file, leave_undecided
 from factorize.checker.mechanism import _RULES
 from factorize.checker.report import CLASS_BOUND, MECHANISM
+from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
 from factorize.factor_file import cast
 from factorize.factorization import Factorization
@@ -154,6 +155,8 @@ def test_strategies_named_by_their_bytes() -> None:
     assert named(result, {"kind": "added", "sha256": "0" * 64}).status(MECHANISM) == "false"
     stored = random_result(np.random.default_rng(1), "banded", {"kind": "single"}, 6)
     assert named(stored, {"kind": "added", "sha256": sha256}).status(MECHANISM) == "not_looked_at"
+    array = tensor_digest([stored.matrix.dense()])
+    assert named(stored, {"kind": "added", "sha256": array}).status(MECHANISM) == "proved"
 
 
 def test_strategies_without_end() -> None:
