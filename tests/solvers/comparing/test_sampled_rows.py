@@ -54,7 +54,7 @@ def test_every_scheme_has_rows_and_says_what_the_loader_does(table: Comparison) 
 
 @pytest.mark.parametrize(
     ("mechanism", "sampling"),
-    [("identity", "poisson"), ("banded", "cyclic_poisson"), ("dense", "balls_in_bins"), ("dense", None)],
+    [("identity", "poisson"), ("banded_toeplitz", "cyclic_poisson"), ("dense", "balls_in_bins"), ("dense", None)],
 )
 def test_a_row_states_the_noise_of_its_own_command(table: Comparison, mechanism: str, sampling: str | None) -> None:
     """Solve the row's spec anew, and calibrate by the public function with the options that the command names."""
