@@ -184,7 +184,7 @@ class _Check:
         for entry in self.store.objects.list(place):
             if not _PLACES[place].fullmatch(entry.key):
                 self._find("foreign", entry.key, "none of the store's objects; move it elsewhere if it is yours")
-            elif not entry.is_file:
+            elif not entry.is_file and place != REVOKED:
                 self._find("damaged", entry.key, f"a {entry.kind}, which is not followed", "quarantined")
             else:
                 yield entry

@@ -114,8 +114,8 @@ Step = tuple[str, StagedFile, Callable[[], bool]]
 class Objects(Protocol):
     """A medium. Every operation raises StoreUnavailable where the medium refuses; nothing was published then.
 
-    An object is published under its final name once, unless what stands there is damaged and moved away first. Threads
-    and any number of processes may use one medium.
+    An object is published under its final name once; only one that is damaged is replaced, in one step. Threads and any
+    number of processes may use one medium.
     """
 
     def stage(self) -> AbstractContextManager[StagedFile]:
@@ -127,6 +127,9 @@ class Objects(Protocol):
 
     def put(self, key: str, staged: StagedFile) -> bool:
         """Publish a synced file durably; False, and nothing changed, if the key is taken."""
+
+    def replace(self, key: str, staged: StagedFile, kept: str) -> None:
+        """Give an object a second key, then its own to a synced file, durably; one or the other stands there always."""
 
     def open(self, key: str) -> AbstractContextManager[Reader]:
         """Open an object, or raise NotFound; CorruptObject if something else than a file stands there."""
@@ -202,7 +205,7 @@ class Objects(Protocol):
             yield steps
 
     def settle(self, key: str, staged: StagedFile, intact: Callable[[], bool]) -> bool:
-        """Give a synced file its name unless a sound object has it; a damaged one goes to quarantine first.
+        """Give a synced file its name unless a sound object has it; a damaged one is kept below `quarantine/`.
 
         Args:
             key: the name.
@@ -213,7 +216,6 @@ class Objects(Protocol):
             Whether this file has the name.
 
         Raises:
-            CorruptObject: another damaged object came into the place of the one that was moved away.
             StoreUnavailable: the medium refused.
         """
         if self.put(key, staged):
@@ -225,11 +227,8 @@ class Objects(Protocol):
                 return True
             if intact():
                 return False
-            self.quarantine(key)
-            mine = self.put(key, staged)
-        if not mine and not intact():
-            raise CorruptObject(f"{key} is damaged and another damaged object took its place; run fsck --repair")
-        return mine
+            self.replace(key, staged, _quarantined(key))
+        return True
 
     def quarantine(self, key: str) -> None:
         """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`.
@@ -237,7 +236,11 @@ class Objects(Protocol):
         Whoever does so holds a lock that keeps puts from replacing the object since it was found damaged.
         """
         with suppress(NotFound):  # somebody else moved it
-            self.move(key, f"{QUARANTINE}/{key}.{secrets.token_hex(8)}")
+            self.move(key, _quarantined(key))
+
+
+def _quarantined(key: str) -> str:
+    return f"{QUARANTINE}/{key}.{secrets.token_hex(8)}"
 
 
 @contextmanager

@@ -13,6 +13,9 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Any
 
 from tests.simulation.run import Plan, draw_plan, fault_count, play, shortest
 
@@ -79,8 +82,8 @@ def main() -> int:
     end = began + 60 * asked.minutes if asked.minutes else float("inf")
     print(f"seeds from {first}", flush=True)
     with multiprocessing.Pool(asked.processes) as pool:
-        numbers = (
-            first + number for number in range(10**9 if asked.minutes else asked.count) if time.monotonic() < end
+        numbers = takewhile(
+            lambda _: time.monotonic() < end, range(first, first + (10**9 if asked.minutes else asked.count))
         )
         results = pool.imap_unordered(one, numbers) if not asked.minutes else _while(pool, numbers)
         for seed, struck, more, broken in results:
@@ -98,10 +101,10 @@ def main() -> int:
     return bool(failed)
 
 
-def _while(pool: multiprocessing.pool.Pool, numbers: object) -> object:
+def _while(pool: multiprocessing.pool.Pool, numbers: Iterable[int]) -> Iterator[Any]:
     """Like `imap_unordered`, and takes the next number only when a process is free."""
     waiting = []
-    for number in numbers:  # type: ignore[attr-defined]
+    for number in numbers:
         waiting.append(pool.apply_async(one, (number,)))
         while len(waiting) > 2 * pool._processes:  # type: ignore[attr-defined]
             yield waiting.pop(0).get()

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from obstore.exceptions import AlreadyExistsError, GenericError
+from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 from power_loss import Change, Content, _variants, apply
 
 from factorize.storage.medium.bucket import Bucket
@@ -303,6 +303,7 @@ class DiskFiles(Files):
             self.disk.change(target, content)
             self.disk.change(source, content, appears=False)
             self.disk.watch(target)
+            self.disk.watch(source)
 
     def unlink(self, path: Path) -> None:
         with self._request("unlink"):
@@ -429,9 +430,11 @@ class CloudCalls:
             "e_tag": stored.tag,
         }
 
-    def put(self, _: Any, key: str, data: Any, *, mode: str = "overwrite", **__: Any) -> None:
+    def put(self, _: Any, key: str, data: Any, *, mode: Any = "overwrite", **__: Any) -> None:
         data = data.read_bytes() if isinstance(data, Path) else bytes(data)
         with self._request("put") as effect:
+            if isinstance(mode, dict) and (key not in self.cloud.objects or self._at(key).tag != mode["e_tag"]):
+                raise PreconditionError(key)
             if mode == "create" and key in self.cloud.objects and self.cloud.broken != "overwrites":
                 raise AlreadyExistsError(key)
             self.cloud.store(key, data)

@@ -98,8 +98,14 @@ MUTANTS = (
     Mutant(
         "who replaces what is damaged looks no second time",
         OBJECTS,
-        "            if intact():\n                return False\n            self.quarantine",
-        "            self.quarantine",
+        "            if intact():\n                return False\n            self.replace",
+        "            self.replace",
+    ),
+    Mutant(
+        "what is damaged is moved away before it is replaced",
+        OBJECTS,
+        "            self.replace(key, staged, _quarantined(key))",
+        "            self.quarantine(key)\n            self.put(key, staged)",
     ),
     Mutant(
         "a repair takes out what was mended meanwhile", FSCK, "            if not sound:\n", "            if True:\n"

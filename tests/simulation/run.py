@@ -829,6 +829,12 @@ class Run:
     def _check_name(self, path: Path) -> None:
         """After a name has come: what a manifest names is there, and so is what an entry names."""
         key = str(path.relative_to(ROOT))
+        if (
+            Path(key).stem in self.oracle.revoked
+            and key.startswith("revoked/")
+            and not self.cluster.medium.bytes_at(key)
+        ):
+            raise Violation(f"{key} was acknowledged, and is taken away")
         if self.oracle.rotten or key.partition("/")[0] not in ("manifests", "specs", "families"):
             return
         there = self.cluster.medium.bytes_at

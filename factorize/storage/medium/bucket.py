@@ -51,27 +51,38 @@ class Bucket(BucketCalls, Objects):
 
     def put(self, key: str, staged: StagedFile) -> bool:
         """Send the file under its name, if that is free."""
-        size = os.stat(staged.path).st_size
-        if size < PARTS_BYTES or not _BLOB.fullmatch(key):
+        if not _goes_in_parts(key, staged):
             return self.create(key, staged.path)
         with suppress(NotFound):
             self.status(key)
             return False
-        self.upload(key, staged.path)
-        if self.status(key).size != size:
-            raise StoreUnavailable(f"the bucket has not kept all of {key}; run fsck and try again")
+        self._send_in_parts(key, staged)
         return True
+
+    def replace(self, key: str, staged: StagedFile, kept: str) -> None:
+        """Copy the object to its second name; send the file in one request that fails if the object has changed."""
+        version = self.get(key, 0)[1]
+        self.copy(key, kept)
+        if _goes_in_parts(key, staged):
+            self._send_in_parts(key, staged)
+        else:
+            self.write(key, staged.path, version)
+
+    def _send_in_parts(self, key: str, staged: StagedFile) -> None:
+        self.upload(key, staged.path)
+        if self.status(key).size != staged.path.stat().st_size:
+            raise StoreUnavailable(f"the bucket has not kept all of {key}; run fsck and try again")
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:
         """Open an object; a small one comes with one request, of a larger one ranges are asked for."""
-        entry, tag, data = self.get(key, WHOLE_BYTES)
+        entry, version, data = self.get(key, WHOLE_BYTES)
 
         def read(size: int, offset: int) -> bytes:
             if data is not None:
                 return data[offset : offset + size]
             stop = min(offset + size, entry.size)
-            return self.read(key, offset, stop, tag) if offset < stop else b""
+            return self.read(key, offset, stop, version) if offset < stop else b""
 
         yield Reader(entry, read)
 
@@ -113,13 +124,17 @@ class Bucket(BucketCalls, Objects):
                     "the bucket overwrites an object that it was asked only to create (If-None-Match: *), so two "
                     "writers could replace each other's results; use a bucket with conditional writes"
                 )
-            if self.read(key, 1, 3, None) != b"ir":
+            if self.read(key, 1, 3, {}) != b"ir":
                 raise refused("the bucket does not return the bytes of a range; use another bucket")
             if key not in [entry.key for entry in self.list(STAGING)]:
                 raise refused("the bucket does not list what was just written; use one that is consistent")
         finally:
             with suppress(StoreUnavailable):
                 self.remove(key)
+
+
+def _goes_in_parts(key: str, staged: StagedFile) -> bool:
+    return staged.path.stat().st_size >= PARTS_BYTES and _BLOB.fullmatch(key) is not None
 
 
 def connect(url: str) -> Bucket:

@@ -28,6 +28,10 @@ _REMEDIES = (
 """What a provider says, the state that it is, and the way out; the first that fits."""
 
 
+Version = dict[str, str]
+"""What a provider tells versions of an object apart by: `e_tag`, `version`, or both."""
+
+
 class BucketCalls:
     """The requests to one bucket, below one prefix. Every method raises StoreUnavailable where the bucket refuses.
 
@@ -59,26 +63,27 @@ class BucketCalls:
         with self._reported(key):
             self._calls.put(self._store, key, path, use_multipart=True, chunk_size=1 << 24, max_concurrency=4)
 
-    def write(self, key: str, data: bytes) -> None:
-        """Write a small object, whatever stands at the key."""
+    def write(self, key: str, data: bytes | Path, version: Version | None = None) -> None:
+        """Write an object over whatever stands at the key, or over this version of it and no other."""
         with self._reported(key):
-            self._calls.put(self._store, key, data, use_multipart=False)
+            self._calls.put(self._store, key, data, mode=version or "overwrite", use_multipart=False)
 
     def status(self, key: str) -> ObjectEntry:
         """Ask what the bucket knows of an object; NotFound if there is none."""
         with self._reported(key, NotFound):
             return _entry_of(self._calls.head(self._store, key))
 
-    def get(self, key: str, at_most: int) -> tuple[ObjectEntry, str | None, bytes | None]:
-        """Return what the bucket knows of an object, its tag, and its bytes if there are no more than `at_most`."""
+    def get(self, key: str, at_most: int) -> tuple[ObjectEntry, Version, bytes | None]:
+        """Return what the bucket knows of an object, its version, and its bytes if there are no more than `at_most`."""
         with self._reported(key, NotFound):
             answer = self._calls.get(self._store, key)
             entry = _entry_of(answer.meta)
-            return entry, answer.meta.get("e_tag"), bytes(answer.bytes()) if entry.size <= at_most else None
+            version = {name: answer.meta[name] for name in ("e_tag", "version") if answer.meta.get(name)}
+            return entry, version, bytes(answer.bytes()) if entry.size <= at_most else None
 
-    def read(self, key: str, start: int, stop: int, tag: str | None) -> bytes:
-        """Return bytes start..stop-1 of the version with this tag."""
-        options: dict[str, Any] = {"range": (start, stop)} | ({"if_match": tag} if tag else {})
+    def read(self, key: str, start: int, stop: int, version: Version) -> bytes:
+        """Return bytes start..stop-1 of a version."""
+        options = {"range": (start, stop)} | ({"if_match": version["e_tag"]} if "e_tag" in version else {})
         with self._reported(key, NotFound):
             return bytes(self._calls.get(self._store, key, options=options).bytes())
 

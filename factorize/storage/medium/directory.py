@@ -80,6 +80,16 @@ class Directory(Objects):
             self._settle(target.parent)
         return created
 
+    def replace(self, key: str, staged: StagedFile, kept: str) -> None:
+        """Link what stands there to its second name, rename the file over it; a crash leaves the one or the other."""
+        path, second = self.root / key, self.root / kept
+        keep = self._files.rename if self.status(key).kind == "directory" else self._files.link
+        with reported(self.root):
+            self._into(second.parent, partial(keep, path, second))
+            self._settle(second.parent)
+            self._files.rename(staged.path, path)
+            self._settle(path.parent)
+
     def open(self, key: str) -> AbstractContextManager[Reader]:
         """Open a regular file below the root."""
         return open_file(self._files, self.root / key, key)

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from bucket_cases import WatchedBucket, store_on
+from bucket_cases import failing as cut_at
 from command_line import CommandLine
+from obstore.store import MemoryStore
 from servers import serving
 from specs import spec_of
-from store_cases import factorization, flip, overwrite, path_of, toeplitz
+from store_cases import factorization, failing, flip, overwrite, path_of, recording, toeplitz
 
 from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.encoding import json_digest
-from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError
+from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
 from factorize.factor_file import cast
 from factorize.format.manifest import manifest_digest
 from factorize.storage.fsck import fsck
+from factorize.storage.medium.bucket import Bucket
 from factorize.storage.medium.files import Files
 from factorize.storage.records import manifest_key, seal
 from factorize.storage.revocation import revocation_key
 from factorize.storage.store import Store, open_store
 
 REASON = "sensitivity understated for more than 8 epochs"
+PUT = factorization(4)
 SWEPT = """
 import sys, tracemalloc
 from factorize.storage.fsck import fsck
@@ -69,6 +77,60 @@ def test_every_name_of_it_answers_with_the_reason(store):
 def test_a_tighter_answer_that_was_revoked_answers_nothing(store):
     store.revoke(store.put(factorization(tolerance=1e-9))["digest"], REASON)
     assert store.find(spec_of(4, "identity", tolerance=1e-3)) is None
+
+
+def test_a_damaged_record_revokes_at_every_moment_of_its_replacement(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # it is the order of the calls that counts
+    (revocation,) = store.revoke(store.put(PUT)["digest"], REASON)
+    flipped, linked = (path_of(store, key) for key in revocation.keys)
+    flip(flipped, 77)
+    linked.rename(linked.with_suffix(".away"))
+    linked.symlink_to(linked.with_suffix(".away"))
+    calls = recording()
+    open_store(shutil.copytree(path_of(store, ""), tmp_path / "whole", symlinks=True), files=calls).revoke(
+        PUT.digest, REASON
+    )
+    moments = [at for at, name in enumerate(calls.calls) if name in ("link", "rename", "sync_directory")]
+    assert [calls.calls[at] for at in moments].count("rename") == 2
+    for at in moments:
+        root = shutil.copytree(path_of(store, ""), tmp_path / str(at), symlinks=True)
+        with suppress(StoreUnavailable):
+            open_store(root, files=failing(errno.EIO, at)).revoke(PUT.digest, REASON)
+        for name in (PUT.digest, revocation.file):
+            assert open_store(root).revocations.find(name) is not None, (at, calls.calls[at])
+    assert {finding.kind for finding in fsck(store, repair=True).findings if finding.error} == {"damaged"}
+    assert store.revocations.find(PUT.digest) is not None, "a repair takes no record away"
+    assert fsck(open_store(tmp_path / "whole")).clean
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["request lost", "answer lost"])
+def test_a_damaged_record_in_a_bucket_revokes_at_every_moment_of_its_replacement(done):
+    def damaged() -> MemoryStore:
+        medium = MemoryStore()
+        store = store_on(Bucket(medium))
+        (revocation,) = store.revoke(store.put(PUT)["digest"], REASON)
+        Bucket(medium).write(revocation.keys[0], b"{}")
+        return medium
+
+    whole = WatchedBucket(damaged())
+    Store(whole, "s3://bucket").revoke(PUT.digest, REASON)
+    assert whole.calls.count("copy") == 1
+    for at in range(len(whole.calls)):
+        medium = damaged()
+        with suppress(StoreUnavailable):
+            Store(WatchedBucket(medium, cut_at(at, done)), "s3://bucket").revoke(PUT.digest, REASON)
+        left = Store(Bucket(medium), "s3://bucket")
+        assert left.revocations.find(PUT.digest) is not None, (at, whole.calls[at])
+
+
+def test_a_version_that_has_changed_is_not_overwritten(bucket):
+    for medium in (Bucket(MemoryStore()), open_store(bucket).objects):
+        medium.create("key", b"first")
+        version = medium.get("key", 5)[1]
+        medium.write("key", b"other", version)
+        with pytest.raises(StoreUnavailable):
+            medium.write("key", b"third", version)
+        assert medium.content("key") == b"other"
 
 
 def test_what_was_rounded_from_it_is_revoked_with_it(store):

@@ -159,12 +159,15 @@ def test_a_put_mends_what_is_damaged(store, part, damage):
     assert fsck(store).clean
 
 
-def test_a_put_that_cannot_replace_a_damaged_object_says_so(store, monkeypatch):
+def test_a_put_mends_what_became_a_folder(store):
     put = factorization()
-    flip(path_of(store, file_key(store.put(put))), 5)
-    monkeypatch.setattr(Directory, "quarantine", lambda self, key: None)
-    with pytest.raises(CorruptObject, match="another damaged object took its place"):
-        store.put(put)
+    path = path_of(store, manifest_key(store.put(put)["digest"]))
+    path.unlink()
+    path.mkdir()
+    store.put(put)
+    assert store.load(put.digest).digest == put.digest and [
+        left for left in path.parents[2].glob("quarantine/**/*.json.*")
+    ]
 
 
 def test_a_file_that_cannot_be_read_back_is_named(store, monkeypatch):
