@@ -105,6 +105,7 @@ class ParticipationAuditor(Auditor):
             examples.
         groups: of cyclic sampling: an example's steps must all be the same modulo this number.
         unit: what one index is: `example`, or `user`. With `users` it is a user that is counted.
+        draws_users: whether a secret order is one of users, who take turns through their examples (`take_turns`).
 
     Attributes:
         most: the most participations of one example so far.
@@ -126,6 +127,7 @@ class ParticipationAuditor(Auditor):
         users: Sequence[object] | np.ndarray | None = None,
         groups: int | None = None,
         unit: str = "example",
+        draws_users: bool = False,
     ) -> None:
         try:
             self._allowed = read_participation(participation)
@@ -136,10 +138,12 @@ class ParticipationAuditor(Auditor):
         self.closest: int | None = None
         self.period: int | None = None
         self._users = None if users is None else numbered_users(users)
-        if groups is not None and self._users is not None and len(np.unique(self._users)) < len(self._users):
+        several = self._users is not None and len(np.unique(self._users)) < len(self._users)
+        if groups is not None and several and not draws_users:
             raise InvalidParameter(
                 "a user has several examples, and each is sampled for itself: the user takes part more often than the "
-                "amplified epsilon counts on; leave users out (epsilon is then per example), or use a fixed order",
+                "amplified epsilon counts on; draw users who take turns (take_turns, and draws_users=True here), leave "
+                "users out (epsilon is then per example), or use a fixed order",
                 field="users",
             )
         self._last = np.empty(0, dtype=np.int64)  # step of the latest participation, -1 for none
@@ -153,6 +157,7 @@ class ParticipationAuditor(Auditor):
         *,
         users: Sequence[object] | np.ndarray | None = None,
         unit: str = "example",
+        draws_users: bool = False,
     ) -> ParticipationAuditor:
         """Return the auditor for the sensitivity, and the sampling if it counts on one, of a calibration.
 
@@ -167,7 +172,8 @@ class ParticipationAuditor(Auditor):
                 field="calibration",
             )
         groups = None if drawn is None else drawn.period
-        return cls(calibration.sensitivity.participation, steps, users=users, groups=groups, unit=unit)
+        participation = calibration.sensitivity.participation
+        return cls(participation, steps, users=users, groups=groups, unit=unit, draws_users=draws_users)
 
     def covers(self, calibration: Calibration) -> bool:
         """Whether steps of one example are drawn each for itself, if at all."""
@@ -238,13 +244,7 @@ class ParticipationAuditor(Auditor):
         return {"participation": self.participation, "steps": self.steps, "groups": self.groups}
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        flat = example_indices(indices, field="indices")
-        if self._users is None:
-            return flat
-        if flat.max(initial=-1) >= len(self._users):
-            message = f"example {flat.max()} has no user; `users` names those of {len(self._users)} examples"
-            raise InvalidParameter(message, field="users")
-        return self._users[flat]
+        return users_of(example_indices(indices, field="indices"), self._users)
 
     def _reason(self, gaps: np.ndarray, most: int) -> str | None:
         if self.groups and (gaps % self.groups).any():
@@ -259,6 +259,16 @@ class ParticipationAuditor(Auditor):
         if self._users is None:
             return f"example {who}"
         return f"the user of example {int(np.flatnonzero(self._users == who)[0])}"
+
+
+def users_of(indices: np.ndarray, users: np.ndarray | None) -> np.ndarray:
+    """Return who takes part: the users of examples, or the examples where there are no users."""
+    if users is None:
+        return indices
+    if indices.max(initial=-1) >= len(users):
+        message = f"example {indices.max()} has no user; `users` names those of {len(users)} examples"
+        raise InvalidParameter(message, field="users")
+    return users[indices]
 
 
 def numbered_users(users: Sequence[object] | np.ndarray) -> np.ndarray:

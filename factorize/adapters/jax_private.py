@@ -90,8 +90,8 @@ def make_private(
             all earlier rows (`DenseNoise`).
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.
         adjacency: `zero_out`, or `replace_one` with a fixed order.
-        users: user of each example; in a fixed order each takes turns through those examples, one a step, an epoch is
-            one turn of each, and epsilon is per user.
+        users: user of each example. Each gives one example to a step, whose turn it is; the order, or the law of
+            secret batches, is that of users, an epoch is one turn of each, and epsilon is per user.
         order_seed: public, of the fixed order.
         seed: secret, of noise and bins; drawn here if None. A job that restarts must keep it.
         calibration: that counts on balls in bins in place of a new one, for (epsilon, delta) or less.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from factorize.adapters.statement import LossCheck, PrivacyStatement
-from factorize.auditor import Auditor, ParticipationAuditor
+from factorize.auditor import Auditor
 from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
@@ -18,6 +18,7 @@ from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec
 from factorize.training.job import Source, TrainingJob
 from factorize.training.noise_memory import spec_within, warn_of_dense
+from factorize.training.orders import take_turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +146,9 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
     if ranks > 1 and sampling.drawn:
         message = f"sampling={name!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
         raise InvalidParameter(message, field="sampling")
-    if data.users is not None and sampling.drawn:  # each example is sampled for itself
-        ParticipationAuditor({"kind": "single"}, 1, users=data.users, groups=1)
+    if data.units < job.batching.size and data.users is not None:
+        message = f"a batch takes one example of each user, and {data.units} make none of {job.batching.size}"
+        raise InvalidParameter(f"{message}; use smaller ones", field="batch_size")
     if job.noise.seed is not None:
         secret_seed(job.noise.seed, job.batching.order_seed)
     squares = _squares(job, sampling)
@@ -154,7 +156,10 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
         message = f"calibration= is for sampling in bins; with {name!r} the job's own is computed"
         raise InvalidParameter(message, field="calibration")
     drawn = sampling.plan(job, squares)
-    return Planned(**vars(drawn), job=job, auditor=sampling.auditor(drawn, data.users))
+    auditor = sampling.auditor(drawn, data.users)
+    if data.users is not None:
+        drawn = replace(drawn, order=take_turns(drawn.order, data.users, seed=job.batching.order_seed))
+    return Planned(**vars(drawn), job=job, auditor=auditor)
 
 
 def _squares(job: TrainingJob, sampling: Sampling) -> Source | None:

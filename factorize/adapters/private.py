@@ -110,8 +110,8 @@ def make_private(
         loss_reduction: of the caller's loss over a batch.
         grad_sample_mode: of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are some.
         batch_first: of Opacus's `GradSampleModule`: whether examples are the first axis of the model's inputs.
-        users: user of each example; in a fixed order each takes turns through those examples, one a step, an epoch is
-            one turn of each, and epsilon is per user.
+        users: user of each example. Each gives one example to a step, whose turn it is; the order, or the law of
+            secret batches, is that of users, an epoch is one turn of each, and epsilon is per user.
         order_seed: public, of the fixed order.
         seed: secret, of noise and sampling; drawn here if None. A job that restarts must keep it, and all ranks of one
             must have the same.

@@ -266,7 +266,7 @@ def _check_counts(receipt: Mapping[str, Any]) -> None:
 
 def _check_secret(receipt: Mapping[str, Any]) -> None:
     """Refuse what a secret order does not state, and compare the probability of a step with the data."""
-    stated, examples = receipt["calibration"], receipt["data"]["examples"]
+    stated, examples = receipt["calibration"], receipt["data"]["users"] or receipt["data"]["examples"]
     shown = [name for name, count in _counts(receipt).items() if count is not None]
     require(not shown, f"{shown[:1]} is stated, and counts of an order that is secret show what was drawn")
     require(receipt["noise"]["ranks"] == 1, "several ranks tell each other their batches, which have to be secret")

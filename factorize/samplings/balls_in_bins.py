@@ -12,7 +12,6 @@ import numpy as np
 import factorize
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.first_steps import first_steps
 from factorize.format.factors import CertifiedFactors, certified
@@ -95,7 +94,7 @@ class BallsInBinsSampling(Sampling):
 
     def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
         """Plan the secret order in which each example draws its bin."""
-        privacy, batching, examples, capacity = job.privacy, job.batching, job.data.examples, None
+        privacy, batching, examples, capacity = job.privacy, job.batching, job.data.units, None
         bins, physical = max(1, examples // batching.size), batching.physical
         check_zero_out(privacy.adjacency)
         if batching.overflow == "abort":
@@ -132,11 +131,7 @@ class BallsInBinsSampling(Sampling):
     def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> BinsAuditor:
         """Return the auditor of the order's own bins."""
         assert isinstance(drawn.order, BallsInBins)
-        auditor = BinsAuditor.of(drawn.order, divisor=drawn.calibration.divisor)
-        if users is not None:  # refuses users with several examples: each example has a bin of its own
-            ParticipationAuditor(drawn.order.participation, drawn.factors.steps, users=users, groups=drawn.order.bins)
-            auditor.unit = "user"
-        return auditor
+        return BinsAuditor.of(drawn.order, divisor=drawn.calibration.divisor, users=users)
 
 
 def _check_calibration(job: TrainingJob, calibration: Calibration, left: float) -> None:

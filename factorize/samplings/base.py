@@ -32,7 +32,7 @@ class Drawn:
     Attributes:
         factors: of C.
         calibration: of its noise.
-        order: of the examples.
+        order: of the examples; of the users, where examples have users.
         overflow_delta: see `PrivacyStatement`.
         second: factors of C2, where the squares of gradients have noise of their own.
         moments: noise of both; `calibration` is that of the first.
@@ -127,7 +127,7 @@ class Sampling(ABC):
 
     def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> Auditor:
         """Return the auditor of a job's order; raise InvalidParameter for users whom it cannot tell apart."""
-        return ParticipationAuditor.of(drawn.calibration, drawn.factors.steps, users=users)
+        return ParticipationAuditor.of(drawn.calibration, drawn.factors.steps, users=users, draws_users=True)
 
     @property
     def trained_as(self) -> str:

@@ -72,7 +72,7 @@ class CyclicPoissonSampling(Sampling):
 
     def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
         """Plan batches sampled anew in every step, for a banded C."""
-        source, examples, batching = job.noise.source, job.data.examples, job.batching
+        source, examples, batching = job.noise.source, job.data.units, job.batching
         if source.bands is None and source.memory is not None:
             source = replace(source, bands=source.memory + 1)
         if source.bands is None and source.automatic:

@@ -1,7 +1,6 @@
 """No sampling: one public order, whose batches come again in every epoch."""
 
 from factorize.accounting.joint_moments import calibrate_moments
-from factorize.errors import InvalidParameter
 from factorize.format.factors import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, calibrate
@@ -9,7 +8,7 @@ from factorize.privacy_question import Question, SamplingOptions
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
-from factorize.training.orders import fixed_order, take_turns
+from factorize.training.orders import fixed_order
 
 
 class FixedSampling(Sampling):
@@ -31,31 +30,25 @@ class FixedSampling(Sampling):
         return calibrate(certified(factorization).sensitivity, target, **asked.scale)
 
     def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
-        """Plan the same public batches of examples, or of users who take turns, in every epoch."""
-        batching, users, units, source = job.batching, job.data.user_numbers, job.data.units, job.noise.source
-        if users is not None and units < batching.size:
-            message = (
-                f"a batch takes one example of each user, and {units} make none of {batching.size}; use smaller ones"
-            )
-            raise InvalidParameter(message, field="batch_size")
-        taking_part = fixed_order(
-            units,
+        """Plan the same public batches in every epoch."""
+        batching, source = job.batching, job.noise.source
+        order = fixed_order(
+            job.data.units,
             batching.size,
             epochs=batching.epochs,
             seed=batching.order_seed,
             remainder=batching.remainder,
         )
-        order = taking_part if users is None else take_turns(taking_part, users, seed=batching.order_seed)
-        factors = source.find(len(order), taking_part.participation)
+        factors = source.find(len(order), order.participation)
         if squares is None:
             drawn = Drawn(
                 factors=factors, calibration=calibrate(factors.sensitivity, job.target, **job.scale), order=order
             )
         else:
-            second = squares.find(len(order), taking_part.participation)
+            second = squares.find(len(order), order.participation)
             moments = calibrate_moments(factors, second, job.target, **job.scale)
             drawn = Drawn(factors=factors, calibration=moments.first, order=order, second=second, moments=moments)
-        taking_part.check(drawn.calibration.sensitivity.participation, factors.steps)
+        order.check(drawn.calibration.sensitivity.participation, factors.steps)
         return drawn
 
     def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,12 +36,14 @@ class Batches(ABC):
     Attributes:
         sampling: the law that they follow.
         drawn: whether batches, and how many examples they hold, are drawn in secret.
+        period: steps after which a user's next example has its turn, where what is drawn are users (`take_turns`).
         physical_batch: examples per part of a batch, where every step comes in padded parts (`micro_batches`).
     """
 
     __slots__ = ()
-    sampling: ClassVar[str]
-    drawn: ClassVar[bool] = True
+    sampling: str
+    drawn: bool = True
+    period: int = 1
     physical_batch: int | None = None
 
     @abstractmethod

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.auditor import Auditor
+from factorize.auditor import Auditor, numbered_users, users_of
 from factorize.client.checkpoints import check_stated, step_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -81,10 +81,11 @@ class BinsAuditor(Auditor, Secret):
         key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
         divisor: of the means, the calibration's `divisor`; None takes the first that is recorded.
         sampling: `balls_in_bins`, or `random_allocation`, where every epoch has bins of its own; with an order its own.
+        users: user of each example, where the order, `examples` and bins are those of users who take turns.
 
     Attributes:
         covered: samplings whose calibrations hold for batches that pass.
-        unit: who was counted: `example`; or `user`, where each has one example.
+        unit: who was counted: `example` or `user`.
         tau: probability that independent bins are refused since they happen to be equal; add (1 + e^epsilon) tau to
             delta. 0 with an order, and where equal sizes are too likely to be refused.
 
@@ -102,6 +103,7 @@ class BinsAuditor(Auditor, Secret):
         key: bytes | None = None,
         divisor: int | None = None,
         sampling: str = "balls_in_bins",
+        users: Sequence[object] | np.ndarray | None = None,
     ) -> None:
         if sampling not in ("balls_in_bins", "random_allocation"):
             message = f"sampling={sampling[:20]!r} is not balls_in_bins or random_allocation"
@@ -114,7 +116,8 @@ class BinsAuditor(Auditor, Secret):
                 f"{examples}, {bins} and {epochs}; give the order's own",
                 field="order",
             )
-        super().__init__(bins * epochs, "example")
+        super().__init__(bins * epochs, "example" if users is None else "user")
+        self._users = None if users is None else numbered_users(users)
         self.examples, self.bins, self.epochs, self.divisor = examples, bins, epochs, divisor
         self._order, self._key = order, None if key is None else checked_key(key, None)
         self.sampling = sampling if order is None else order.sampling
@@ -127,9 +130,15 @@ class BinsAuditor(Auditor, Secret):
         self.tau = min(1.0, likely * (epochs if self._anew else 1)) if self._refuses_equal else 0.0
 
     @classmethod
-    def of(cls, order: BallsInBins, *, divisor: int | None = None) -> BinsAuditor:
+    def of(
+        cls,
+        order: BallsInBins,
+        *,
+        divisor: int | None = None,
+        users: Sequence[object] | np.ndarray | None = None,
+    ) -> BinsAuditor:
         """Return the auditor for an order."""
-        return cls(order.examples, order.bins, order.epochs, order=order, divisor=divisor)
+        return cls(order.examples, order.bins, order.epochs, order=order, divisor=divisor, users=users)
 
     def __repr__(self) -> str:
         """Return what is public."""
@@ -246,7 +255,7 @@ class BinsAuditor(Auditor, Secret):
         return bool((bins == self._before).all())
 
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        flat = example_indices(indices, field="indices")
+        flat = users_of(example_indices(indices, field="indices"), self._users)
         if flat.max(initial=0) >= self.examples:
             message = f"indices of examples are integers in 0..{self.examples - 1}; pass positions in the data"
             raise InvalidParameter(message, field="indices")

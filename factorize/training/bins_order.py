@@ -7,7 +7,7 @@ secret (docs/training.md). What is public: the number of examples and bins, the 
 import hashlib
 import secrets
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,11 +66,11 @@ class BallsInBins(Batches, Secret):
         amplification for matrix mechanisms).
     """
 
-    sampling: ClassVar[str] = "balls_in_bins"
+    sampling = "balls_in_bins"
 
     __slots__ = (
         *("_drawn", "_key", "_members", "_starts"),
-        *("bins", "capacity", "epochs", "examples", "physical_batch", "tau"),
+        *("bins", "capacity", "epochs", "examples", "period", "physical_batch", "tau"),
     )
 
     def __init__(
@@ -88,6 +88,7 @@ class BallsInBins(Batches, Secret):
         self.examples, self.bins, self.epochs = (
             whole_number(name, value) for name, value in (("examples", examples), ("bins", bins), ("epochs", epochs))
         )
+        self.period = self.bins
         self._key = secrets.token_bytes(KEY_BYTES) if secret_key is None else checked_key(secret_key, public_seed)
         room = _checked_room(examples, bins, physical_batch, capacity, overflow, self.draws(epochs))
         self.physical_batch, self.capacity = room
@@ -246,7 +247,7 @@ class RandomAllocation(BallsInBins):
         Feldman, Shenfeld 2025 (Privacy amplification by random allocation).
     """
 
-    sampling: ClassVar[str] = "random_allocation"
+    sampling = "random_allocation"
 
     __slots__ = ()
 

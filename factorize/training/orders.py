@@ -1,14 +1,17 @@
 """Orders of examples, and the check that the sensitivity was computed for them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from factorize.auditor import numbered_users
+from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
 from factorize.participation import example_indices, read_participation
-from factorize.training.batches import Batches, epochs_of
+from factorize.training.batches import Batches, MicroBatches, epochs_of
 from factorize.training.bins_order import BallsInBins, RandomAllocation
 
 
@@ -24,8 +27,8 @@ class Order(Batches):
         InvalidParameter: no batches, fewer than one epoch, an index twice in one batch, or one that is no integer >= 0.
     """
 
-    sampling: ClassVar[str] = "fixed"
-    drawn: ClassVar[bool] = False
+    sampling = "fixed"
+    drawn = False
 
     def __init__(
         self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, object] | None = None
@@ -154,32 +157,104 @@ def _passes(group: np.ndarray, batch_size: int, rng: np.random.Generator) -> Ite
         yield from (shuffled[i : i + batch_size] for i in range(0, len(group) - batch_size + 1, batch_size))
 
 
-def take_turns(order: Order, users: Sequence[object] | np.ndarray, *, seed: int = 0) -> Order:
+class _Owned(NamedTuple):
+    """The examples that each user has, in the order of their turns.
+
+    Attributes:
+        examples: shape (examples,), those of one user after the other.
+        first: place of each user's first one, shape (users,).
+        counts: of each user's, shape (users,).
+    """
+
+    examples: np.ndarray
+    first: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, users: Sequence[object] | np.ndarray, seed: int) -> _Owned:
+        user_of = numbered_users(users)
+        shuffled, counts = np.random.default_rng(seed).permutation(len(user_of)), np.bincount(user_of)
+        return cls(shuffled[np.argsort(user_of[shuffled], kind="stable")], np.cumsum(counts) - counts, counts)
+
+    def check(self, present: np.ndarray) -> None:
+        """Raise InvalidParameter for users who have no example."""
+        if present.max(initial=-1) >= len(self.counts):
+            message = f"the order has user {present.max()}, and the examples are of {len(self.counts)} users"
+            raise InvalidParameter(f"{message}; order those", field="users")
+
+    def at(self, present: np.ndarray, turn: np.ndarray | int) -> np.ndarray:
+        """Return the example that each user gives in a turn of theirs."""
+        return self.examples[self.first[present] + turn % self.counts[present]]
+
+
+def take_turns(order: Batches, users: Sequence[object] | np.ndarray, *, seed: int = 0) -> Order | DrawnTurns:
     """Return the order of examples in which the users of an order take turns through the examples that each has.
 
-    A user gives one example to each step that it takes part in, so that the participation is the user's. Users with
-    fewer examples than turns begin again; of users with more, some examples are not used.
+    A user gives one example to each step that it takes part in, so that the participation, and of a secret order the
+    law, is the user's. Users with fewer examples than turns begin again; of users with more, some examples are not
+    used.
 
     Args:
-        order: of users, numbered from 0 as they first appear in `users`.
+        order: of users, public or drawn in secret, numbered from 0 as they first appear in `users`.
         users: user of each example: see `factorize.auditor.ParticipationAuditor`.
         seed: of the permutation of each user's examples. It is public.
 
     Raises:
         InvalidParameter: users who cannot be told apart, or fewer of them than the order has.
     """
-    user_of = numbered_users(users)
-    shuffled = np.random.default_rng(seed).permutation(len(user_of))
-    by_user = shuffled[np.argsort(user_of[shuffled], kind="stable")]
-    owned = np.bincount(user_of)
-    first, turns, batches = np.cumsum(owned) - owned, np.zeros(len(owned), dtype=np.intp), []
+    owned = _Owned.of(users, seed)
+    if not isinstance(order, Order):
+        return DrawnTurns(order, owned)
+    turns, batches = np.zeros(len(owned.counts), dtype=np.intp), []
     for present in order:
-        if present.max(initial=-1) >= len(owned):
-            message = f"the order has user {present.max()}, and the examples are of {len(owned)} users; order those"
-            raise InvalidParameter(message, field="users")
-        batches.append(by_user[first[present] + turns[present] % owned[present]])
+        owned.check(present)
+        batches.append(owned.at(present, turns[present]))
         turns[present] += 1
     return Order(batches, participation=order.participation)
+
+
+class DrawnTurns(Batches, Secret):
+    """The batches of a secret order of users, each of whom gives the next example after every period of the order.
+
+    Which example a user gives follows from the step alone, never from how often the user took part: to the law it is
+    one contribution that is drawn or not.
+
+    Args:
+        of_users: the order of users.
+        owned: their examples.
+    """
+
+    def __init__(self, of_users: Batches, owned: _Owned) -> None:
+        self.of_users, self._owned = of_users, owned
+        self.sampling, self.physical_batch = of_users.sampling, of_users.physical_batch
+
+    def __len__(self) -> int:
+        """Return the number of steps, n."""
+        return len(self.of_users)
+
+    def batch(self, step: int) -> np.ndarray:
+        """Return the indices of the examples that the users of one step give."""
+        present = self.of_users[step]
+        self._owned.check(present)
+        return self._owned.at(present, step // self.of_users.period)
+
+    def micro_batches(self, step: int) -> MicroBatches:
+        """Return one step's batch in parts of `physical_batch`."""
+        users, mask = self.of_users.micro_batches(step)
+        return MicroBatches(np.where(mask, self._owned.at(users, step // self.of_users.period), 0), mask)
+
+    def used(self, examples: int) -> int:
+        """Return how many of the examples may take part."""
+        return int(np.minimum(self._owned.counts, -(-len(self) // self.of_users.period)).sum())
+
+    @property
+    def participation(self) -> dict[str, Any]:
+        """That of users."""
+        return self.of_users.participation
+
+    def breach(self, participation: Mapping[str, object], n: int) -> str | None:
+        """Return what the order of users says."""
+        return self.of_users.breach(participation, n)
 
 
 def full_batch(examples: int, steps: int) -> Order:

@@ -1,7 +1,7 @@
 """Cyclic Poisson and b-min-sep sampling: the orders whose randomness their calibrations count on."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class CyclicPoisson(Batches, Secret):
         Choquette-Choo et al. 2023 ((Amplified) banded matrix factorization), algorithm 2.
     """
 
-    sampling: ClassVar[str] = "cyclic_poisson"
+    sampling = "cyclic_poisson"
 
     def __init__(self, examples: int, calibration: Any, *, steps: int, seed: int) -> None:
         if not self._fits(calibration):
@@ -48,6 +48,7 @@ class CyclicPoisson(Batches, Secret):
             message = f"examples={examples}, steps={steps}: need {calibration.groups} examples and a step"
             raise InvalidParameter(message, field="examples")
         self.groups, self.probability = calibration.groups, calibration.sampling_probability
+        self.period = self.groups
         self._participation = dict(calibration.sensitivity.participation)
         self._examples, self._steps, self._seed = examples, steps, secret_seed(seed)
 
@@ -93,7 +94,7 @@ class BMinSep(CyclicPoisson):
         Dong and Ganesh 2026 (arXiv 2602.09338), with a warm start.
     """
 
-    sampling: ClassVar[str] = "b_min_sep"
+    sampling = "b_min_sep"
 
     def __init__(self, examples: int, calibration: object, *, steps: int, seed: int) -> None:
         super().__init__(examples, calibration, steps=steps, seed=seed)

@@ -219,16 +219,6 @@ def test_passes_that_opacus_does_not_see_are_refused_before_a_row_is_spent(model
     assert made.optimizer.noise.step == 0
 
 
-@pytest.mark.parametrize("sampling", ["cyclic_poisson", "balls_in_bins", "random_allocation"])
-def test_users_of_several_examples_are_not_sampled_and_are_refused_before_anything_is_solved(sampling: str) -> None:
-    def solve(spec: Any) -> Any:
-        raise AssertionError("solved")
-
-    users = np.arange(EXAMPLES) // 2
-    with pytest.raises(FactorizeError, match="a user has several examples"):
-        private("auto", solve=solve, sampling=sampling, bands=2, users=users)
-
-
 class Named(Dataset[Any]):
     """Examples with tensors and a text, and as many other fields as are given."""
 

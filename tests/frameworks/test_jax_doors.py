@@ -21,6 +21,7 @@ from door_contract import (
     Mistake,
     calibrated,
     check,
+    check_drawn_users,
     check_more,
     factors,
 )
@@ -212,14 +213,19 @@ class Made(Door):
             "a factorization for another participation than the order's": Mistake(
                 "refused", lambda folder: self.made(epochs=3), "n=6"
             ),
-            "users with several examples, sampled one by one": Mistake(
-                "refused", lambda folder: self.made(users=[0, 0, 1, 1, 2, 2], sampling="balls_in_bins"), "user"
-            ),
+            "users with several examples, in secret batches": Mistake("right", self._drawn_users),
             "losses that are not one number for each example": Mistake("refused", self._losses, "not one number"),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
+
+    def _drawn_users(self, folder: Path) -> None:
+        def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+            made = self.made(spec=spec, **options)
+            return made.statement, made.batches.order
+
+        check_drawn_users(make)
 
     def _losses(self, folder: Path) -> None:
         indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)

@@ -319,12 +319,17 @@ class TestCyclicPoisson:
             for p, q in zip(made.model.parameters(), before, strict=True)
         )
 
-    def test_b_min_sep_trains_and_its_receipt_is_proved(self, tmp_path):
+    @pytest.mark.parametrize("owned", [1, 2])
+    def test_b_min_sep_trains_and_its_receipt_is_proved(self, tmp_path, owned):
+        """Of examples, and of users who each have two and give one to a step that draws them."""
         n, receipt = EPOCHS * (EXAMPLES // 3), Receipt(tmp_path / "receipt.json")
+        users = {} if owned == 1 else {"users": [*range(EXAMPLES)] * owned}
+        own = DataLoader(ConcatDataset([data()] * owned), 3)
         spec = {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "banded", "bands": 2}}
         source = solve(parse_spec(spec | {"participation": {"kind": "min_sep", "min_sep": 2}}))
-        made = private(source, sampling="b_min_sep", batch_size=3, receipt=receipt)
+        made = private(source, loader=own, sampling="b_min_sep", receipt=receipt, **users)
         assert len(train(made)) == n
+        assert (made.statement.unit, made.statement.examples) == ("user" if users else "example", owned * EXAMPLES)
         receipt.close()
         noise = made.statement.calibration
         assert (noise.bins, noise.sampling_probability) == (2, 3 / (EXAMPLES - 3))

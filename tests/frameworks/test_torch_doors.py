@@ -21,6 +21,7 @@ from door_contract import (
     Mistake,
     calibrated,
     check,
+    check_drawn_users,
     check_more,
     factors,
 )
@@ -304,12 +305,14 @@ class Made(Door):
         name: str = "one",
         clip: float = CLIP,
         kind: Any = torch.optim.SGD,
+        spec: Any = None,
         **options: Any,
     ) -> Private:
         model = network() if model is None else model
         optimizer = kind(model.parameters() if parameters is None else parameters, lr=0.0)
         settings = {"epsilon": 2.0, "delta": 1e-5, "epochs": EPOCHS, "clip_norm": clip, "seed": SEED, **options}
-        return make_private(model, optimizer, loader() if data is None else data, factors(name), **settings)
+        spec = factors(name) if spec is None else spec
+        return make_private(model, optimizer, loader() if data is None else data, spec, **settings)
 
     def batches(self, made: Private) -> Iterator[Any]:
         while True:
@@ -383,9 +386,7 @@ class Made(Door):
             ),
             "a loader with `shuffle=True`": Mistake("said", self._shuffled),
             "a factorization for another participation than the order's": refused("n=6", epochs=3),
-            "users with several examples, sampled one by one": refused(
-                "user", users=[0, 0, 1, 1, 2, 2], sampling="cyclic_poisson"
-            ),
+            "users with several examples, in secret batches": Mistake("right", self._drawn_users),
             "batch norm": refused("BatchNorm", torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))),
             "`DataParallel` or `DistributedDataParallel` of torch": refused(
                 "DataParallel", torch.nn.DataParallel(network())
@@ -404,6 +405,13 @@ class Made(Door):
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
+
+    def _drawn_users(self, folder: Path) -> None:
+        def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+            made = self.made(spec=spec, **options)
+            return made.statement, made.loader.order
+
+        check_drawn_users(make)
 
     def _shuffled(self, folder: Path) -> None:
         assert "shuffle" in str(self.made(data=loader(shuffle=True)).statement)

@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from door_contract import CLIP, EPOCHS, EXAMPLES, RULES, SEED, SIZE, Door, Mistake, check, check_more, factors
+from door_contract import (
+    CLIP,
+    EPOCHS,
+    EXAMPLES,
+    RULES,
+    SEED,
+    SIZE,
+    Door,
+    Mistake,
+    check,
+    check_drawn_users,
+    check_more,
+    factors,
+)
 from transformers import TrainingArguments
 
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
@@ -158,12 +171,11 @@ class HuggingFace(Door):
         def refused(words: str, *given: Any, **privacy: Any) -> Mistake:
             return Mistake("refused", lambda folder: self.made(folder, *given, **privacy), words)
 
-        sampled = {"users": [0, 0, 1, 1, 2, 2], "sampling": "cyclic_poisson"}
         return {
             "a factorization for another participation than the order's": refused(
                 "n=6", None, None, {"num_train_epochs": 3}
             ),
-            "users with several examples, sampled one by one": refused("user", options=sampled),
+            "users with several examples, in secret batches": Mistake("right", self._drawn_users),
             "batch norm": refused("BatchNorm", Classifier(torch.nn.BatchNorm1d(4))),
             "LBFGS, or another optimizer that asks for losses": Mistake("refused", self._losses, "LBFGS"),
             "a clip norm, divisor or noise multiplier that is changed on the way": Mistake(
@@ -177,6 +189,14 @@ class HuggingFace(Door):
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
+
+    def _drawn_users(self, folder: Path) -> None:
+        def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+            private = self.made(folder, spec=spec, options=options).trainer.private
+            assert private is not None
+            return private.statement, private.loader.order
+
+        check_drawn_users(make)
 
     def _losses(self, folder: Path) -> None:
         model = Classifier()

@@ -45,6 +45,22 @@ def calibrated(held: Any, divisor: int | None = None, clip: float = CLIP) -> Cal
     return calibrate(held.sensitivity, PrivacyTarget(epsilon=2.0, delta=1e-5), clip_norm=clip, divisor=divisor)
 
 
+def check_drawn_users(make: Callable[[Any, dict[str, Any]], tuple[Any, Any]]) -> None:
+    """See that users who have several examples take part by the law of a secret order, one example each.
+
+    Args:
+        make: from a factorization, and options of a job in secret, to its statement and its order.
+    """
+    users = np.array([0, 0, 1, 1, 2, 3])
+    apart = {"kind": "min_sep", "min_sep": 1, "max_participations": EPOCHS}
+    identity = Handmade(ToeplitzMatrix(np.ones(1), 2 * EPOCHS), Sensitivity(EPOCHS**0.5, "exact", "by hand", apart))
+    statement, order = make(identity, {"users": users, "sampling": "random_allocation"})
+    assert (statement.unit, statement.users, statement.used) == ("user", 4, EXAMPLES)
+    for epoch in range(EPOCHS):
+        taken = np.concatenate([order[2 * epoch], order[2 * epoch + 1]])
+        assert sorted(users[taken]) == [0, 1, 2, 3]
+
+
 class Mistake(NamedTuple):
     """What a door does about a mistake.
 

@@ -174,7 +174,7 @@ def assert_true(forged: dict[str, Any], run: Run) -> None:
         assert forged["noise"]["ranks"] == 1 and stated["adjacency"] == "zero_out"
     if stated["sampling"] in ("fixed", "cyclic_poisson"):
         assert least_delta(forged, run, forged["epsilon"]) <= forged["delta"]
-        assert stated.get("dataset_size", 0) <= forged["data"]["examples"]
+        assert stated.get("dataset_size", 0) <= (forged["data"]["users"] or forged["data"]["examples"])
         assert forged["delta"] >= stated["delta"] + forged["overflow_delta"]
     else:  # the claim is tested bit by bit: nothing that it rests on may have changed
         exact = (
@@ -493,6 +493,11 @@ def test_two_changed_fields_make_no_receipt_say_more_than_is_true(runs: dict[str
         ("sampled_by_poisson", {"calibration/participation": {"kind": "single"}}, "do not make"),
         ("sampled_by_poisson", {"calibration/sampling_probability": 0.1}, "do not make the sampling probability"),
         ("sampled_by_poisson", {"calibration/dataset_size": 240}, "are not of 24 examples"),
+        (
+            "sampled_by_poisson",
+            {"unit": "user", "data/users": 12, "steps/counted/unit": "user"},
+            "are not of 12 examples",
+        ),
         ("by_users", {"steps/counted/unit": "example"}, "the auditor counted examples"),
         ("with_others", {"others/0/name": "pilot", "others/1/name": "pilot"}, "have 1 names"),
         ("without_end", {"calibration/participation": {"kind": "min_sep", "min_sep": 2}}, "no finite sensitivity"),

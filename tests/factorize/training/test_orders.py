@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.auditor import ParticipationAuditor, numbered_users
+from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.auditor import Auditor, ParticipationAuditor, numbered_users
+from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training import Order, fixed_order, take_turns
-from factorize.training.orders import min_sep_order
+from factorize.training.batches import Batches
+from factorize.training.bins_audit import BinsAuditor
+from factorize.training.orders import balls_in_bins, min_sep_order, random_allocation
+from factorize.training.sampling import BMinSep, CyclicPoisson
 
 
 @pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False], [2**64 - 1, 3]])
@@ -85,3 +92,50 @@ def test_users_with_one_example_each_have_the_order_of_their_examples() -> None:
         np.testing.assert_array_equal(batch, own)
     with pytest.raises(InvalidParameter, match="and the examples are of 5 users"):
         take_turns(order, [0, 1, 2, 3, 4])
+
+
+STEPS, GROUPS, KEEPERS = 24, 3, 30
+
+
+def drawn(kind: str, seed: int, users: np.ndarray) -> tuple[Batches, Auditor]:
+    """Return a secret order of users, and the auditor that is told of their examples."""
+    if kind in ("balls_in_bins", "random_allocation"):
+        make = balls_in_bins if kind == "balls_in_bins" else random_allocation
+        order = make(KEEPERS, GROUPS, STEPS // GROUPS, sha256(bytes([seed])).digest(), physical_batch=4)
+        return order, BinsAuditor.of(order, users=users)
+    participation = {"kind": "min_sep", "min_sep": GROUPS, "max_participations": STEPS // GROUPS}
+    plain = calibrate(Sensitivity(1.0, "exact", "by hand", participation), PrivacyTarget(mu=1.0))
+    sizes = {"dataset_size": KEEPERS, "batch_size": 4, "compositions": STEPS // GROUPS, "largest_column": 1.0}
+    noise = AmplifiedCalibration(**vars(plain), groups=GROUPS, sampling_probability=0.4, **sizes)
+    law = {"cyclic_poisson": CyclicPoisson, "b_min_sep": type("Drawn", (BMinSep,), {"_fits": lambda *_: True})}[kind]
+    groups = GROUPS if kind == "cyclic_poisson" else 1
+    order = law(KEEPERS, noise, steps=STEPS, seed=2**100 + seed)
+    return order, ParticipationAuditor(participation, STEPS, users=users, groups=groups, draws_users=True)
+
+
+@pytest.mark.parametrize("kind", ["cyclic_poisson", "b_min_sep", "balls_in_bins", "random_allocation"])
+def test_users_are_drawn_by_the_law_of_the_order_and_give_an_example_that_follows_from_the_step(kind: str) -> None:
+    """So that nothing but the law's own draws is secret: under two secrets a user gives a step the same example."""
+    users = np.random.default_rng(5).permutation(np.repeat(np.arange(KEEPERS), 1 + np.arange(KEEPERS) % 4))
+    who, given_to = numbered_users(users), dict[tuple[int, int], int]()
+    for seed in (1, 2, 3):
+        of_users, auditor = drawn(kind, seed, users)
+        order = take_turns(of_users, users, seed=7)
+        assert (order.sampling, order.drawn, order.participation) == (kind, True, of_users.participation)
+        for step, batch in enumerate(order):
+            np.testing.assert_array_equal(who[batch], of_users[step])
+            auditor.record(batch)
+            assert all(given_to.setdefault((step, user), i) == i for user, i in zip(who[batch], batch, strict=True))
+            if order.physical_batch is not None:
+                indices, mask = order.micro_batches(step)
+                np.testing.assert_array_equal(indices[mask], batch)
+                assert not indices[~mask].any()
+        assert auditor.unit == "user" and order.used(len(users)) == len(users)
+        _, other = drawn(kind, seed, users)
+        twice = np.flatnonzero(who == who[np.argmax(np.bincount(who)[who])])[:2]
+        with pytest.raises(InvalidParticipation):
+            other.record(twice)
+    for user in range(KEEPERS):  # one example after the other, each in a period of its own
+        turns = {step // GROUPS: i for (step, own), i in given_to.items() if own == user}
+        count = np.count_nonzero(who == user)
+        assert all((i == j) == ((s - t) % count == 0) for s, i in turns.items() for t, j in turns.items())
