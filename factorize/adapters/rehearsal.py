@@ -8,7 +8,7 @@ follows, the gradients of the examples that stayed must be the same.
 """
 
 import gc
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -70,7 +70,8 @@ class Rehearsal:
         self._seen: Hashable = None  # the model whose gradients were looked at
         self._rehearsed: Hashable = None  # the model of the passes that are kept
         self._part: Part | None = None
-        self._passes: list[tuple[Altered, GradientRows]] = []
+        self._passes: list[tuple[Altered, GradientRows, dict[str, torch.Tensor]]] = []
+        self._before: dict[str, tuple[torch.Tensor, int]] = {}
         self._handed: Altered | None = None
         self._undo: list[Callable[[], object]] = []
         self.examples: int | None = None
@@ -124,7 +125,12 @@ class Rehearsal:
     def _pass(self, altered: Altered) -> Iterator[Any]:
         for p in self._parameters:
             p.grad, p.grad_sample = None, None
-        self._undo = [partial(_copy, each, each.clone()) for each in self._model.buffers()]
+        self._undo = [
+            partial(_replace, layer, key, buffer, buffer.clone())
+            for layer in self._model.modules()
+            for key, buffer in layer.named_buffers(recurse=False)
+        ]
+        self._before = {name: (buffer, buffer._version) for name, buffer in self._model.named_buffers()}
         self._handed = altered
         if self._loss == "rehearsed":
             try:
@@ -195,7 +201,7 @@ class Rehearsal:
                 f"gradients of examples cannot be compared; {WAY_OUT}",
                 field="loss",
             )
-        self._passes.append((altered, found))
+        self._passes.append((altered, found, self._changed_buffers() if altered.alike else {}))
         self._rehearsed = self._fingerprint()
         self._clear()
         self._undo.append(part.randomness.restore)
@@ -203,6 +209,15 @@ class Rehearsal:
             self._undo += [partial(kept.update, {**kept}) for kept in _schedules(each)]
             each._opt_called = True  # as the loop sees it; else torch warns of the schedule's step after this one
         self._handed = None
+
+    def _changed_buffers(self) -> dict[str, torch.Tensor]:
+        """Return copies of the buffers that the pass has changed, by name."""
+        changed = {}
+        for name, buffer in self._model.named_buffers():
+            before, version = self._before.get(name, (buffer, buffer._version))
+            if buffer is not before or buffer._version != version:
+                changed[name] = buffer.clone()
+        return changed
 
     def check_parameters(self) -> None:
         """Refuse a model whose trained parameters are not those that have noise.
@@ -256,8 +271,10 @@ class Rehearsal:
         if not self._passes:
             return
         rows = GradientRows.of(samples)
-        for altered, other in self._passes:
+        buffers = dict(self._model.named_buffers())
+        for altered, other, left in self._passes:
             self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm)
+            self.fault = self.fault or _difference_of_buffers(left, buffers)
         if rows.norms.count_nonzero():  # gradients of zero show nothing
             self._seen = self._rehearsed
         self._part, self._passes = None, []
@@ -283,9 +300,28 @@ def _refuse_eval(_: torch.Tensor) -> None:
     )
 
 
-def _copy(buffer: torch.Tensor, value: torch.Tensor) -> None:
+def _replace(layer: torch.nn.Module, key: str, buffer: torch.Tensor, value: torch.Tensor) -> None:
+    """Put a buffer back, also where the pass has assigned another tensor."""
     with torch.no_grad():
         buffer.copy_(value)
+    layer._buffers[key] = buffer
+
+
+def _difference_of_buffers(
+    left: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+) -> InvalidParameter | None:
+    """Return what is wrong with a buffer that a pass over other examples has left with other values."""
+    for name, value in left.items():
+        now = found.get(name)
+        if now is not None and now.shape == value.shape and not torch.equal(now, value):
+            name = name.removeprefix("_module.")
+            return InvalidParameter(
+                f"the buffer {name} follows the examples, as a running mean or a code book does: replacing some of a "
+                "batch left it with other values. It is released with the model and changes later gradients, and no "
+                "noise covers it; compute it on public data and keep it fixed, or take a layer without it (GroupNorm)",
+                field="model",
+            )
+    return None
 
 
 def _schedules(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:

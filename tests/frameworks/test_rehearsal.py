@@ -382,6 +382,28 @@ class TestNothingElseChanges:
             made.optimizer.zero_grad()
         assert rates[0] == rates[1] and schedule.last_epoch == n == int(model[1].seen)
 
+    @pytest.mark.parametrize("loss", ["rehearsed", lambda model, batch: mean(model, batch, reduction="none")])
+    @pytest.mark.parametrize("anew", [False, True])
+    def test_a_buffer_that_follows_the_examples_is_refused(self, anew: bool, loss: Any):
+        class Centred(torch.nn.Module):
+            """What it subtracts was seen in earlier steps, so that no step alone mixes its examples."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("steps", torch.zeros(()))
+                self.register_buffer("mean", torch.zeros(8))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                centred, moved = x - self.mean, 0.9 * self.mean + 0.1 * x.detach().mean(0)
+                self.steps = self.steps + 1
+                self.mean = moved if anew else self.mean.copy_(moved)
+                return centred
+
+        made = private(network(Centred()), loss=loss)
+        with pytest.raises(InvalidParameter, match="buffer 1.mean follows the examples"):
+            train(made, mean)
+        assert made.optimizer.noise.step == 0
+
     def test_loops_that_ask_for_one_batch_at_a_time(self):
         made = private(network(torch.nn.Dropout(0.5)))
         next(iter(made.loader))  # a look
