@@ -68,15 +68,18 @@ def address_of(url: str) -> SplitResult:
 
 
 @contextmanager
-def network(url: str) -> Iterator[None]:
+def _network(url: str, expected: str) -> Iterator[None]:
     """Turn what the network raises inside into `ServiceUnreachable`."""
     try:
         yield
     except TimeoutError:
         raise ServiceUnreachable(f"{url} sent nothing for too long; try again, or raise the timeout") from None
+    except ssl.SSLCertVerificationError as error:
+        message = f"{url} has a certificate that is not trusted here ({error.verify_message})"
+        raise ServiceUnreachable(f"{message}; name the file of its authority in SSL_CERT_FILE") from error
     except (OSError, http.client.HTTPException) as error:
         reason = str(error)[:200] or type(error).__name__
-        raise ServiceUnreachable(f"{url} cannot be reached ({reason}); is `factorize serve` running?") from error
+        raise ServiceUnreachable(f"{url} cannot be reached ({reason}); {expected}") from error
 
 
 class Reply(AbstractContextManager["Reply"]):
@@ -88,8 +91,8 @@ class Reply(AbstractContextManager["Reply"]):
         length: what Content-Length states, or None.
     """
 
-    def __init__(self, connection: http.client.HTTPConnection, url: str) -> None:
-        self._connection, self.url = connection, url
+    def __init__(self, connection: http.client.HTTPConnection, url: str, expected: str) -> None:
+        self._connection, self.url, self._expected = connection, url, expected
         self._response = connection.getresponse()
         self.status = self._response.status
         self.length = self._response.length
@@ -100,7 +103,7 @@ class Reply(AbstractContextManager["Reply"]):
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill a buffer from the body; 0 means that the body, or the connection, has ended."""
-        with network(self.url):
+        with _network(self.url, self._expected):
             return self._response.readinto(buffer)
 
     def events(self) -> Iterator[Event]:
@@ -119,7 +122,7 @@ class Reply(AbstractContextManager["Reply"]):
                 yield Event(kind, self._object(value, _DOCUMENT_BYTES))
 
     def _line(self) -> bytes:
-        with network(self.url):
+        with _network(self.url, self._expected):
             return self._response.readline(_DOCUMENT_BYTES)
 
     def close(self) -> None:
@@ -146,7 +149,7 @@ class Reply(AbstractContextManager["Reply"]):
         Raises:
             ServiceUnreachable: the body was cut.
         """
-        with network(self.url):
+        with _network(self.url, self._expected):
             raw = self._response.read(limit + 1)
             if self._response.length and len(raw) <= limit:
                 raise http.client.IncompleteRead(raw, self._response.length)
@@ -156,9 +159,11 @@ class Reply(AbstractContextManager["Reply"]):
         try:
             value = read_json(text, limit=limit)
         except MalformedJson as error:
-            raise ServiceError(f"{self.url} did not answer with JSON: {error}", status=self.status) from None
+            message = f"{self.url} did not answer with JSON: {error}; {self._expected}"
+            raise ServiceError(message, status=self.status) from None
         if not isinstance(value, dict):
-            raise ServiceError(f"{self.url} answered with JSON that is no object", status=self.status)
+            message = f"{self.url} answered with JSON that is no object; {self._expected}"
+            raise ServiceError(message, status=self.status)
         return value
 
 
@@ -194,8 +199,7 @@ class Connection:
     Args:
         url: of the service.
         timeout: seconds without a byte after which the service counts as unreachable.
-
-        anonymous: whether no token is sent, because no service of ours is there.
+        mirror: whether static files are there and no service of ours, which alone is sent the token.
 
     Attributes:
         url: of the service.
@@ -204,9 +208,9 @@ class Connection:
         InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT, anonymous: bool = False) -> None:
+    def __init__(self, url: str, *, timeout: float = TIMEOUT, mirror: bool = False) -> None:
         self._address = address_of(url)
-        self.url, self.timeout, self._anonymous = self._address.geturl(), timeout, anonymous
+        self.url, self.timeout, self._mirror = self._address.geturl(), timeout, mirror
         self._authorization()
 
     def send(
@@ -226,11 +230,11 @@ class Connection:
             reply.close()
             return self._elsewhere(location, fields)
         if reply.status >= 300:
-            raise self._problem(reply)
+            raise self._problem(reply, path)
         return reply
 
     def _authorization(self) -> dict[str, str]:
-        key, host = None if self._anonymous else key_of_environment(), str(self._address.hostname)
+        key, host = None if self._mirror else key_of_environment(), str(self._address.hostname)
         if key is None:
             return {}
         if self._address.scheme == "http" and not is_loopback(host):
@@ -255,9 +259,21 @@ class Connection:
         bucket = address_of(f"{scheme}://{host}")
         reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # a bucket gets no key
         if reply.status >= 300:
-            reply.close()
-            raise ServiceError(f"{bucket.geturl()} answered with HTTP status {reply.status}", status=reply.status)
+            message = f"{self.url} redirects to {bucket.geturl()}, and that {self._describe(reply)}"
+            raise ServiceError(message, status=reply.status)
         return reply
+
+    @property
+    def _expected(self) -> str:
+        if self._mirror:
+            return "a browser has to show there what `factorize mirror` wrote"
+        return "is `factorize serve` running there? The address of a mirror ends in /index.json"
+
+    def _describe(self, reply: Reply) -> str:
+        """Say what answered in the place of a service or mirror, and close it."""
+        reply.close()
+        reason = http.client.responses.get(reply.status, "unknown")
+        return f"answered with HTTP status {reply.status} ({reason}); {self._expected}"
 
     def _ask(self, address: SplitResult, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
         host, port = str(address.hostname), address.port
@@ -266,20 +282,20 @@ class Connection:
             context = ssl.create_default_context()
             opened = http.client.HTTPSConnection(host, port, timeout=self.timeout, context=context)
         try:
-            with network(address.geturl()):
+            with _network(address.geturl(), self._expected):
                 opened.request(method, path, body=body, headers=headers)
-                return Reply(opened, address.geturl())
+                return Reply(opened, address.geturl(), self._expected)
         except BaseException:
             opened.close()
             raise
 
-    def _problem(self, reply: Reply) -> ServiceError:
+    def _problem(self, reply: Reply, path: str) -> ServiceError:
         with reply:
             try:
                 problem = reply.document(_PROBLEM_BYTES)
             except ServiceError:
                 problem = {}
-        title = problem.get("title") or f"{self.url} answered with HTTP status {reply.status}"
+        title = problem.get("title") or f"{self.url}{path} {self._describe(reply)}"
         detail = problem.get("detail")
         text, soon = f"{title}: {detail}" if detail else str(title), reply.header("Retry-After") or ""
         retry_after = float(soon) if soon.isascii() and soon.isdigit() else 0.0  # a date is not honoured

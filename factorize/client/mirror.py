@@ -104,6 +104,8 @@ class MirrorIndex:
         """
         try:
             document: Any = read_json(text, limit=MAX_INDEX_BYTES)
+            if type(document) is not dict or "format" not in document:
+                raise ValueError("it names no format")
             if (document.pop("format"), document.pop("version")) != (FORMAT, 1):
                 raise ValueError("another format, or of a later release")
             results = tuple(MirrorResult(**one) for one in document.pop("results"))
@@ -114,7 +116,8 @@ class MirrorIndex:
             for name in (*index.specs, *index.specs.values(), *index.revoked):
                 check_digest(name)
         except (FactorizeError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            raise CorruptObject(f"{INDEX} is no index of a mirror: {str(error)[:200]}") from None
+            message = f"{INDEX} is no index of a mirror: {str(error)[:200]}; give the address of one that `factorize "
+            raise CorruptObject(f"{message}mirror` wrote, or use another mirror") from None
         return index
 
     def find(self, source: SpecSource) -> MirrorResult | None:
@@ -165,7 +168,7 @@ class Mirror(Service):
         timeout: float = TIMEOUT,
         patience: float = PATIENCE,
     ) -> None:
-        super().__init__(url.removesuffix(f"/{INDEX}"), timeout=timeout, patience=patience, anonymous=True)
+        super().__init__(url.removesuffix(f"/{INDEX}"), timeout=timeout, patience=patience, mirror=True)
         self._key, self._cache = public_key, FactorCache() if cache is None else cache
         self._index: MirrorIndex | None = None
 

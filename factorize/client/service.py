@@ -55,7 +55,7 @@ class Service:
         pause: most seconds between two looks at a job.
         patience: seconds that `wait`, and whoever reads files and rows, ask again while the service is away or full.
         sleep: lets seconds pass between two requests; it may raise.
-        anonymous: whether requests carry no token.
+        mirror: see `Connection`.
 
     Attributes:
         connection: sends its requests.
@@ -72,9 +72,9 @@ class Service:
         pause: float = 1.0,
         patience: float = PATIENCE,
         sleep: Callable[[float], object] = time.sleep,
-        anonymous: bool = False,
+        mirror: bool = False,
     ) -> None:
-        self.connection = Connection(url, timeout=timeout, anonymous=anonymous)
+        self.connection = Connection(url, timeout=timeout, mirror=mirror)
         self._pause, self._patience, self._sleep = pause, patience, sleep
 
     def post(self, spec: SpecSource) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import ssl
 from pathlib import Path
 from random import Random
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -279,8 +281,32 @@ def test_what_is_no_place_for_a_mirror(made: Path, tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("{}")
     with pytest.raises(CorruptObject, match="no index of a mirror"):
         write_mirror(stored(made), str(tmp_path))
-    with served(tmp_path) as url, pytest.raises(ServiceError):
-        factorize.load("0" * 64, url=url.replace("index.json", "nowhere/index.json"), cache=tmp_path / "cache")
+
+
+def test_an_address_without_an_index_says_what_belongs_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusal(url: str) -> str:
+        with pytest.raises((ServiceError, CorruptObject)) as caught:
+            factorize.load(asked(0), url=url, cache=tmp_path / "cache")
+        return str(caught.value)
+
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page/index.json").write_text("<!doctype html>")
+    with served(tmp_path) as url:
+        folder = url.removesuffix("/index.json")
+        assert refusal(folder).endswith(
+            "/v1/factorizations answered with HTTP status 501 (Not Implemented); is `factorize serve` running there? "
+            "The address of a mirror ends in /index.json"
+        )
+        assert refusal(url) == (
+            f"{url} answered with HTTP status 404 (Not Found); a browser has to show there what `factorize mirror` wrote"
+        )
+        assert "give the address of one that `factorize mirror` wrote" in refusal(f"{folder}/page/index.json")
+    monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "patience", 0.0)
+    assert "refused); a browser has to show there" in refusal(url)
+    untrusted = ssl.SSLCertVerificationError("x")
+    untrusted.verify_message = "self-signed certificate"
+    with mock.patch("http.client.HTTPConnection.request", side_effect=untrusted):
+        assert refusal(url).endswith("(self-signed certificate); name the file of its authority in SSL_CERT_FILE")
 
 
 def test_a_mirror_in_a_bucket(made: Path, bucket: str) -> None:
