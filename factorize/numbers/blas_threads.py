@@ -4,10 +4,9 @@ On a busy machine two threads take ten times the processors' time of one for blo
 too; on an idle one they gain a tenth of a second at n = 2048.
 """
 
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -27,12 +26,8 @@ class _Limit:
     def enter(self) -> None:
         with self._lock:
             if self._asking == 0:
-                try:
-                    libraries = _libraries("scipy.linalg" in sys.modules)
-                except ModuleNotFoundError:  # a training image; it proves nothing in a hurry
-                    pass
-                else:
-                    self._limited.enter_context(libraries.limit(limits=1, user_api="blas"))
+                with suppress(ModuleNotFoundError):  # a training image; it proves nothing in a hurry
+                    self._limited.enter_context(_libraries().limit(limits=1, user_api="blas"))
             self._asking += 1
 
     def leave(self) -> None:
@@ -43,8 +38,13 @@ class _Limit:
 
 
 @cache
-def _libraries(_scipy: bool) -> Any:
-    """The libraries that are loaded, found once with scipy's own BLAS and once without: to look takes milliseconds."""
+def _libraries() -> Any:
+    """The libraries, found once: to look takes milliseconds.
+
+    scipy has a BLAS of its own. It is loaded now, since one that a solve loads later would have all threads: the solve
+    would end in other last digits than the next one, for which it is there.
+    """
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -204,8 +204,6 @@ class _Run:
     def compare(self) -> Comparison:
         if self.deadline.seconds is None:
             return self._compare(hurried=False)
-        import scipy.linalg  # noqa: F401  # its BLAS, too, is limited to one thread
-
         with one_blas_thread(0):  # threads that wait in loops use up the processors' time
             return self._compare(hurried=True)
 

@@ -39,7 +39,6 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
             task(hear)
         return
     import numba  # noqa: F401  # in this thread: two threads that import it at once wait for each other for ever
-    import scipy.linalg  # noqa: F401  # its BLAS, too, is limited to one thread
 
     interval = sys.getswitchinterval()
     # One thread of BLAS for each worker: more would wait for one another in loops that take the processors' time.

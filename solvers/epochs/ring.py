@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from factorize.solvers.epochs import ring_kernels as kernels
 from factorize.solvers.epochs.blocks import BlockPoint
-from factorize.solvers.methods.compiled import CORES, WIDTH, Array, run
+from factorize.solvers.methods.compiled import WIDTH, Array, run
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.workloads.state_space import StateSpace
 
@@ -244,7 +244,8 @@ class RecursionRing:
         """The sums of `gradient`, and what is kept of each group of poles."""
         count = poles.nodes.size // WIDTH
         pays = self.work(poles.nodes.size) > _PARALLEL_WORK
-        halves = [range(0, count, 2), range(1, count, 2)] if pays and CORES > 1 else [range(count)]
+        # Whatever the machine has: the order of a sum may not depend on its cores.
+        halves = [range(0, count, 2), range(1, count, 2)] if pays else [range(count)]
         while len(self._work) < len(halves):
             self._work.append(_Work(self.classes, self.epochs, self.states))
         kept: list[list[_Sweep]] = [[] for _ in halves]

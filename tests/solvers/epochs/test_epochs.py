@@ -5,7 +5,9 @@ import pytest
 from specs import solved, spec_of
 
 from factorize.errors import SolveFailed
-from factorize.solvers.epochs import recursions
+from factorize.solvers import solve
+from factorize.solvers.epochs import blocks, recursions, ring
+from factorize.solvers.methods import compiled
 from factorize.solvers.problem import Problem
 
 
@@ -91,3 +93,18 @@ def test_numbers_out_of_range_are_refused(monkeypatch):
     workload = {"kind": "momentum", "n": 64, "momentum": 0.9, "learning_rates": [1e-300] * 32 + [1e300] * 32}
     with pytest.raises(SolveFailed, match="rescale"):
         recursions.solve(Problem(spec_of(workload, "dense", 4).canonical()), lambda _step: None)
+
+
+@pytest.mark.parametrize("nesterov", [False, True], ids=["blocks", "ring"])
+def test_an_answer_has_the_same_digits_on_one_processor_and_on_two(nesterov, monkeypatch):
+    """So that two people who build the library have the same claims."""
+    for module in (blocks, ring):
+        monkeypatch.setattr(module, "_PARALLEL_WORK", -1)
+    rates = {"kind": "cosine", "final": 0.0}
+    workload = {"kind": "momentum", "n": 128, "momentum": 0.9, "learning_rates": rates, "nesterov": nesterov}
+    spec, found = spec_of(workload, "dense", 4, tolerance=1e-3), []
+    for processors in (1, 2):
+        for module in (compiled, blocks, ring):
+            monkeypatch.setattr(module, "CORES", processors, raising=False)
+        found.append(solve(spec, evidence=False).digest)
+    assert found[0] == found[1]
