@@ -11,8 +11,8 @@ from training_cases import nothing
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.training import Order
-from factorize.training.audit import audit
 from papers.training import FactorizationNoise, PrivateSums
+from papers.training.audit import audit
 from papers.training.clip import GradientFunction
 from papers.training.neighbours import neighbours
 

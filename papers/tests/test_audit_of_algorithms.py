@@ -26,7 +26,6 @@ from training_cases import nothing
 from factorize.factorization import Factorization
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training.audit import audit, likelihood_ratio
 from papers.algorithms import (
     DIFFERENCED,
     Ball,
@@ -47,6 +46,7 @@ from papers.algorithms import (
     untrusted_mu2,
 )
 from papers.training import FactorizationNoise, PrivateSums, Sgd, dp_ftrl, method_spec, ones
+from papers.training.audit import audit, likelihood_ratio
 from papers.training.neighbours import neighbours
 
 

@@ -1,7 +1,7 @@
 """Private training with the noise of a factorization: numpy only, any gradient function.
 
 Everything that leaves an algorithm goes through `PrivateSums`: clip, sum, add the noise of the step. The empirical
-audit of that is in `factorize.training.audit`, with `papers.training.neighbours`.
+audit of that is in `papers.training.audit`, with `papers.training.neighbours`.
 """
 
 from papers.training.clip import Contributions, Rows, clipped_sum

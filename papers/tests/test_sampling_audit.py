@@ -21,12 +21,12 @@ from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.training.audit import AuditReport, audit, likelihood_ratio
 from factorize.training.sampling import CyclicPoisson
-from factorize.training.sampling_audit import SamplingReport, _critical, _detectable, audit_sampling
 from papers.training import PrivateSums
+from papers.training.audit import AuditReport, audit, likelihood_ratio
 from papers.training.clip import contributions_at
 from papers.training.neighbours import neighbours
+from papers.training.sampling_audit import SamplingReport, _critical, _detectable, audit_sampling
 
 N, EXAMPLES, BATCH, D = 24, 480, 10, 2
 CANARY = 2

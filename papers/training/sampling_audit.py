@@ -15,7 +15,7 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, extras_named
 from factorize.privacy import Calibration, Presence
-from factorize.training.audit import run_seeds
+from papers.training.audit import run_seeds
 
 Batches = Callable[[int], Iterable[Any]]
 """From a seed to the batches of one run, as arrays of indices: what the job does, with all its randomness anew."""

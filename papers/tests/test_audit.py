@@ -9,8 +9,8 @@ import pytest
 
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration, PrivacyTarget
-from factorize.training.audit import audit, clopper_pearson_upper
 from papers.algorithms import INDEPENDENT, FilteredNoise
+from papers.training.audit import audit, clopper_pearson_upper
 
 
 def gaussian(mu: float) -> Callable[[int, int], float]:
