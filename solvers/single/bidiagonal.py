@@ -20,9 +20,8 @@ from functools import partial
 import numpy as np
 
 from factorize.solvers.methods.bidiagonal_systems import solve
-from factorize.solvers.methods.compiled import Array, run
+from factorize.solvers.methods.compiled import Array, Index, compiled, run
 from factorize.solvers.methods.poles import UNIT, Poles
-from factorize.solvers.single.kernels import two_sweep
 from factorize.solvers.single.newton import require_range, vectors
 from factorize.solvers.single.streaming import Generators
 
@@ -89,13 +88,13 @@ class Bidiagonal:
         saved, (e, ratio) = np.zeros((len(starts) + 1, t.size)), np.empty((2, min(chunk, self.size), t.size))
         for k, first in enumerate(starts):
             saved[k + 1] = saved[k]
-            two_sweep.rise(self._p2, self._q2, v, t, first, saved[k + 1], e[: self.size - first])
+            rise(self._p2, self._q2, v, t, first, saved[k + 1], e[: self.size - first])
         f = np.full(t.size, self._p2[-1])
         for k, first in reversed([*enumerate(starts)]):
             rows = e[: self.size - first]
             if k + 1 < len(starts):
-                two_sweep.rise(self._p2, self._q2, v, t, first, saved[k], rows)
-            two_sweep.fall(self._p2, self._q2, v, t, w, self._back, first, f, ratio, rows, x)
+                rise(self._p2, self._q2, v, t, first, saved[k], rows)
+            fall(self._p2, self._q2, v, t, w, self._back, first, f, ratio, rows, x)
 
     def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
@@ -112,8 +111,8 @@ class Bidiagonal:
             below, above = np.empty_like(x), np.empty_like(x)
             run(
                 [
-                    partial(two_sweep.product_below, ratio, scale, state[0], x, below),
-                    partial(two_sweep.product_above, ratio, scale, self._back, state[1], x, above),
+                    partial(product_below, ratio, scale, state[0], x, below),
+                    partial(product_above, ratio, scale, self._back, state[1], x, above),
                 ],
                 together=pays,
             )
@@ -133,9 +132,92 @@ class Bidiagonal:
     def _factor(self, v: Array, poles: Poles, ratio: Array, scale: Array) -> None:
         """Fill ``ratio`` with ``rho^2`` and ``scale`` with ``w t ((K^-1)[i, i])^2``, both of shape (n, poles)."""
         t, ends = poles.nodes, (np.zeros(poles.nodes.size), np.full(poles.nodes.size, self._p2[-1]))
-        two_sweep.rise(self._p2, self._q2, v, t, 0, ends[0], scale)
+        rise(self._p2, self._q2, v, t, 0, ends[0], scale)
         x = np.empty(self.size)
-        two_sweep.fall(self._p2, self._q2, v, t, poles.weights, self._back, 0, ends[1], ratio, scale, x)
+        fall(self._p2, self._q2, v, t, poles.weights, self._back, 0, ends[1], ratio, scale, x)
 
     def _pays(self, poles: Poles) -> bool:
         return self.size * poles.nodes.size >= _PARALLEL_WORK
+
+
+@compiled
+def rise(p2: Array, q2: Array, v: Array, t: Array, first: int, state: Array, e: Array) -> None:
+    """Fill ``e`` with those of some steps, a row for each; ``state`` is that before the first one, and of the last."""
+    for i in range(first, first + e.shape[0]):
+        decay = p2[i - 1] if i > 0 else 1.0
+        for j in range(t.size):
+            state[j] = t[j] * v[i] + q2[i] * state[j] / (decay + state[j])
+            e[i - first, j] = state[j]
+
+
+@compiled
+def fall(
+    p2: Array,
+    q2: Array,
+    v: Array,
+    t: Array,
+    w: Array,
+    back: Index,
+    first: int,
+    state: Array,
+    ratio: Array,
+    scale: Array,
+    x: Array,
+) -> None:
+    """Fill, for the steps of `rise`, ``x`` with ``sum_j w_j (K_j^-1)[i, i]``, and what products take.
+
+    Args:
+        p2: shape (n,).
+        q2: shape (n,).
+        v: shape (n,).
+        t: nodes.
+        w: their weights.
+        back: n - 1, ..., 0.
+        first: the first of the steps.
+        state: f after the last step, and before the first one.
+        ratio: out, ``rho^2``, a row for each step.
+        scale: e; out, ``w t ((K^-1)[i, i])^2``.
+        x: out, shape (n,).
+    """
+    end = v.size - first
+    for step in range(end - scale.shape[0], end):
+        i = back[step]
+        total = 0.0
+        before = p2[i - 1] if i > 0 else 0.0
+        for j in range(t.size):
+            h = t[j] * v[i] + state[j]
+            inverse, by = 1.0 / (scale[i - first, j] + state[j]), 1.0 / (q2[i] + h)
+            total += w[j] * inverse
+            scale[i - first, j] = w[j] * t[j] * inverse * inverse
+            ratio[i - first, j] = q2[i] * before * by * by
+            state[j] = before * by * h
+        x[i] = total
+
+
+@compiled
+def product_below(ratio: Array, scale: Array, state: Array, x: Array, y: Array) -> None:
+    """``y[i] = sum over k <= i`` of ``S[i, k] x[k]``."""
+    n, count = ratio.shape
+    for j in range(count):
+        state[j] = 0.0
+    for i in range(n):
+        total = 0.0
+        for j in range(count):
+            state[j] = ratio[i, j] * state[j] + scale[i, j] * x[i]
+            total += state[j]
+        y[i] = total
+
+
+@compiled
+def product_above(ratio: Array, scale: Array, back: Index, state: Array, x: Array, y: Array) -> None:
+    """``y[i] = sum over k > i`` of ``S[i, k] x[k]``."""
+    n, count = ratio.shape
+    for j in range(count):
+        state[j] = 0.0
+    for step in range(n):
+        i = back[step]
+        total = 0.0
+        for j in range(count):
+            total += scale[i, j] * state[j]
+            state[j] = ratio[i, j] * (state[j] + x[i])
+        y[i] = total

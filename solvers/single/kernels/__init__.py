@@ -1,1 +1,0 @@
-"""Kernels of single participation, compiled."""
