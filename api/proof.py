@@ -230,7 +230,7 @@ def make_ready() -> None:
 
     The test of this machine's floating point is such a thing too: its outcome is kept.
     """
-    for name in ("factorize.checker.bounds.determinant_kernels", "scipy.linalg"):
+    for name in ("factorize.checker.bounds.determinants", "scipy.linalg"):
         import_module(name)
 
     with suppress(NotEnclosed), one_blas_thread(1):  # a check that needs it says why not

@@ -1,4 +1,4 @@
-"""The table of taps that searches for balls in bins start from (factorize/solvers/amplified/starting_taps.py).
+"""The table of taps that searches for balls in bins start from (factorize/solvers/amplified/families.py).
 
 Each entry is the end of a whole search for running sums, in the variables that a search moves. Entries prove nothing:
 what is made from them is certified and calibrated like any strategy. `python -m benchmarks.starting_taps` writes the
@@ -11,7 +11,7 @@ import json
 from itertools import product
 
 from factorize.solvers.amplified.bins_optimum import search_for
-from factorize.solvers.amplified.starting_taps import BINS, BUFFERS, DELTA, EPOCHS, EPSILONS, TABLE
+from factorize.solvers.amplified.families import BINS, BUFFERS, DELTA, EPOCHS, EPSILONS, TABLE
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import parse_spec
 

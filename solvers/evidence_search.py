@@ -26,7 +26,7 @@ from factorize.solvers.single.newton import maximise
 from factorize.solvers.single.structured import SMALLEST, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
 from factorize.strategy_file import Given
-from factorize.structures.recognition import recognised
+from factorize.structures.layouts import recognised
 from factorize.structures.toeplitz import BltMatrix
 
 LARGEST_SINGLE = 1024

@@ -25,6 +25,7 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.progress import describe_cost, display, prompt_interrupt, show_event
 from factorize.api.terminal.sources import (
+    check_target,
     copy_stored,
     existing_results,
     open_results,
@@ -33,7 +34,6 @@ from factorize.api.terminal.sources import (
     read_spec_text,
 )
 from factorize.api.terminal.spec_command import SpecCommand
-from factorize.api.terminal.targets import check_target
 from factorize.client.download import download
 from factorize.client.held_factors import Origin
 from factorize.client.service import Service

@@ -15,7 +15,7 @@ from pydantic import Field
 from factorize.plain_data import Fraction, Frozen, NonNegative, read_union
 from factorize.spec import Spec
 from factorize.workloads import KINDS
-from factorize.workloads.schedules import LearningRates
+from factorize.workloads.schedule import LearningRates
 
 
 class Optimizer(Frozen):

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from factorize.checker.file import read_factor_file
+from factorize.checker.receipt import compare_receipts
 from factorize.checker.receipt_text import FALSE, NOT_LOOKED_AT, OPEN, page, text, verdict
 from factorize.checker.report import Report
-from factorize.checker.runs import compare_receipts
 from factorize.encoding import read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
 from factorize.format.labels import in_one_line

@@ -3,10 +3,13 @@
 It is read strictly (`factorize.format.receipts`), and shares no arithmetic with what writes it. Sensitivity, noise
 multiplier, mu, epsilon and delta are derived again from the bytes of the factors and the standard deviation of the
 noise, and what ties counts, sampling and participation together is compared (`orders`).
+
+Several receipts beside each other show copies and continuations of one run, and noise that two runs have used.
 """
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import check_means
 from factorize.format.quantities import ClaimRefused, at_least, at_most, number, require
-from factorize.format.receipts import LOSSES, check_chain, read_receipt
+from factorize.format.receipts import LOSSES, check_chain, is_state_of, read_receipt, steps_of
 from factorize.format.weights import digest_of_path
 
 FACTORS, NOISE, STEPS, TOGETHER, MODEL = map("receipt.{}".format, ("factors", "noise", "steps", "together", "model"))
@@ -247,3 +250,34 @@ def _say_what_is_left(report: Report, receipt: _Document) -> None:
 def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> arb:
     """Return delta of a mu-GDP Gaussian mechanism at epsilon >= 0, in a ball."""
     return gaussian_delta(ball(epsilon), ball(mu))
+
+
+RUNS = "receipts.noise"
+
+
+def compare_receipts(receipts: Sequence[Mapping[str, Any]]) -> Report:
+    """Prove that no two of several receipts, each of which was checked for itself, used one noise twice."""
+    report = Report(stated=(RUNS,))
+    for (i, one), (j, other) in combinations(enumerate(receipts, 1), 2):
+        two = f"the receipts {i} and {j}"
+        mine, theirs = (set(each["noise"]["commitments"]) for each in (one, other))
+        steps = min(steps_of(one), steps_of(other))
+        if one["run"] == other["run"]:
+            report.require(
+                is_state_of(one, other) or is_state_of(other, one),
+                f"{two} are of one run: the same receipt, or one before the other",
+                f"{two} are of one run, which went on twice from one state: what both released after that has the same "
+                "noise, and may differ by gradients alone",
+                of=RUNS,
+            )
+        elif not (mine and theirs):
+            report.leave(f"whether {two} are of one noise: one does not commit to its own", of=[RUNS])
+        else:
+            report.require(
+                not (mine & theirs and steps),
+                f"{two} are of two runs, and no step of one has the noise of the other",
+                f"{two} are of two runs with one noise, of which both took the steps 0 to {steps}: what they released "
+                "may differ by gradients alone",
+                of=RUNS,
+            )
+    return report

@@ -18,7 +18,7 @@ from factorize.checker.participation import Allowed, allowed, pattern_sums
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import LIMITS
 from factorize.errors import CertificateError, TooLarge
-from factorize.format.shapes import check_strategy_tensors
+from factorize.format.tensors import check_strategy_tensors
 
 TWO_STAGE = "two-stage Gram bound"
 ALL_PATTERNS = "absolute sums of all patterns"

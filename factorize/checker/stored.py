@@ -19,10 +19,9 @@ from flint import arb_series, ctx
 from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import PLACES, Balls, of_doubles
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
+from factorize.checker.arithmetic.near import SLACK, TINY, UNIT, NotEnclosed, finite, gamma, norm_of, row_norms
 from factorize.checker.claims import check_added_noise
 from factorize.checker.doubles import whole
-from factorize.checker.doubles.roundings import SLACK, finite, gamma, norm_of, row_norms
 from factorize.checker.doubles.triangles import roundings_of
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.file import FactorFile

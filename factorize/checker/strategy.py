@@ -11,7 +11,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, share
 from factorize.checker.structures import READINGS
 from factorize.format.names import COLUMN_SCALE
-from factorize.format.shapes import check_strategy_tensors
+from factorize.format.tensors import check_strategy_tensors
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls

@@ -15,9 +15,8 @@ from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import block_resolvents, determinants
-from factorize.checker.bounds.classes import toeplitz_bound
+from factorize.checker.bounds.classes import bound_in_band, toeplitz_bound
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, evidence_of, rows_of
-from factorize.checker.bounds.in_band import bound_in_band
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.nuclear_norms import (
     LARGEST_VECTORS,

@@ -13,8 +13,7 @@ from factorize.client.recurrences.banded import (
     InverseBandedToeplitzRecurrence,
 )
 from factorize.client.recurrences.base import NoiseCost, Recurrence, RowMaker, StructureRecurrence, Tensors
-from factorize.client.recurrences.blt import BltRecurrence
-from factorize.client.recurrences.buffered import BufferedRecurrence, StateSpaceRecurrence
+from factorize.client.recurrences.buffered import BltRecurrence, BufferedRecurrence, StateSpaceRecurrence
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence

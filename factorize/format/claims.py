@@ -1,4 +1,8 @@
-"""Claims about a strategy: its certified sensitivity, which says what it is, and why it may be believed."""
+"""Claims about a strategy: its certified sensitivity, which says what it is, and why it may be believed.
+
+The fields of a certificate are here too, with the kind of value that each has; not whether it is true. A field that is
+not named here is refused: no reader knows what it claims.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from typing import Any, Literal
 
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter
-from factorize.format.certificates import check_fields
 from factorize.numbers.scalars import finite_real
 
 Kind = Literal["exact", "upper_bound"]
@@ -117,3 +120,62 @@ def check_claim(manifest: Mapping[str, Any]) -> None:
             f"the sensitivity is stated for {str(stated['participation'])[:80]}, the spec for "
             f"{str(manifest['spec']['participation'])[:80]}; do not use it"
         )
+
+
+FIELDS = {
+    *("sensitivity", "loss", "lower_bound", "class_lower_bound", "relative_gap", "residual", "converged", "warnings")
+}
+LOSSES = ("total_squared", "mean_squared", "rmse", "max_error", "last_iterate", "objective")
+BOUNDS = ("lower_bound", "class_lower_bound")
+
+
+def check_certificate(given: Mapping[str, object]) -> None:
+    """Check all but the sensitivity; raise CorruptObject for what is missing, unknown, of another type or infinite."""
+    check_fields("the certificate", given, FIELDS)
+    losses = check_fields("the certificate's loss", given["loss"], set(LOSSES))
+    for name in LOSSES:
+        _number(f"loss.{name}", losses[name], least=0.0, missing=True)
+    for name in BOUNDS:
+        if given[name] is not None:
+            bound = check_fields(f"the certificate's {name}", given[name], {"objective", "rule"})
+            _number(f"{name}.objective", bound["objective"], least=0.0)
+            _text(f"{name}.rule", bound["rule"])
+    _number("relative_gap", given["relative_gap"], missing=True)
+    residual = check_fields("the certificate's residual", given["residual"], {"max_abs"})
+    _number("residual.max_abs", residual["max_abs"], least=0.0)
+    if type(given["converged"]) is not bool:
+        raise CorruptObject(f"the certificate's converged is {str(given['converged'])[:40]!r}, neither true nor false")
+    if not isinstance(given["warnings"], list):
+        raise CorruptObject("the certificate's warnings are no list")
+    for warning in given["warnings"]:
+        _text("warnings", warning)
+
+
+def check_fields(
+    name: str,
+    given: object,
+    fields: set[str],
+    optional: set[str] | frozenset[str] = frozenset(),
+    refusal: type[Exception] = CorruptObject,
+) -> Mapping[str, Any]:
+    """Return an object that has these fields and no other; else raise the refusal, which names one."""
+    if not isinstance(given, dict):
+        raise refusal(f"{name} is {str(given)[:40]!r}, no object")
+    if odd := sorted(map(str, (set(given) ^ fields) - optional)):
+        known = f"it has {', '.join(sorted(fields))}"
+        raise refusal(f"{name} has a field {odd[0][:40]!r} that is missing or unknown; {known}")
+    return given
+
+
+def _number(name: str, value: Any, *, least: float = -math.inf, missing: bool = False) -> None:
+    if value is None and missing:
+        return
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise CorruptObject(f"the certificate's {name} is {str(value)[:40]!r}, no finite number")
+    if value < least:
+        raise CorruptObject(f"the certificate's {name} is {value!r}, below {least:g}")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise CorruptObject(f"the certificate's {name} holds {str(value)[:40]!r}, which is no text")

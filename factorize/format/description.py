@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from factorize.encoding import canonical_json, is_digest
 from factorize.errors import CorruptObject
-from factorize.format.certificates import check_certificate, check_fields
-from factorize.format.claims import check_claim
+from factorize.format.claims import check_certificate, check_claim, check_fields
 from factorize.format.names import (
     COLUMN_SCALE,
     ENDLESS,

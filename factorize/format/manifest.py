@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from factorize.encoding import canonical_json, check_digest, json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, UnsupportedProblem
-from factorize.format.certificates import check_fields
+from factorize.format.claims import check_fields
 from factorize.format.description import check_description, named_tensors
 from factorize.format.names import MatrixName
 

@@ -10,8 +10,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from factorize.format.certificates import check_fields
-from factorize.format.claims import SMALLEST_SENSITIVITY
+from factorize.format.claims import SMALLEST_SENSITIVITY, check_fields
 from factorize.numbers.scalars import LARGEST_SCALE, SMALLEST_SCALE
 
 LARGEST_EPSILON = 1e6

@@ -13,7 +13,7 @@ from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest
-from factorize.format.shapes import check_tensors
+from factorize.format.tensors import check_tensors
 
 
 def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,15 +1,21 @@
-"""Plain data that a spec is made of: frozen, strict, unknown fields refused, every problem reported at its field."""
+"""Plain data that a spec is made of: frozen, strict, unknown fields refused, every problem reported at its field.
 
+A problem comes with the nearest name and with what may stand there.
+"""
+
+import difflib
+import json
+import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from factorize.encoding import DIGEST
 from factorize.errors import InvalidSpec, Violation
 from factorize.numbers.scalars import MAX_STEPS
-from factorize.plain_data.violations import violations
+from factorize.plain_data.fields import TAGS, about, classes_in, fields_of, kinds_in, tag_of, taken_by, takes_numbers
 
 
 def _fold_zero(value: float) -> float:
@@ -70,3 +76,126 @@ def read_union(document: object, of: object) -> Any:
 
 
 _adapter_of = cache(TypeAdapter)
+
+
+MAX_VIOLATIONS = 20
+PAGE = "docs/spec.md"
+_LONGEST_NAME = 40
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+
+
+def violations(data: Any, error: ValidationError, of: Any) -> list[Violation]:
+    """Return what pydantic found in a document of a type, in our words; the first 20."""
+    # One more than is shown is read, and a document may have 80,000 unknown fields.
+    entries = error.errors(include_url=False)[: 2 * MAX_VIOLATIONS]
+    places = [_place(entry["loc"], data, of) for entry in entries]
+    pairs = zip(places, entries, strict=True)
+    reported = [(place, entry) for place, entry in pairs if not _said(place, entry, places, entries)]
+    return [Violation(place.pointer, _message(entry, place)) for place, entry in reported[:MAX_VIOLATIONS]]
+
+
+class FaultPlace(NamedTuple):
+    """Where something is wrong.
+
+    Attributes:
+        pointer: RFC 6901.
+        name: of the field.
+        owners: classes that the object around it may be of.
+        annotation: type of the field, or None where there is no such field.
+    """
+
+    pointer: str
+    name: str
+    owners: tuple[type, ...]
+    annotation: Any
+
+
+def _place(location: tuple[int | str, ...], data: Any, of: Any) -> FaultPlace:
+    """Follow a location through types and document; tags of unions, which pydantic puts there, are no fields."""
+    owners, annotation, pointer, name = classes_in(of), of, "", ""
+    for position, part in enumerate(location):
+        last = position == len(location) - 1
+        tagged = [owner for owner in owners if tag_of(owner) == part]
+        if tagged and (len(owners) > 1 or annotation is of):
+            owners = (tagged[0],)
+            annotation = tagged[0]
+            continue
+        held = [fields_of(owner)[part] for owner in owners if part in fields_of(owner)] if isinstance(part, str) else []
+        known = isinstance(data, dict) and part in data
+        if not (held or known or isinstance(part, int) or (last and isinstance(data, dict) and "[" not in part)):
+            continue  # a branch of a union
+        pointer += f"/{str(part).replace('~', '~0').replace('/', '~1')}"
+        name = str(part)
+        data = data[part] if known else data[part] if isinstance(data, list) and isinstance(part, int) else None
+        if last:
+            return FaultPlace(pointer, name, owners, held[0].annotation if held else None)
+        annotation = held[0].annotation if held else annotation
+        owners = classes_in(annotation)
+    return FaultPlace(pointer, name, owners, annotation)
+
+
+def _said(place: FaultPlace, entry: Any, places: list[FaultPlace], entries: list[Any]) -> bool:
+    """Return whether another branch of the same union says it better."""
+    same = [other["type"] for at, other in zip(places, entries, strict=True) if at.pointer == place.pointer]
+    if entry["type"] != "literal_error" and "literal_error" in same:
+        return True
+    below = any(at.pointer.startswith(f"{place.pointer}/") for at in places)
+    return entry["type"] == "list_type" and (below or len(same) > 1)
+
+
+def _message(entry: Any, place: FaultPlace) -> str:
+    kind, value = entry["type"], entry.get("input")
+    message = entry["msg"].removeprefix("Value error, ")
+    if kind == "value_error":
+        return str(message)
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
+        return _unknown(place)
+    if kind == "missing":
+        return f"{place.name} is required; {_taken(place)}"
+    if kind == "union_tag_invalid":
+        tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
+        return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}"
+    if kind == "union_tag_not_found":
+        return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"
+    if kind in ("model_attributes_type", "model_type", "dict_type", "dataclass_type") and not isinstance(value, dict):
+        return _no_object(value, place)
+    if kind == "literal_error" and takes_numbers(place.annotation):
+        message = f"Input should be a number or {entry['ctx']['expected']}"
+    if isinstance(value, (str, int, float, bool)):
+        message = f"{message}; got {str(value)[:40]!r}"
+    if isinstance(value, str) and _NUMBER.fullmatch(value[:_LONGEST_NAME]) and takes_numbers(place.annotation):
+        message += f", which is text; write {value[:_LONGEST_NAME]} without quotes"
+    return str(message)
+
+
+def _unknown(place: FaultPlace) -> str:
+    known = [name for owner in place.owners for name in fields_of(owner)]
+    near = _nearest(place.name, known)
+    description = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
+    return "; ".join(
+        [f"unknown field {place.name[:_LONGEST_NAME]!r}{near}", _taken(place), *description, f"see {PAGE}"]
+    )
+
+
+def _taken(place: FaultPlace) -> str:
+    return "; ".join(taken_by(owner) for owner in place.owners[:3]) or "the contract's fields are listed"
+
+
+def _kinds(place: FaultPlace) -> dict[str, type]:
+    return kinds_in(place.annotation) or {str(tag_of(owner)): owner for owner in place.owners if tag_of(owner)}
+
+
+def _no_object(given: object, place: FaultPlace) -> str:
+    kinds = _kinds(place)
+    if not kinds:
+        return f"write an object, {{...}}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"
+    named = given if isinstance(given, str) and given in kinds else next(iter(kinds))
+    tag = next(name for name in TAGS if name in fields_of(kinds[named]))
+    taken = f"; {taken_by(kinds[named])}" if named == given else ""
+    shown = json.dumps(given, default=str)[:_LONGEST_NAME]
+    return f"write an object such as {json.dumps({tag: named})}; got {shown}{taken}"
+
+
+def _nearest(given: str, known: list[str]) -> str:
+    matches = difflib.get_close_matches(given[:_LONGEST_NAME], known, n=1, cutoff=0.6)
+    return f", near {matches[0]!r}" if matches else ""

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
-from factorize.format.shapes import check_strategy_tensors
+from factorize.format.tensors import check_strategy_tensors
 from factorize.numbers.toeplitz_series import series_quotient
 from factorize.workloads.state_space import StateSpace
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.format.shapes import check_strategy_tensors
+from factorize.format.tensors import check_strategy_tensors
 from factorize.numbers.triangular import right_solve
 from factorize.structures.base import StoredMatrix, check_dense
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.names import COLUMN_SCALE, SCALED, WRAPPED
-from factorize.format.shapes import check_scale
+from factorize.format.tensors import check_scale
 from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace, scaling
 

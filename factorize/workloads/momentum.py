@@ -8,8 +8,7 @@ from factorize.plain_data import Fraction
 from factorize.workloads.base import Workload
 from factorize.workloads.operators import Accumulate, Decay, LookAhead, Operator, Scale
 from factorize.workloads.prefix import Prefix
-from factorize.workloads.schedule import Rated, Schedule
-from factorize.workloads.schedules import LearningRates, positive
+from factorize.workloads.schedule import LearningRates, Rated, Schedule, positive
 
 
 class Momentum(Rated):

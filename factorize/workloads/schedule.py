@@ -1,12 +1,122 @@
-"""SGD with a learning-rate schedule."""
+"""SGD with a learning-rate schedule, and the schedules that have names.
 
-from typing import TYPE_CHECKING, Literal, Self
+Each becomes its explicit list in the canonical spec. All are relative to a peak of 1, since only relative rates matter
+to a factorization.
+"""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
+from pydantic import Field
 
+from factorize.errors import InvalidWorkload
+from factorize.plain_data import Count, Frozen, Long, NonNegative, UnitInterval
 from factorize.workloads.base import StepWorkload, Workload
 from factorize.workloads.operators import Accumulate, Operator, Scale
-from factorize.workloads.schedules import LearningRates, explicit, positive
+
+MAX_LISTED = 1 << 20
+LEAST_RATE = 1e-3
+"""Of the largest: below, what a strategy is optimised for does not change its loss by 1e-4."""
+
+
+class Cosine(Frozen):
+    """From 1 at step 0 along half a cosine that reaches `final` at step n: as in torch, optax and Hugging Face."""
+
+    kind: Literal["cosine"]
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        return [_half_cosine(i, n, self.final) for i in range(n)]
+
+
+class CosineToLast(Frozen):
+    """From 1 at step 0 to `final` at the last step, n - 1, along half a cosine."""
+
+    kind: Literal["cosine_to_last"]
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        return [_half_cosine(i, n - 1, self.final) for i in range(n)]
+
+
+class LinearCooldown(Frozen):
+    """1, then linear over the last `steps` steps: 1 - (1 - final)(i - (n - steps) + 1) / steps (C24, G.1)."""
+
+    kind: Literal["linear_cooldown"]
+    steps: Count
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        _fits(self.steps, n, "steps")
+        start = n - self.steps
+        return [1.0 if i < start else 1 - (1 - self.final) * (i - start + 1) / self.steps for i in range(n)]
+
+
+class Step(Frozen):
+    """Multiplied by `factor` after each `every` steps."""
+
+    kind: Literal["step"]
+    every: Count
+    factor: UnitInterval
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        return [self.factor ** (i // self.every) for i in range(n)]
+
+
+class WarmupCosine(Frozen):
+    """Linear up to 1 over `warmup` steps ((i + 1) / warmup), then half a cosine that reaches `final` at step n."""
+
+    kind: Literal["warmup_cosine"]
+    warmup: Count
+    final: UnitInterval = 0.0
+
+    def rates(self, n: int) -> list[float]:
+        """Return the n rates."""
+        _fits(self.warmup, n, "warmup")
+        rest = n - self.warmup
+        up = [(i + 1) / self.warmup for i in range(self.warmup)]
+        return up + [_half_cosine(i, rest, self.final) for i in range(rest)]
+
+
+Named = Annotated[Cosine | CosineToLast | LinearCooldown | Step | WarmupCosine, Field(discriminator="kind")]
+LearningRates = Annotated[list[NonNegative], Long] | Named
+
+
+def explicit(rates: LearningRates, n: int) -> list[float]:
+    """Return a schedule as its list of n rates; raise InvalidWorkload for another length, more than 2^20, or zeros."""
+    if n > MAX_LISTED:
+        raise InvalidWorkload(
+            f"n={n} learning rates are above the limit of {MAX_LISTED}, since the canonical spec lists each; use a "
+            "smaller n, or leave the schedule out"
+        )
+    listed = list(rates) if isinstance(rates, list) else [value + 0.0 for value in rates.rates(n)]
+    if len(listed) != n:
+        raise InvalidWorkload(f"learning_rates has {len(listed)} entries and n is {n}; give one rate per step")
+    if not any(listed):
+        raise InvalidWorkload("learning_rates are all zero, so no step moves anything; give at least one positive rate")
+    return listed
+
+
+def positive(rates: LearningRates, n: int) -> list[float]:
+    """Return the list of rates, those below a thousandth of the largest raised to it; see `LEAST_RATE`."""
+    listed = explicit(rates, n)
+    least = LEAST_RATE * max(listed)
+    return [max(rate, least) for rate in listed]
+
+
+def _half_cosine(i: int, last: int, final: float) -> float:
+    # cos(pi) is exactly -1 in double precision, so the last rate is `final` itself and not a rounding above it.
+    return 1.0 if last <= 0 else final + (1 - final) * (1 + math.cos(math.pi * i / last)) / 2
+
+
+def _fits(steps: int, n: int, name: str) -> None:
+    if steps > n:
+        raise InvalidWorkload(f"{name}={steps} exceeds n={n}; use at most n")
 
 
 class Rated(StepWorkload):

@@ -10,8 +10,7 @@ from pydantic import model_validator
 from factorize.plain_data import Fraction, NonNegative
 from factorize.workloads.base import Workload
 from factorize.workloads.operators import CoupledDecay, Decay, Operator, Scale
-from factorize.workloads.schedule import Rated
-from factorize.workloads.schedules import LearningRates, explicit, positive
+from factorize.workloads.schedule import LearningRates, Rated, explicit, positive
 
 
 class WeightDecay(Rated):

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import solve_triangular, toeplitz
 
 from factorize.solvers.blt.loss import ClosedLoss
-from factorize.solvers.blt.starts import minimise, progressions
+from factorize.solvers.blt.parameters import minimise, progressions
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.kept_results import prefix_sums
 

@@ -22,9 +22,8 @@ from factorize.numbers.blas_threads import one_blas_thread
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import FIT_ROUNDS, ColumnFit
-from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps
+from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps, starting_taps
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplify
-from factorize.solvers.amplified.starting_taps import starting_taps
 from factorize.solvers.blt.solver import LARGEST_BUFFERS
 from factorize.solvers.epochs.fitted_columns import MAX_N_FITTED
 from factorize.solvers.methods.compiled import Array

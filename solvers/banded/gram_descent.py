@@ -1,11 +1,11 @@
 """Descent on the loss of a banded Gram matrix and the shares of its columns, until the bound over the class is near.
 
-Limited-memory BFGS (methods/limited_memory.py) with an approximate inverse of the second derivative
+Limited-memory BFGS (methods/quasi_newton.py) with an approximate inverse of the second derivative
 (preconditioner.py). A step needs one evaluation (band_kernels.py), O(n bands^2) for any
 workload that is a recursion with few states. A step that leaves the positive definite matrices is shortened: the
 factorization finds out, the loss alone would not.
 
-The bound over the class (checker/bounds/in_band.py) is below the loss by |G X T^-1|^2 to second order, G + G^T being W
+The bound over the class (checker/bounds/classes.py) is below the loss by |G X T^-1|^2 to second order, G + G^T being W
 within the band and off its diagonal. Products with random signs estimate this norm, and end the search.
 """
 
@@ -19,7 +19,7 @@ from factorize.solution import Outcome
 from factorize.solvers.banded.band_kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
 from factorize.solvers.methods.compiled import Array
-from factorize.solvers.methods.limited_memory import Memory
+from factorize.solvers.methods.quasi_newton import Memory
 from factorize.solvers.methods.search import End, run
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace

@@ -1,6 +1,6 @@
 """Buffered linear Toeplitz strategies: C and C^-1 from the same few numbers, by closed forms where there are any.
 
-parameters.py says which numbers are varied, loss.py what they cost, starts.py where the
+parameters.py says which numbers are varied, loss.py what they cost, parameters.py where the
 search begins, solver.py what a spec makes of all that.
 """
 

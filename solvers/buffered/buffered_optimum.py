@@ -6,9 +6,13 @@ quasi_newton.py): at n = 2048, 6 buffers come from 5e-5 of the optimum to 2e-6. 
 sensitivity is exact. Above some thousand steps the profiles are found on a thinned workload and carried over with
 the Hessian there; only a few steps remain.
 
-Momentum, Nesterov and SRG have several states per pole. There C itself is projected (projection.py),
+Momentum, Nesterov and SRG have several states per pole. There C itself is projected,
 while an array of its size fits.
 Fixed epochs are another search (redrawn.py).
+
+The projection is a recurrence with few states near a given matrix. The rows below step i, restricted to the columns up
+to i, are a matrix that m states would have to factor; its m strongest right singular vectors are tracked from step to
+step, each step adding a column and dropping a row.
 """
 
 import math
@@ -22,7 +26,6 @@ from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.buffered import redrawn
 from factorize.solvers.buffered.loss import BufferedLoss, places, starts_of_blocks, unit_columns
-from factorize.solvers.buffered.projection import projected
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.methods.quasi_newton import descend, differences
@@ -33,6 +36,7 @@ from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.newton import PolePoint, maximise
 from factorize.solvers.single.structured import is_filtered, structure_of
 from factorize.spec import Spec
+from factorize.structures.buffered import BufferedMatrix
 
 MOST_BUFFERS = 24
 """More are lost in double precision: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""
@@ -244,3 +248,24 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
         iterations=whole.iterations,
         dual=whole.dual,
     )
+
+
+_LEAVING = 1e-3  # weight of the row that a step reads, beside those after it; a block's last row has none after it
+_SMALL = 1e-6  # directions that a transition shrinks by more are not traced back through it
+
+
+def projected(strategy: Array, states: int) -> BufferedMatrix:
+    """Return a recurrence near a lower-triangular matrix of shape (n, n)."""
+    n, m = len(strategy), states
+    transition, inputs, rows = np.zeros((n, m, m)), np.zeros((n, m)), np.zeros((n, m))
+    ahead = np.zeros((n, m))  # rows from i on, columns before i, in the basis of the states
+    for i in range(n - 1):
+        rows[i] = ahead[0]
+        extended = np.column_stack([ahead[1:], strategy[i + 1 :, i]])
+        leaving = np.append(_LEAVING * ahead[0], 0.0)  # read after the transition, so that it has to survive it
+        basis = np.linalg.eigh(extended.T @ extended + np.outer(leaving, leaving))[1][:, :0:-1]
+        transition[i], inputs[i] = basis[:m].T, basis[m]
+        ahead = extended @ basis
+    rows[-1], transition[-1] = ahead[0], np.eye(m)
+    outputs = np.einsum("iab,ia->ib", np.linalg.pinv(transition, rcond=_SMALL), rows)
+    return BufferedMatrix(np.diagonal(strategy).copy(), transition, inputs, outputs)

@@ -12,9 +12,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.buffered import adjoints, kernels
+from factorize.solvers.buffered import kernels
 from factorize.solvers.methods.compiled import WIDTH, Array
-from factorize.solvers.methods.lane_algebra import vectors
+from factorize.solvers.methods.lanes import vectors
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
 
@@ -92,22 +92,20 @@ class BufferedLoss:
         for (first, last), mark in zip(self._segments[::-1], self._cov_marks[::-1], strict=True):
             self._cov[:] = mark
             kernels.error(m, first, last, 1, *state, self._cov, self._kept, self._lines[0])
-            adjoints.error_adjoint(m, first, last, *state, self._kept, *bars, self._bar, self._lines)
+            kernels.error_adjoint(m, first, last, *state, self._kept, *bars, self._bar, self._lines)
         inputs[:, m], outputs_bar[:, m:], self._bar[:] = 0.0, 0.0, 0.0
         chain = (ratio, inputs, targets)
         for (first, last), mark in zip(self._segments, self._gram_marks, strict=True):
             self._kept[last - first] = mark
             kernels.factor(m, first, last, 1, *chain, own, diagonal, outputs, self._kept)
-            adjoints.factor_adjoint(
-                m, first, last, *chain, diagonal, outputs, self._kept, *bars, self._bar, self._lines
-            )
+            kernels.factor_adjoint(m, first, last, *chain, diagonal, outputs, self._kept, *bars, self._bar, self._lines)
         self._lines[:] = 0.0
         # With c = E + sum_j d_j^2 kappa_j, all of g = d kappa / sqrt(c), h = d / sqrt(c) and E / c.
         both = outputs_bar + self._kappa * inputs_bar
         by_log_norm = (_along(targets, both) + 2.0 * own * own_bar)[:, None]
         scale_bar = targets * (both - by_log_norm * inputs)
         sizes_bar = inputs * self._kappa * (0.5 * by_log_norm * targets - inputs_bar)
-        adjoints.pivots_adjoint(self._p2, self._q2, tau, above, held, sizes_bar, ratio_bar, self._lines)
+        kernels.pivots_adjoint(self._p2, self._q2, tau, above, held, sizes_bar, ratio_bar, self._lines)
         gradient = np.stack([self._basis.T @ bar for bar in (ratio_bar, scale_bar)])[:, :-1, :m].ravel()
         if not np.isfinite(gradient).all():
             return np.inf, np.zeros(z.size)

@@ -43,7 +43,6 @@ from factorize.solvers.comparing.comparison_table import (
     ranked,
     recommend,
 )
-from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.solvers.comparing.sampled_rows import (
     Solved,
     calibrate_rows,
@@ -54,7 +53,7 @@ from factorize.solvers.comparing.sampled_rows import (
     with_claims,
     with_many_bins,
 )
-from factorize.solvers.comparing.side_by_side import Tell, run_all
+from factorize.solvers.comparing.side_by_side import SOLVES, Deadline, Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
 from factorize.solvers.evidence_search import bound_with_dual
 from factorize.solvers.problem import Estimate, Reporter

@@ -18,8 +18,7 @@ from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS, sampling_of
 from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison_table import Refused, Row, ranked, recommend
-from factorize.solvers.comparing.deadline import CALIBRATIONS, CLAIMS, LATE_CLAIMS, Deadline
-from factorize.solvers.comparing.side_by_side import Tell, run_all
+from factorize.solvers.comparing.side_by_side import CALIBRATIONS, CLAIMS, LATE_CLAIMS, Deadline, Tell, run_all
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import Spec
 

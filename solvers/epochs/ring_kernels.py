@@ -12,8 +12,18 @@ from numpy.typing import NDArray
 
 from factorize.numbers.compiling import plain
 from factorize.solvers.methods.compiled import Array, compiled, part
-from factorize.solvers.methods.lane_algebra import from_both, from_left, invert, mirror, multiply
-from factorize.solvers.methods.lanes import load, reciprocal, spread, store, total
+from factorize.solvers.methods.lanes import (
+    from_both,
+    from_left,
+    invert,
+    load,
+    mirror,
+    multiply,
+    reciprocal,
+    spread,
+    store,
+    total,
+)
 
 
 @compiled

@@ -3,6 +3,8 @@
 BFGS improves an approximate inverse of the Hessian. With few variables it begins with the Hessian by differences of
 gradients: the loss of a buffered strategy has directions whose curvatures differ by six orders of magnitude, where
 limited memory alone takes thousands of steps.
+
+Limited-memory BFGS with a preconditioner is one object: pairs in, direction out.
 """
 
 import math
@@ -14,7 +16,6 @@ from typing import Protocol
 import numpy as np
 
 from factorize.solvers.methods.compiled import Array
-from factorize.solvers.methods.limited_memory import Memory
 from factorize.solvers.methods.search import End, Function, Iterate, run
 
 _PAIRS = 20
@@ -170,3 +171,43 @@ def _search(function: Function, at: Iterate, direction: Array) -> Iterate | None
         else:
             length = 0.5 * (low + high)
     return best
+
+
+class Memory:
+    """The last few steps and what they changed in the gradient.
+
+    Args:
+        pairs: how many are kept.
+    """
+
+    def __init__(self, pairs: int) -> None:
+        self._pairs: deque[tuple[Array, Array, float]] = deque(maxlen=pairs)
+
+    def add(self, step: Array, change: Array) -> None:
+        """Remember a step and the change of the gradient along it, unless rounding has hidden the curvature."""
+        curvature = float(np.vdot(step, change))
+        if curvature > 0:
+            self._pairs.append((step, change, 1.0 / curvature))
+
+    def scale(self, inverse: Callable[[Array], Array]) -> float | None:
+        """Return the factor that fits an approximate inverse to the last pair, or None before the first."""
+        if not self._pairs:
+            return None
+        _, change, reciprocal = self._pairs[-1]
+        return 1.0 / (reciprocal * float(np.vdot(change, inverse(change))))
+
+    def direction(self, gradient: Array, inverse: Callable[[Array], Array]) -> Array:
+        """Return about the inverse of the second derivative times the gradient.
+
+        Args:
+            gradient: any shape.
+            inverse: an approximate inverse, symmetric and positive definite, to start from.
+        """
+        left, weights = gradient.copy(), []
+        for step, change, reciprocal in reversed(self._pairs):
+            weights.append(reciprocal * np.vdot(step, left))
+            left -= weights[-1] * change
+        out = inverse(left)
+        for (step, change, reciprocal), weight in zip(self._pairs, reversed(weights), strict=True):
+            out += (weight - reciprocal * np.vdot(change, out)) * step
+        return out

@@ -21,7 +21,7 @@ from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, Inval
 from factorize.strategy_file import read_strategy
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
-from factorize.structures.recognition import blt_of, recognised
+from factorize.structures.layouts import blt_of, recognised
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 FILES = 30

@@ -13,7 +13,7 @@ import pytest
 from factorize import errors, mechanisms, objective, participation
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 from factorize.workloads import KINDS
-from factorize.workloads.schedules import Named
+from factorize.workloads.schedule import Named
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import TINY
-from factorize.checker.doubles.roundings import SLACK, gamma
+from factorize.checker.arithmetic.near import SLACK, TINY, gamma
 from factorize.checker.participation import Allowed, allowed
 from factorize.checker.sensitivity import square_root_down
 from factorize.checker.spec.objectives import Weighing

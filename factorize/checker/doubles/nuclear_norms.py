@@ -12,9 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import TINY, UNIT, Around, Factor, NotEnclosed
+from factorize.checker.arithmetic.near import (
+    SLACK,
+    TINY,
+    UNIT,
+    Around,
+    Factor,
+    NotEnclosed,
+    column_norms,
+    finite,
+    gamma,
+    norm_of,
+)
 from factorize.checker.bounds.evidence import Evidence
-from factorize.checker.doubles.roundings import SLACK, column_norms, finite, gamma, norm_of
 from factorize.checker.doubles.triangles import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.doubles.workload_rows import WorkloadRows

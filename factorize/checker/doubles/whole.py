@@ -14,8 +14,18 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
-from factorize.checker.doubles.roundings import ROOT_OF_TINY, SLACK, column_norms, finite, gamma, norm_of, row_norms
+from factorize.checker.arithmetic.near import (
+    ROOT_OF_TINY,
+    SLACK,
+    TINY,
+    UNIT,
+    NotEnclosed,
+    column_norms,
+    finite,
+    gamma,
+    norm_of,
+    row_norms,
+)
 from factorize.checker.doubles.triangles import blocks_of, inverse_of, roundings_of, times_lower
 from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.losses.variances import Ends, weighed

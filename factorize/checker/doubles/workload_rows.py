@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from factorize.checker.arithmetic.balls import errors_of, nearest
-from factorize.checker.arithmetic.near import TINY, Around, Factor, NotEnclosed
-from factorize.checker.doubles.roundings import SLACK, column_norms, gamma, row_norms
+from factorize.checker.arithmetic.near import SLACK, TINY, Around, Factor, NotEnclosed, column_norms, gamma, row_norms
 from factorize.checker.doubles.triangles import roundings_of
 from factorize.checker.spec.workloads import array_of, program_of, toeplitz_column
 from factorize.checker.structures.base import toeplitz_array

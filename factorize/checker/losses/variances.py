@@ -1,7 +1,7 @@
 """Losses of long strategies that are recursions: row i of A C^-1 has as squared norm the variance of row i of A C^-1 y.
 
 y is white noise, x = C^-1 y and A x are recursions of a few states, and their covariance is carried along (see
-losses/variance_kernels.py). No n x n array, and no B: what a job computes as B is not compared with this.
+losses/covariances.py). No n x n array, and no B: what a job computes as B is not compared with this.
 """
 
 import math
@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.doubles.roundings import outwards
+from factorize.checker.arithmetic.near import NotEnclosed, outwards
 from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of

@@ -18,7 +18,7 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, normal
-from factorize.checker.arithmetic.exponentials import EXP_SLACK, LEAST_EXPONENT, exponentials
+from factorize.checker.arithmetic.machine import EXP_SLACK, LEAST_EXPONENT, exponentials
 from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy

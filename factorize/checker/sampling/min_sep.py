@@ -11,7 +11,7 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball
-from factorize.checker.arithmetic.exponentials import EXP_SLACK, exponentials
+from factorize.checker.arithmetic.machine import EXP_SLACK, exponentials
 from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.sampling.bets import CHUNK, Stream, Weights, log_call, log_most, normals, slack_of, uniform
 from factorize.checker.sampling.min_sep_kernels import draw_paths, tabulate

@@ -11,7 +11,7 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, normal
-from factorize.checker.arithmetic.exponentials import EXP_SLACK, LEAST_EXPONENT, exponentials
+from factorize.checker.arithmetic.machine import EXP_SLACK, LEAST_EXPONENT, exponentials
 from factorize.checker.arithmetic.near import double_below
 from factorize.checker.sampling.bins import Gram
 from factorize.errors import InvalidParameter

@@ -17,7 +17,7 @@ from servers import LiveService, serving
 from factorize.api.access.caller import read_token
 from factorize.api.access.key_register import KeyRequest
 from factorize.format.labels import name_schedule
-from factorize.workloads.schedules import Cosine, CosineToLast, LinearCooldown, Step, WarmupCosine, explicit
+from factorize.workloads.schedule import Cosine, CosineToLast, LinearCooldown, Step, WarmupCosine, explicit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from factorize.checker.arithmetic.balls import PLACES, normal
-from factorize.checker.arithmetic.exponentials import EXP_SLACK, exponentials
+from factorize.checker.arithmetic.machine import EXP_SLACK, exponentials
 from factorize.checker.arithmetic.near import double_below
 
 

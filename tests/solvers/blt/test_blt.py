@@ -9,7 +9,7 @@ from specs import solved
 from factorize.certificate.certificate import certify
 from factorize.solution import Outcome
 from factorize.solvers.blt.loss import ClosedLoss
-from factorize.solvers.blt.starts import minimise, progressions
+from factorize.solvers.blt.parameters import minimise, progressions
 from factorize.structures.toeplitz import BltMatrix
 
 

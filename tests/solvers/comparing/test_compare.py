@@ -15,7 +15,7 @@ from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison_table import recommend
-from factorize.solvers.comparing.deadline import SOLVES, Deadline
+from factorize.solvers.comparing.side_by_side import SOLVES, Deadline
 from factorize.spec import parse_spec
 
 N = 24
