@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 from handmade import Handmade
 
-from factorize.certificate.sensitivity import Sensitivity
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client.normals import keyed
 from factorize.errors import FactorizeError
+from factorize.participation import read_participation
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -52,9 +53,10 @@ def check_drawn_users(make: Callable[[Any, dict[str, Any]], tuple[Any, Any]]) ->
         make: from a factorization, and options of a job in secret, to its statement and its order.
     """
     users = np.array([0, 0, 1, 1, 2, 3])
-    apart = {"kind": "min_sep", "min_sep": 1, "max_participations": EPOCHS}
-    identity = Handmade(ToeplitzMatrix(np.ones(1), 2 * EPOCHS), Sensitivity(EPOCHS**0.5, "exact", "by hand", apart))
-    statement, order = make(identity, {"users": users, "sampling": "random_allocation"})
+    identity = ToeplitzMatrix(np.ones(1), 2 * EPOCHS)
+    apart = read_participation({"kind": "fixed_epochs", "epochs": EPOCHS})
+    factors = Handmade(identity, sensitivity_of(identity, apart))
+    statement, order = make(factors, {"users": users, "sampling": "random_allocation"})
     assert (statement.unit, statement.users, statement.used) == ("user", 4, EXAMPLES)
     for epoch in range(EPOCHS):
         taken = np.concatenate([order[2 * epoch], order[2 * epoch + 1]])
