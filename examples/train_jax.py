@@ -13,6 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -69,7 +70,7 @@ def train(args: argparse.Namespace, mechanism: str) -> tuple[float, Any]:
     optimizer = optax.chain(correlated_noise(made, scale, seed=seed), optax.sgd(args.rate))
     gradient = clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2))  # the noise is for their sum
 
-    @jax.jit
+    @partial(jax.jit, donate_argnums=1)  # so that the noise's buffers are not copied
     def step(weights: jax.Array, state: Any, x: jax.Array, y: jax.Array) -> tuple[jax.Array, Any]:
         updates, state = optimizer.update(gradient(weights, x, y), state)
         return optax.apply_updates(weights, updates), state

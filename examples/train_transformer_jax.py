@@ -12,6 +12,7 @@ import argparse
 import secrets
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -85,7 +86,7 @@ def train(args: argparse.Namespace, mechanism: str, rate: float) -> float:
     w = weights(3)
     state = optimizer.init(w)
 
-    @jax.jit
+    @partial(jax.jit, donate_argnums=1)  # so that the noise's buffers are not copied
     def step(w: Any, state: Any, indices: jax.Array, mask: jax.Array) -> tuple[Any, Any]:
         updates, state = optimizer.update(made.gradients(w, (data,), indices, mask), state)
         return optax.apply_updates(w, updates), state

@@ -153,7 +153,7 @@ def _momentum(spec: Mapping[str, Any]) -> str:
 
 
 def _jax(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> str:
-    """Return the code for optax; batches that are drawn in every step have random sizes, so nothing is jitted there."""
+    """Return the code for optax; where batches have random sizes, only what follows their gradients is jitted."""
     rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
     law = SAMPLINGS[sampling]
     if not law.padded:
@@ -166,7 +166,8 @@ def _jax(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> st
         noise = ["factors = factorize.solve(spec)", *law.code(_numbers(job), "len(x)", divisor)]
         noise.append("gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y)")
         noise.append(f"noise = correlated_noise(factors, scale, seed={_SECRET})")
-        total = [
+        total, arguments = "total", "total"
+        steps = [
             "for batch in order:",
             "    empty = len(batch) == 0     # no example: the noise alone is released",
             "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
@@ -179,20 +180,21 @@ def _jax(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> st
             f"delta={job.delta!r}, epochs={job.epochs},",
             f'    batch_size={job.batch_size}, sampling="{sampling}", seed={_SECRET})',
         ]
-        total = [
-            "for indices, mask in batches:",
-            "    total = gradients(params, (x, y), indices, mask)",
-        ]
+        total, arguments = "gradients(params, (x, y), indices, mask)", "indices, mask"
+        steps = ["for indices, mask in batches:"]
     return _program(
         spec,
-        ["import factorize, jax, optax", *imports],
+        ["import factorize, functools, jax, optax", *imports],
         *noise,
         *_nearest(job, _OPTAX),
         f"optimizer = optax.chain(noise, {_optax_optimizer(job, spec, rate)})",
+        "@functools.partial(jax.jit, donate_argnums=1)     # so that the noise's buffers are not copied",
+        f"def step(params, state, {arguments}):",
+        f"    updates, state = optimizer.update({total}, state, params)",
+        "    return optax.apply_updates(params, updates), state",
         "state = optimizer.init(params)",
-        *total,
-        "    updates, state = optimizer.update(total, state)",
-        "    params = optax.apply_updates(params, updates)",
+        *steps,
+        f"    params, state = step(params, state, {arguments})",
         *(["print(statement)"] if law.padded else []),
     )
 

@@ -14,7 +14,9 @@ from factorize.api.questions.job_code import codes
 from factorize.api.questions.training_job import RecommendRequest
 from factorize.spec import parse_spec
 
-JOB = RecommendRequest(examples=43, batch_size=10, epochs=2, epsilon=2.0, delta=1e-4)
+ASKED: dict[str, Any] = {"examples": 43, "batch_size": 10, "epochs": 2, "epsilon": 2.0, "delta": 1e-4}
+JOB = RecommendRequest(**ASKED)
+DECAYED = RecommendRequest(**ASKED, workload={"kind": "adamw", "weight_decay": 0.01})
 CASES = [
     ("fixed", {"kind": "banded_square_root", "bands": 2}, {}),
     (
@@ -31,10 +33,12 @@ X = np.random.default_rng(0).normal(size=(JOB.examples, 3)).astype(np.float32)
 Y = X @ np.array([1.0, -1.0, 0.5], dtype=np.float32)
 
 
-def code(framework: str, sampling: str, mechanism: dict[str, Any], workload: dict[str, Any]) -> Any:
+def code(
+    framework: str, sampling: str, mechanism: dict[str, Any], workload: dict[str, Any], job: RecommendRequest = JOB
+) -> Any:
     document = {"workload": {"kind": "prefix", "n": JOB.run.steps, **workload}, "mechanism": mechanism}
     spec = parse_spec({**document, "participation": {"kind": "fixed_epochs", "epochs": 2}}).canonical().document()
-    return compile(codes(JOB, spec, sampling)[framework], framework, "exec")
+    return compile(codes(job, spec, sampling)[framework], framework, "exec")
 
 
 @pytest.mark.parametrize(("sampling", "mechanism", "workload"), CASES)
@@ -49,8 +53,13 @@ def test_the_code_for_torch_runs(sampling: str, mechanism: dict[str, Any], workl
     assert names["optimizer"].auditor.step == JOB.run.steps
 
 
-@pytest.mark.parametrize(("sampling", "mechanism", "workload"), CASES[1:3] + CASES[5:])
-def test_the_code_for_jax_runs(sampling: str, mechanism: dict[str, Any], workload: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "mechanism", "workload", "job"),
+    [*((*case, JOB) for case in CASES[1:3]), (*CASES[5], DECAYED)],
+)
+def test_the_code_for_jax_runs(
+    sampling: str, mechanism: dict[str, Any], workload: dict[str, Any], job: RecommendRequest
+) -> None:
     def loss(params: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.mean((x @ params - y) ** 2)
 
@@ -61,5 +70,5 @@ def test_the_code_for_jax_runs(sampling: str, mechanism: dict[str, Any], workloa
         "rate": 0.1,
         "loss": loss,
     }
-    exec(code("jax", sampling, mechanism, workload), names)
+    exec(code("jax", sampling, mechanism, workload, job), names)
     assert np.isfinite(names["params"]).all() and np.abs(names["params"]).min() > 0
