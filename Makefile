@@ -16,7 +16,7 @@ SITE := .venv-docs
 CLIENTS := .venv-clients
 FEDERATED := .venv-federated
 
-.PHONY: demo test check test-frameworks test-huggingface test-federated test-clients papers docs lint bench simulate library release lock clean
+.PHONY: demo test check test-frameworks test-huggingface test-federated test-clients gpu-check papers docs lint bench simulate library release lock clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -34,6 +34,12 @@ check: $(STAMP)
 test-frameworks test-federated: export OMP_NUM_THREADS = 1
 test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks papers/tests/test_convolutional.py papers/tests/test_rate_study.py papers/tests/test_torch_gradients.py $(SIDE_BY_SIDE)
+
+# Bits, law and speed of the noise on a GPU, in a few minutes; without one nothing is checked, and the status is 2. Where
+# torch and Opacus have CUDA: make gpu-check GPU_PYTHON=python3
+GPU_PYTHON ?= $(FRAMEWORKS)/bin/python
+gpu-check: $(if $(filter $(FRAMEWORKS)/%,$(GPU_PYTHON)),$(FRAMEWORKS)/.installed)
+	$(GPU_PYTHON) -m benchmarks.gpu_check
 
 # The adapters against the real Flower and NVFlare.
 test-federated: $(FEDERATED)/.installed

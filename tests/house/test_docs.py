@@ -110,7 +110,7 @@ def test_the_readme_keeps_its_promises() -> None:
         assert f"make {target}" in page("README.md")
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
-    assert targets is not None and len(targets[1].split()) <= 16  # what is run more rarely is in docs/extending.md
+    assert targets is not None and len(targets[1].split()) <= 17  # what is run more rarely is in docs/extending.md
     assert re.search(r"^make .*\btest\b", page(".ci/run"), re.MULTILINE) and " docs" in page(".ci/run")
 
 
