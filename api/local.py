@@ -14,7 +14,8 @@ from pathlib import Path
 from factorize import solvers
 from factorize.api.proof import certify, prove, prover, write_draft
 from factorize.api.workers.publishing import Stages
-from factorize.client.held_factors import Origin, look_first
+from factorize.client.held_factors import look_first
+from factorize.client.service import Origin
 from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
@@ -52,7 +53,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Man
         return store.manifest(known), Origin("store", store.url)
     found = None if chosen.user_matrices() else look_first()(chosen)
     if found is not None:
-        return keep(load(found[0]), store), found[1]
+        return keep(load(found.path), store), found.origin
     prover().start()  # which imports what it needs while the solve runs
     stages = Stages(progress)
     draft = solvers.search(bound(chosen, store), progress=stages.step)

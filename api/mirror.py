@@ -95,18 +95,8 @@ def write_mirror(
         if pages[1] not in there:
             write(pages[1], _draw(results, manifest))
         named |= {*keys, *pages}
-        mirrored.append(
-            MirrorResult(
-                manifest.digest,
-                sha256(manifest_text),
-                entry.spec_digest,
-                entry.family,
-                entry.tolerance,
-                entry.converged,
-                file.sha256,
-                file.bytes,
-            )
-        )
+        asked = entry.spec_digest, entry.family, entry.tolerance, entry.converged
+        mirrored.append(MirrorResult(manifest.digest, sha256(manifest_text), *asked, file.sha256, file.bytes))
         if results.digest_of(entry.spec_digest) == manifest.digest:
             specs |= dict.fromkeys((entry.spec_digest, *_other_names(manifest)), manifest.digest)
         remark(f"{manifest.digest}  {describe_spec(manifest.spec)}")
@@ -178,11 +168,7 @@ def _page(manifest: Manifest, address: str) -> str:
         f"factorize solve '{json.dumps(manifest.spec)}'   # with release {version}, to make it anew",
     ]
     cited = _CITE.format(version=version, digest=manifest.digest, spec_digest=manifest.spec_digest)
-    parts = {
-        "Certificate": describe_manifest(manifest),
-        "Use": "\n".join(commands),
-        "Cite": cited,
-    }
+    parts = {"Certificate": describe_manifest(manifest), "Use": "\n".join(commands), "Cite": cited}
     body = "".join(f"<h2>{name}</h2><pre>{escape(text)}</pre>\n" for name, text in parts.items())
     title = _HEAD.format(title=escape(describe_spec(manifest.spec)))
     drawn = f'<img src="{manifest.digest}.png" alt="C, its inverse and the error of each query">\n'

@@ -30,7 +30,7 @@ from factorize.api.terminal.output import (
 from factorize.api.terminal.progress import Display, describe_cost, display, prompt_interrupt
 from factorize.api.terminal.sources import existing_results, open_results
 from factorize.api.workers.pool import machine_processors
-from factorize.client.service import Service
+from factorize.client.service import Origin, Service
 from factorize.errors import FactorizeError, ServiceUnreachable
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec
@@ -64,8 +64,10 @@ def batch(
     reports = [check_path(path) for path in report or ()]
     stored: Callable[[str], Manifest] | None = None
     lanes: Open | None = None
+    origin = Origin("solved")
     if service is not None:
         remote = Service(service)
+        origin = remote.origin
         items, width, stored = _expand(specs, None), 1, remote.manifest
         lanes = partial(RemoteLanes, service)
         if dry_run:
@@ -80,7 +82,7 @@ def batch(
             lanes = partial(LocalLanes, results, processors=processors)
     cost = _cost(items, width)
     _show_expansion(items, cost if service is None or dry_run else None)
-    end = None if dry_run or lanes is None else _run(items, lanes)
+    end = None if dry_run or lanes is None else _run(items, lanes, origin)
     for path in reports:
         _write(path, items, stored)
     interrupted = isinstance(end, KeyboardInterrupt)
@@ -125,8 +127,8 @@ def _look_up(item: Item, listed: Spec, results: Store | None) -> None:
         item.state, item.error = "bad", error
         return
     item.spec_digest = spec.digest
-    if item.digest is not None:
-        item.state = "cached"
+    if item.digest is not None and results is not None:
+        item.state, item.origin = "cached", Origin("store", results.url)
         return
     item.spec = spec
     with suppress(FactorizeError):  # too large: the solve says so
@@ -151,14 +153,14 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
         remark(f"estimate: {needed}")
 
 
-def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachable | None:
+def _run(items: list[Item], lanes: Open, origin: Origin) -> KeyboardInterrupt | ServiceUnreachable | None:
     """Solve what is to be solved; return what has ended that early."""
     waiting = [(item, item.spec) for item in items if item.spec is not None]
     try:
         with prompt_interrupt(), display(total=len(waiting)) as shown:
 
             def report_end(item: Item, outcome: Manifest | Exception, seconds: float) -> None:
-                shown.finish(_ended(item, outcome, seconds))
+                shown.finish(_ended(item, outcome, seconds, origin))
 
             solve_all(waiting, lanes(shown), report_end)
     except (KeyboardInterrupt, ServiceUnreachable) as error:
@@ -169,12 +171,12 @@ def _run(items: list[Item], lanes: Open) -> KeyboardInterrupt | ServiceUnreachab
     return None
 
 
-def _ended(item: Item, outcome: Manifest | Exception, seconds: float) -> str:
+def _ended(item: Item, outcome: Manifest | Exception, seconds: float, origin: Origin) -> str:
     """Note how a solve has ended, and return its line."""
     if isinstance(outcome, Exception):
         item.state, item.error = "failed", outcome
         return f"failed  {item.label}: {'; '.join(error_lines(outcome))}"
-    item.state, item.digest = "solved" if seconds else "cached", outcome["digest"]
+    item.state, item.digest, item.origin = "solved" if seconds else "cached", outcome["digest"], origin
     if not seconds:  # the service knew it
         return ""
     return f"solved  {item.label}: {describe_gap(outcome['certificate'])}, {seconds:.2f} s"
@@ -206,7 +208,9 @@ def _summary(items: list[Item]) -> str:
     """Return a line for each spec, then how many of each, then those that have no result with the reasons."""
     lines = [item.line() for item in items if item.state != "duplicate"]
     failed = [item.line() for item in items if item.state not in GOOD and item.error is not None]
-    return "\n".join([*lines, _counts(items), *(["without a result:", *failed] if failed else [])])
+    origins = Counter(str(item.origin) for item in items if item.origin is not None)
+    lines += [_counts(items), *(f"{count} {origin}" for origin, count in origins.items())]
+    return "\n".join([*lines, *(["without a result:", *failed] if failed else [])])
 
 
 def _counts(items: list[Item]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from factorize.api.terminal.output import error_document, error_lines
 from factorize.api.terminal.sources import check_target, write_whole
+from factorize.client.service import Origin
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec
@@ -18,6 +19,7 @@ STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not rea
 
 COLUMNS = {
     **{name: name for name in ("label", "state", "spec_digest", "digest")},
+    "origin": "origin place",
     "workload": "spec workload kind",
     "n": "spec workload n",
     **{name: f"spec {name}" for name in ("participation", "objective", "mechanism", "tolerance")},
@@ -56,6 +58,7 @@ class Item:
         state: one of `STATES`.
         spec_digest: what is asked; None for a bad one.
         digest: of the stored result.
+        origin: where that came from.
         seconds: the estimate.
         bytes: the estimate.
         error: why it is bad or has failed.
@@ -66,6 +69,7 @@ class Item:
     state: str
     spec_digest: str | None = None
     digest: str | None = None
+    origin: Origin | None = None
     seconds: float = 0.0
     bytes: int = 0
     error: Exception | None = None
@@ -78,6 +82,7 @@ class Item:
             "state": self.state.replace(" ", "_"),
             "spec_digest": self.spec_digest,
             "digest": self.digest,
+            "origin": self.origin and vars(self.origin),
             "error": error_document(self.error) if self.error else None,
         }
 

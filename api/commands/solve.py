@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,8 +34,7 @@ from factorize.api.terminal.sources import (
 )
 from factorize.api.terminal.spec_command import SpecCommand
 from factorize.client.download import download
-from factorize.client.held_factors import Origin
-from factorize.client.service import Service
+from factorize.client.service import Origin, Service
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
 from factorize.format.manifest import Manifest
@@ -81,7 +79,7 @@ def solve(
 def _shown(manifest: Manifest, origin: Origin, kept: str, to: Path | None, explain: bool) -> Shown:
     """Return a result, where it came from and is kept and, if asked for, what its terms mean."""
     text = f"{describe_manifest(manifest)}\n{kept}" + (f"\nfile          {to}" if to is not None else "")
-    return {**manifest, "origin": asdict(origin)}, explained(text) if explain else text
+    return {**manifest, "origin": vars(origin)}, explained(text) if explain else text
 
 
 def _warn(wanted: Spec, solved: Spec) -> None:

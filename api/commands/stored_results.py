@@ -42,7 +42,9 @@ from factorize.api.terminal.sources import (
 from factorize.api.terminal.spec_command import is_name
 from factorize.client import fetch
 from factorize.client import load as load_from
+from factorize.client.connection import Event
 from factorize.client.mirror import KEY_VARIABLE, VARIABLE, is_index
+from factorize.client.service import Origin
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
 from factorize.factor_file import load
@@ -151,9 +153,10 @@ def get(
     """
     accept = partial(check_signature, signature=signature, public_key=public_key)
     key: str | Path | None = public_key
+    last: dict[str, dict[str, Any]] = {}
     if service is None:
         try:
-            manifest = _from_store(source, to, store, dtype, accept)
+            manifest, origin = _from_store(source, to, store, dtype, accept)
         except NotFound:
             service = os.environ.get(VARIABLE)
             if not service:
@@ -162,19 +165,24 @@ def get(
     if service is not None:
         named = source if is_digest(source) else read_spec_text(source)
         with display(service) as shown:
-            say = partial(show_event, shown)
-            fetch(named, url=service, to=to, dtype=dtype, progress=say, signature=signature, public_key=key)
-        manifest = load(to).manifest
-    text = f"{describe_manifest(manifest)}\nfile          {to}"
+
+            def hear(event: Event) -> None:
+                show_event(shown, event)
+                last[event.kind] = event.data
+
+            fetch(named, url=service, to=to, dtype=dtype, progress=hear, signature=signature, public_key=key)
+        manifest, origin = load(to).manifest, Origin(**last["origin"])
+    text = f"{describe_manifest(manifest)}\nfile          {to} ({origin})"
+    document = {**manifest, "origin": vars(origin)}
     signed = None if signature is None and is_index(service) else accept(to)
     if signed is None:
-        return manifest, text
-    return {**manifest, "signature": signed.document()}, f"{text}\nsigned        {signed}"
+        return document, text
+    return {**document, "signature": signed.document()}, f"{text}\nsigned        {signed}"
 
 
 def _from_store(
     source: str, to: Path, store: str | None, dtype: str | None, accept: Callable[[Path], object]
-) -> Manifest:
+) -> tuple[Manifest, Origin]:
     results = open_results(store, create=False)
     if is_name(source):
         digest = full_digest(source, results)
@@ -191,7 +199,7 @@ def _from_store(
     if dtype is not None:
         manifest = keep(in_form(results.load(digest), (), dtype), results)
     copy_stored(results, manifest, to, accept)
-    return manifest
+    return manifest, Origin("store", results.url)
 
 
 def mirror(

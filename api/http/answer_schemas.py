@@ -60,12 +60,15 @@ _NOISE = "epsilon:number? delta:number? rho:number? mu:number? noise_multiplier:
 _SIGMAS = "sigma_of_sums:number? sigma_of_means:number? divisor:number?"
 _USE = (
     "mechanism:text sampling:text? loader:text noise_vectors:count rmse_at_privacy:number? seconds_per_step:number? "
-    "spec:Spec spec_digest:digest next_command:text"
+    "spec:Spec spec_digest:digest next_command:text origin:origin"
 )
 _WHO = "name:text scopes:Scope[] quotas:KeyQuotas"
 
 TYPES["residual"] = _object("Of B C - A.", "max_abs:number")
 TYPES["place"] = _object("Where, and what is wrong there.", "pointer:text detail:text")
+TYPES["origin"] = _object(
+    "`solved` just now, or out of the `cache` or `mirror` at an address.", "place:text address:text?"
+)
 TYPES["estimate"] = _object("To solve.", "seconds:number bytes:count")
 
 ANSWERS: Mapping[str, Schema] = {

@@ -20,6 +20,7 @@ from factorize.api.questions.job_code import LONGEST_SPEC, SPEC_FILE, TITLES, co
 from factorize.api.questions.rate import Rates
 from factorize.api.questions.training_job import Job
 from factorize.client.held_factors import look_first
+from factorize.client.service import Origin
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
 from factorize.samplings import SAMPLINGS
@@ -123,7 +124,7 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
         },
         **{name: row[name] for name in ("rmse_at_privacy", "rmse_without_secrecy", "noise_vectors", "converged")},
         "spec": spec,
-        "spec_digest": row["spec_digest"],
+        **{name: row[name] for name in ("spec_digest", "origin")},
         "next_command": _command(spec, row["next_command"]),
         "rate": rates.document(),
         "ranked_by": RANKED_BY,
@@ -243,6 +244,7 @@ def advice_text(advice: Mapping[str, Any], code: tuple[str, ...], kept: str = ""
     lines += [
         f"spec        {spec}",
         f"digest      {advice['spec_digest']}{kept}",
+        f"origin      {Origin(**advice['origin'])}",
         f"next        {advice['next_command']}",
     ]
     lines += [line for note in advice["notes"] for line in _wrapped("note", note)]

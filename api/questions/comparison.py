@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, model_validator
 
 from factorize.api.questions.step_pace import step_pace
-from factorize.client.service import Service
+from factorize.client.service import Origin, Service
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
@@ -19,10 +19,8 @@ from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec, parse_spec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from factorize.client.connection import Event
-    from factorize.client.held_factors import Origin
+    from factorize.client.download import Held
     from factorize.factorization import Factorization
     from factorize.storage.store import Store
 
@@ -113,7 +111,7 @@ def comparison(
     keep: Callable[[Factorization], object] | None = None,
     *,
     fitting: bool = False,
-    look: Callable[[Spec], tuple[Path, Origin] | None] | None = None,
+    look: Callable[[Spec], Held | None] | None = None,
 ) -> dict[str, Any]:
     """Return the table as plain data.
 
@@ -124,7 +122,7 @@ def comparison(
         service: URL of a service that compares, in place of this process.
         keep: given the factorization that is recommended, where this process has solved it.
         fitting: leave out what no recommendation within the budgets names; a service compares all.
-        look: finds the verified file of what is solved already, as `factorize.client.held_factors.look_first` does.
+        look: finds what is solved already, as `factorize.client.held_factors.look_first` does.
 
     Raises:
         FactorizeError: from `solvers.compare`, or of the service.
@@ -196,6 +194,10 @@ def text(table: dict[str, Any]) -> str:
         lines.append(
             f"{_UNFINISHED} stopped before its tolerance, or at a local optimum; its numbers hold for what was found"
         )
+    origins = [Origin(**row["origin"]) for row in rows]
+    for origin in dict.fromkeys(one for one in origins if one.place != "solved"):
+        names = dict.fromkeys(name_of(row) for row, one in zip(rows, origins, strict=True) if one == origin)
+        lines.append(f"{origin}: {', '.join(names)}")
     lines += _bounds(table) + _choose(table, sampled)
     for one in table["samplings"]:
         why = f" No row: it {one['misfit']}." if one["misfit"] else ""

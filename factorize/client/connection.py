@@ -34,8 +34,10 @@ class Event:
     """One event.
 
     Attributes:
-        kind: `progress` of a solve, `download` while `fetch` transfers a file; of a comparison also `done`, `failed`.
-        data: its JSON object: iteration, relative_gap, seconds of a solve; bytes, total of a download.
+        kind: `progress` of a solve, `download` while `fetch` transfers a file, `origin`; of a comparison also `done`,
+            `failed`.
+        data: its JSON object: iteration, relative_gap, seconds of a solve; bytes, total of a download; place, address
+            of an origin.
     """
 
     kind: str

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.client.mirror import Mirror, is_index, service_at
-from factorize.client.service import Service, SpecSource, check_answers, spec_bytes
+from factorize.client.service import Origin, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.container import local_path
@@ -25,6 +25,14 @@ ATTEMPTS = 3
 """Whole transfers with wrong bytes after which a download gives up."""
 
 _BUFFER_BYTES = 1 << 18  # a broken connection loses at most this much of what it brought
+
+
+class Held(NamedTuple):
+    """A factor file that was verified, its manifest, and where they came from."""
+
+    path: Path
+    manifest: Manifest
+    origin: Origin
 
 
 def fetch(
@@ -49,7 +57,8 @@ def fetch(
         url: of the service, or of a mirror's index (`https://host/path/index.json`).
         to: where to write; a file there is replaced, and kept as it is if it already has the right bytes.
         dtype: `float32` for matrices that the service has rounded and certified anew; as they were solved by default.
-        progress: called with the events of a running solve, then with `download` events {bytes, total}.
+        progress: called with the events of a running solve, then with `download` events {bytes, total}, and at last
+            with `origin` {place, address}: where the file came from.
         timeout: seconds without a byte after which a connection counts as stalled; a download then resumes.
         signature: of the file, by OpenSSF Model Signing; what it does not sign gets no name.
         public_key: that it has to be made with; without a signature, that of a mirror's index.
@@ -74,18 +83,20 @@ def fetch(
     accept = partial(check_signature, signature=signature, public_key=public_key)
     if isinstance(service, Mirror) and dtype is None:
         kept = FactorCache()
-        path, _ = find_cached(source, service, kept) or fetch_cached(source, service, kept, progress)
-        accept(path)
-        with _named(target), path.open("rb") as file:
+        held = find_cached(source, service, kept) or fetch_cached(source, service, kept, progress)
+        accept(held.path)
+        with _named(target), held.path.open("rb") as file:
             replace_file(target, iter(partial(file.read, _BUFFER_BYTES), b""))
+        progress(Event("origin", vars(held.origin)))
         return target
     manifest = service.manifest(source, progress=progress, dtype=dtype)
     download(service, manifest, target, progress=progress, accept=accept)
+    progress(Event("origin", vars(service.origin)))
     return target
 
 
-def find_cached(source: SpecSource, mirror: Mirror | None, kept: FactorCache) -> tuple[Path, Manifest] | None:
-    """Return the verified file, and its manifest, that the cache has for a spec or digest.
+def find_cached(source: SpecSource, mirror: Mirror | None, kept: FactorCache) -> Held | None:
+    """Return what the cache has for a spec or digest.
 
     Args:
         source: a spec, a digest or a spec digest.
@@ -101,13 +112,11 @@ def find_cached(source: SpecSource, mirror: Mirror | None, kept: FactorCache) ->
     known = kept.find(asked_digest(source))
     if known is not None:
         check_answers(known[1], source)
-    return known
+    return known and Held(*known, Origin("cache", str(kept.folder)))
 
 
-def fetch_cached(
-    source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback = ignore
-) -> tuple[Path, Manifest]:
-    """Return the verified file of what a service or mirror answers, in the cache from now on, and its manifest.
+def fetch_cached(source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback = ignore) -> Held:
+    """Return what a service or mirror answers, in the cache from now on.
 
     Raises:
         FactorizeError: as of `fetch`.
@@ -119,7 +128,7 @@ def fetch_cached(
         download(service, manifest, path, progress=progress, wait=True)  # the workers of one machine start together
         known = path, check_file(path, manifest.digest)
     kept.remember(asked_digest(source), manifest.digest)
-    return known
+    return Held(*known, service.origin)
 
 
 def asked_digest(source: SpecSource) -> str:

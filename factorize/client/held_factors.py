@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
 from factorize.any_factors import AnyFactors
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
-from factorize.client.download import asked_digest, fetch_cached, find_cached
-from factorize.client.mirror import INDEX, VARIABLE, Mirror, is_index, mirror_of_environment
+from factorize.client.download import Held, asked_digest, fetch_cached, find_cached
+from factorize.client.mirror import VARIABLE, Mirror, is_index, mirror_of_environment
 from factorize.client.rows import received
-from factorize.client.service import PATH, Service, SpecSource, check_answers, spec_bytes
+from factorize.client.service import PATH, Origin, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest
 from factorize.errors import (
     CacheUnusable,
@@ -56,9 +55,11 @@ class Factors(AnyFactors):
         service: where its rows, or its file, are to be had; used where there is no path.
         cache: folder for a file that has to be fetched.
         signature: of the file, verified.
+        origin: of the file.
 
     Attributes:
         spec: what was asked, plain data.
+        origin: where it came from, or None for a file that was named by its path.
         signature: of the file, if one was verified.
     """
 
@@ -70,7 +71,9 @@ class Factors(AnyFactors):
         service: Service | None = None,
         cache: str | Path | None = None,
         signature: Signature | None = None,
+        origin: Origin | None = None,
     ) -> None:
+        self.origin = service.origin if origin is None and service is not None else origin
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
         self.spec: dict[str, object] = manifest.spec
@@ -218,10 +221,10 @@ def load(
                     field="source",
                 )
             known = fetch_cached(source, service, kept, progress)
-    path, manifest = known
+    path, manifest, origin = known
     if signature is None and is_index(url):
         public_key = None  # which is that of the index
-    return Factors(manifest, path=path, signature=check_signature(path, signature, public_key))
+    return Factors(manifest, path=path, signature=check_signature(path, signature, public_key), origin=origin)
 
 
 def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:
@@ -232,25 +235,8 @@ def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:
     return isinstance(source, os.PathLike)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where an answer came from.
-
-    Attributes:
-        place: `solved` where it was solved just now.
-        address: of the store, the cache's folder, the mirror's index or the service.
-    """
-
-    place: Literal["solved", "store", "cache", "mirror", "service"]
-    address: str | None = None
-
-    def __str__(self) -> str:
-        """The same in words."""
-        return "solved now" if self.place == "solved" else f"from the {self.place} {self.address}"
-
-
-def look_first() -> Callable[[SpecSource], tuple[Path, Origin] | None]:
-    """Return what finds a spec in the cache or at the mirror of $FACTORIZE_MIRROR: a verified file, or None.
+def look_first() -> Callable[[SpecSource], Held | None]:
+    """Return what finds a spec in the cache or at the mirror of $FACTORIZE_MIRROR.
 
     Whatever solves a spec asks it first. It warns of a mirror that is away, which it asks no more, and of an answer
     that was revoked: the spec can be solved all the same. It raises CorruptObject or BadSignature where what the mirror
@@ -259,15 +245,12 @@ def look_first() -> Callable[[SpecSource], tuple[Path, Origin] | None]:
     kept = FactorCache()
     mirror = mirror_of_environment(kept)
 
-    def look(spec: SpecSource) -> tuple[Path, Origin] | None:
+    def look(spec: SpecSource) -> Held | None:
         nonlocal mirror
         if mirror is None:
             return None
         try:
-            if known := find_cached(spec, mirror, kept):
-                return known[0], Origin("cache", str(kept.folder))
-            path, _ = fetch_cached(spec, mirror, kept)
-            return path, Origin("mirror", f"{mirror.connection.url}/{INDEX}")
+            return find_cached(spec, mirror, kept) or fetch_cached(spec, mirror, kept)
         except NotFound:
             return None
         except (Revoked, ServiceError) as error:
@@ -279,9 +262,7 @@ def look_first() -> Callable[[SpecSource], tuple[Path, Origin] | None]:
     return look
 
 
-def _from_store(
-    source: SpecSource, store: str | Path, kept: FactorCache, *, required: bool
-) -> tuple[Path, Manifest] | None:
+def _from_store(source: SpecSource, store: str | Path, kept: FactorCache, *, required: bool) -> Held | None:
     """Copy the file out of a store, which hashes what it gives."""
     from factorize.spec import parse_spec
     from factorize.storage.store import open_store
@@ -304,6 +285,5 @@ def _from_store(
     check_answers(manifest, source)
     path = kept.path(manifest.digest)
     kept.publish(path, blob.read())
-    known = path, check_file(path, manifest.digest)
     kept.remember(asked_digest(source), manifest.digest)
-    return known
+    return Held(path, check_file(path, manifest.digest), Origin("store", opened.url))

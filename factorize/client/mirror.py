@@ -20,7 +20,7 @@ from typing import Any
 
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, address_of, ignore
-from factorize.client.service import PATH, PATIENCE, Service, SpecSource, check_answers, spec_bytes
+from factorize.client.service import PATH, PATIENCE, Origin, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import check_digest, is_digest, json_digest, read_json, sha256
 from factorize.errors import (
     BadSignature,
@@ -171,6 +171,11 @@ class Mirror(Service):
         super().__init__(url.removesuffix(f"/{INDEX}"), timeout=timeout, patience=patience, mirror=True)
         self._key, self._cache = public_key, FactorCache() if cache is None else cache
         self._index: MirrorIndex | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """Of what it answers."""
+        return Origin("mirror", f"{self.connection.url}/{INDEX}")
 
     def recheck(self) -> None:
         """Read the index if nobody has for a day, so that what it revokes leaves the cache; warn where that fails."""

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, urlencode
 
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
@@ -46,6 +47,23 @@ SpecSource = str | bytes | Mapping[str, Any] | Documented
 """A spec: JSON text, plain data or a `factorize.Spec`. A text of 64 hexadecimal digits is a digest or spec digest."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where an answer came from.
+
+    Attributes:
+        place: `solved` where it was solved just now.
+        address: of the store, the cache's folder, the mirror's index or the service.
+    """
+
+    place: Literal["solved", "store", "cache", "mirror", "service"]
+    address: str | None = None
+
+    def __str__(self) -> str:
+        """The same in words."""
+        return "solved now" if self.place == "solved" else f"from the {self.place} {self.address}"
+
+
 class Service:
     """One service by its URL.
 
@@ -76,6 +94,11 @@ class Service:
     ) -> None:
         self.connection = Connection(url, timeout=timeout, mirror=mirror)
         self._pause, self._patience, self._sleep = pause, patience, sleep
+
+    @property
+    def origin(self) -> Origin:
+        """Of what it answers."""
+        return Origin("service", self.connection.url)
 
     def post(self, spec: SpecSource) -> dict[str, Any]:
         """Ask for a factorization; the numbers of a `factorize.Spec` are sent first.

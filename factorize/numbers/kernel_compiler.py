@@ -47,6 +47,8 @@ class _Compiler(event.Listener):
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
+        if self.depth == 0:  # another listener has ended it before this one heard that it began: out of time
+            return
         self.depth -= 1
         if self.depth > 0:
             return

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from factorize.checker.bounds.evidence import LowerBound
-from factorize.client.held_factors import Origin
+from factorize.client.download import Held
 from factorize.solvers.comparing.comparison_table import Refused, Row
 from factorize.solvers.comparing.sampled_rows import Solved
 from factorize.solvers.comparing.table_rows import named
@@ -28,7 +27,7 @@ class Attempt:
         sampling: to optimise it for, as plain data, or None.
         lead: whether it stands for its kind in a hurry: solved first, to a loose tolerance, and to the end.
         spec: of the whole solve; None where it is refused.
-        held: the file of what answers it already and where it came from, or None.
+        held: what answers it already, or None.
         needed: its cost.
         entries: rows, and why there are none.
         bound: that its certificate holds.
@@ -39,7 +38,7 @@ class Attempt:
     sampling: dict[str, Any] | None = None
     lead: bool = False
     spec: Spec | None = None
-    held: tuple[Path, Origin] | None = None
+    held: Held | None = None
     needed: Estimate = field(default_factory=lambda: Estimate(0.0, 0))
     entries: list[Row | Refused] = field(default_factory=list)
     bound: LowerBound | None = None

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import starmap
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.client.held_factors import Origin
+from factorize.client.download import Held
+from factorize.client.service import Origin
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factor_file import load
 from factorize.factorization import Factorization
@@ -90,7 +90,7 @@ def compare(
     budgets: Sequence[int] | None = None,
     seconds: float | None = None,
     fitting: bool = False,
-    look: Callable[[Spec], tuple[Path, Origin] | None] | None = None,
+    look: Callable[[Spec], Held | None] | None = None,
 ) -> Comparison:
     """Solve a spec with every mechanism that fits it.
 
@@ -114,7 +114,7 @@ def compare(
             bins, independent noise, and the claim of the row that is recommended come to their end. By default no
             limit.
         fitting: leave out mechanisms that keep more than the largest budget, which no recommendation names.
-        look: returns the verified file of what is solved already, or None.
+        look: returns what is solved already, or None.
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
@@ -184,7 +184,7 @@ class _Run:
         seconds: float | None,
         *,
         fitting: bool,
-        look: Callable[[Spec], tuple[Path, Origin] | None] | None,
+        look: Callable[[Spec], Held | None] | None,
     ) -> None:
         self.look, self.held = look, set[str]()  # digests of what was found
         self.largest = budgets[-1] if fitting else None
@@ -419,11 +419,12 @@ class _Run:
         assert plan.spec is not None
         began = time.monotonic()
         if plan.held is not None:
-            factorization = load(plan.held[0])
+            factorization = load(plan.held.path)
             self.held.add(factorization.digest)
         else:
             factorization = solve(plan.spec, progress=step, evidence=False)
-        row = self.rows.of(factorization, plan.mechanism, time.monotonic() - began)
+        origin = Origin("solved") if plan.held is None else plan.held.origin
+        row = self.rows.of(factorization, plan.mechanism, time.monotonic() - began, origin)
         plan.entries.append(row)
         plan.bound = factorization.certificate.lower_bound
         kept = self.budgets[-1] is not None and row.noise_vectors <= self.budgets[-1]

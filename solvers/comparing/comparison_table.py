@@ -6,6 +6,7 @@ from typing import Any
 
 from factorize.certificate.certificate import Loss
 from factorize.checker.bounds.evidence import LowerBound
+from factorize.client.service import Origin
 from factorize.factorization import Factorization
 from factorize.format.claims import Sensitivity
 from factorize.privacy import Calibration
@@ -50,6 +51,7 @@ class Row:
         redraws: earlier normals that a step makes again for each parameter, beside its own; on average over the steps.
         noise_of_steps: root mean squared noise of a single step, at sigma 1 per entry of Z; an estimate.
         seconds: solve and certificate, beside whatever else ran; of what was found solved, its loading.
+        origin: where the result came from.
         converged: whether the tolerance was met within the mechanism's class.
         warnings: of the certificate.
         calibration: noise at the privacy asked for, or None.
@@ -80,6 +82,7 @@ class Row:
     redraws: float
     noise_of_steps: float
     seconds: float
+    origin: Origin
     converged: bool
     warnings: tuple[str, ...]
     calibration: Calibration | None = None
@@ -97,6 +100,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the plain JSON form."""
         return vars(self) | {
+            "origin": vars(self.origin),
             "loss": {name: float(value) for name, value in vars(self.loss).items()},
             "sensitivity": {name: getattr(self.sensitivity, name) for name in ("value", "kind", "rule")},
             "warnings": list(self.warnings),

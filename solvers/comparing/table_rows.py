@@ -7,6 +7,7 @@ from typing import Any
 
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.noise_source import noise_source
+from factorize.client.service import Origin
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
@@ -37,13 +38,14 @@ class TableRows:
     sampling: SamplingOptions = SamplingOptions()
     samplings: tuple[str, ...] = ()
 
-    def of(self, factorization: Factorization, mechanism: dict[str, object], seconds: float) -> Row:
+    def of(self, factorization: Factorization, mechanism: dict[str, object], seconds: float, origin: Origin) -> Row:
         """Return the row of a result without sampling.
 
         Args:
             factorization: the result.
             mechanism: what was solved, as plain data.
             seconds: that it took.
+            origin: where it came from.
         """
         certificate, strategy = factorization.certificate, factorization.matrix
         cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, factorization.digest).cost
@@ -61,6 +63,7 @@ class TableRows:
             redraws=cost.redraws,
             noise_of_steps=noise_of_steps(strategy),
             seconds=seconds,
+            origin=origin,
             converged=certificate.converged,
             warnings=certificate.warnings,
             spec=factorization.spec.document(),

@@ -168,12 +168,6 @@ class ConeProgram:
         Raises:
             SolveFailed: Newton's method does not settle.
         """
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1, user_api="blas"):  # products this small lose more to waiting than they gain
-            return self._follow(power, tolerance, start)
-
-    def _follow(self, power: Array, tolerance: float, start: Multiplier | None) -> ConeSolution:
         cost = self.weights * power
         constraints = 2 * self.lags + 1
         x = self._start if start is None else np.concatenate([[start.centre], start.even, start.odd])

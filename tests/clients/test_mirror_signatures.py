@@ -6,6 +6,7 @@ TAMPERED_MIRRORS=1000 tries as many.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,6 +71,13 @@ def sign_by_another(folder: Path, older: Path, random: Random) -> None:
     sign_again(folder, folder.parent / "foreign.pem")
 
 
+_LENGTH, _BYTES = "CorruptObject|announced [0-9]+ bytes, not", "CorruptObject"
+NAMED = {
+    **{"files spoilt": _LENGTH, "files exchanged": _LENGTH, "manifests spoilt": _BYTES, "manifests exchanged": _BYTES},
+    **dict.fromkeys(("specs exchanged", *INDEX, "signed by another"), "BadSignature"),
+    **{"rolled back": "CorruptObject.* was seen before", "expired": "CorruptObject.* expired on "},
+}
+"""How each is refused."""
 WAYS = {**OBJECTS, **INDEX, **TIME, "expired": expire, "signed by another": sign_by_another}
 
 
@@ -92,7 +100,8 @@ def test_no_tampered_mirror_is_accepted(home: Path, tmp_path: Path, monkeypatch:
             steps = random.choice((4, 5))
             try:
                 found = factorize.load(random.choice((asked(steps), true[steps])), url=url, public_key=key)
-            except FactorizeError:
+            except FactorizeError as error:
+                assert re.search(NAMED[way], f"{type(error).__name__}: {error}"), (way, error)
                 continue
             accepted.append(f"{way}: {found.digest}")
         assert accepted == []

@@ -557,6 +557,14 @@ def test_batch_reports_bad_lines_and_failures_and_does_the_rest(factorize: Comma
     assert factorize("verify", items[0]["digest"]).code == 0
     again = factorize("batch", "specs.jsonl", "--output", "json").json()["items"]
     assert [item["state"] for item in again] == ["cached", "bad", "cached", "duplicate", "failed", "bad"]
+    assert [item["origin"] and item["origin"]["place"] for item in again] == [
+        "store",
+        None,
+        "store",
+        "store",
+        None,
+        None,
+    ]
     text = factorize("batch", "specs.jsonl")
     assert text.code == 3 and "line 2\n            not JSON" in text.out and "Traceback" not in text.err
 

@@ -215,8 +215,12 @@ def test_a_mirror_is_looked_at_before_a_spec_is_solved(
         assert run(["solve", json.dumps(asked(1)), "--store", str(tmp_path / "other")]) == 0
         assert f"(from the cache {tmp_path / 'cache'})" in capsys.readouterr().out
         to = tmp_path / "f.safetensors"
-        assert run(["get", json.dumps(asked(2)), "--store", str(tmp_path / "own"), "--to", str(to)]) == 0
-        assert factorize.load(to).spec["workload"]["n"] == 6
+        get = ["get", json.dumps(asked(2)), "--store", str(tmp_path / "own"), "--to", str(to)]
+        for place, address in (("mirror", url), ("cache", str(tmp_path / "cache"))):
+            assert run([*get, "--output", "json"]) == 0
+            assert json.loads(capsys.readouterr().out)["origin"] == {"place": place, "address": address}
+        assert factorize.load(to).spec["workload"]["n"] == 6 and factorize.load(to).origin is None
+        assert str(factorize.load(asked(2), url=url).origin) == f"from the cache {tmp_path / 'cache'}"
     monkeypatch.undo()  # solvers are there again, and the mirror is not
     shutil.rmtree(tmp_path / "cache/factors")
     monkeypatch.setenv("FACTORIZE_MIRROR", url)
@@ -249,8 +253,11 @@ def test_a_mirror_is_looked_at_before_a_comparison_solves(
     }
     with served(mirror) as url:
         monkeypatch.setenv("FACTORIZE_MIRROR", url)
-        assert [row["mechanism"] for row in factorize.compare("prefix", n=8)] == ["dense"]
+        table = factorize.compare("prefix", n=8)
+        assert [(row["mechanism"], row["origin"]) for row in table] == [("dense", {"place": "mirror", "address": url})]
+        assert f"from the mirror {url}: dense" in str(table).splitlines()
         advice = factorize.recommend(**job, samplings=["fixed"])
+    assert f"origin      from the cache {os.environ['FACTORIZE_CACHE']}" in str(advice).splitlines()
     assert advice.spec["mechanism"]["kind"] == "dense"
     assert factorize.solve(advice.spec).digest == true  # offline, as the mirror has it
 
