@@ -111,12 +111,19 @@ def _fields(source: object) -> dict[str, np.ndarray]:
     """Return the arrays of an object by our names: its fields, or the matrix that it writes itself as."""
     if hasattr(source, "params") and hasattr(source, "materialize"):  # jax_privacy's ColumnNormalizedBanded
         return {"C": np.asarray(source.materialize())}
-    known = {one: one for form in FORMS for one in form} | SYNONYMS
     if getattr(source, "normalized", False):
         raise InvalidStrategy(f"{type(source).__name__} normalises its columns, which its fields do not hold; give C")
-    held = {own: getattr(source, field, None) for field, own in known.items()}
+    held = {field: getattr(source, field, None) for field in (*(one for form in FORMS for one in form), *SYNONYMS)}
     # A method, or how many bands there will be, is part of a recipe, as opake's strategies are.
-    return {own: np.asarray(one) for own, one in held.items() if hasattr(one, "__len__")}
+    arrays = {field: np.asarray(one) for field, one in held.items() if hasattr(one, "__len__")}
+    return _by_our_names(arrays, type(source).__name__)
+
+
+def _by_our_names(arrays: dict[str, np.ndarray], of: str) -> dict[str, np.ndarray]:
+    renamed = {SYNONYMS.get(name, name): array for name, array in arrays.items()}
+    if len(renamed) < len(arrays):
+        raise InvalidStrategy(f"{of} holds one array under two names; leave one out")
+    return renamed
 
 
 def _array(source: Any) -> np.ndarray:
@@ -157,10 +164,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     except (SafetensorError, zipfile.BadZipFile, zlib.error, TokenError, *_BY_PYTHON) as why:
         raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}") from None
     own = {name.removeprefix("C."): one for name, one in arrays.items() if not name.startswith(_BESIDE)}
-    renamed = {SYNONYMS.get(name, name): array for name, array in own.items()}
-    if len(renamed) < len(own):
-        raise InvalidStrategy(f"{path} holds one array under two names; leave one out")
-    return renamed
+    return _by_our_names(own, str(path))
 
 
 def _read_array(data: bytes) -> dict[str, np.ndarray]:

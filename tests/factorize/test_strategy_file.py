@@ -240,7 +240,14 @@ def test_a_tilde_before_a_name_that_nobody_has_is_part_of_a_path(tmp_path: Path,
 def test_objects_by_their_fields() -> None:
     blt = read_strategy(SimpleNamespace(buf_decay=[0.9, 0.5], output_scale=[0.1, 0.2], dtype="float64"), n=8)
     assert blt.tensors()["theta"].tolist() == [0.9, 0.5]
-    assert read_strategy(SimpleNamespace(query_matrix=np.eye(3))).tolist() == np.eye(3).tolist()
+    assert read_strategy(SimpleNamespace(theta=(0.9, 0.5), omega=(0.1, 0.2)), n=8).tensors()["theta"].tolist() == [
+        0.9,
+        0.5,
+    ]
+    for name in ("C", "query_matrix"):
+        assert read_strategy(SimpleNamespace(**{name: np.eye(3)})).tolist() == np.eye(3).tolist()
+    with pytest.raises(InvalidStrategy, match="SimpleNamespace holds one array under two names"):
+        read_strategy(SimpleNamespace(C=np.eye(3), query_matrix=np.eye(3)))
     with pytest.raises(InvalidStrategy, match="SimpleNamespace holds no array, which is no strategy"):
         read_strategy(SimpleNamespace(sigma=1.0))
     with pytest.raises(InvalidStrategy, match="holds no array"):  # a recipe of opake, whose numbers its methods make
