@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
         max_upload_bytes: largest matrix upload.
         cache_bytes: memory for verified pieces of files, as much again for factorizations whose rows are read, and
-            half as much for blocks of their rows.
+            half as much for blocks of their rows; an eighth for manifests.
         downloads: `stream` sends files through this service; `redirect` answers with an address at which the bucket
             gives them out, so that they do not pass through it.
         log_format: `json` writes the log to stderr, one JSON object a line, with the requests; `text` writes warnings.

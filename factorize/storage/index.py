@@ -25,7 +25,8 @@ from factorize.storage.records import (
 )
 from factorize.storage.revocation import Revocations
 
-_CACHE_BYTES = 1 << 26
+_BESIDE_TEXT_BYTES = 1200
+"""Of a result in memory, beside its manifest's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,14 @@ class Index:
     Args:
         objects: the medium.
         blobs: the blobs on it, which know which of them were found damaged.
+        cache_bytes: memory for verified manifests.
     """
 
-    def __init__(self, objects: Objects, blobs: Blobs) -> None:
+    def __init__(self, objects: Objects, blobs: Blobs, *, cache_bytes: int) -> None:
         self._objects = objects
         self._blobs = blobs
         self._revocations = Revocations(objects)
-        self._manifests: Cache[Result] = Cache(_CACHE_BYTES, lambda manifest: len(manifest.text))
+        self._manifests: Cache[Result] = Cache(cache_bytes, lambda found: len(found.text) + _BESIDE_TEXT_BYTES)
 
     def manifest(self, digest: str) -> Result:
         """Return a manifest, from memory if its file has not been touched since it was verified.

@@ -56,7 +56,7 @@ class Store:
     Args:
         objects: the medium.
         url: what it was opened by.
-        cache_bytes: memory for verified chunks of blobs.
+        cache_bytes: memory for verified chunks of blobs; an eighth as much is used for manifests.
     """
 
     def __init__(self, objects: Objects, url: str, *, cache_bytes: int = CACHE_BYTES) -> None:
@@ -65,7 +65,7 @@ class Store:
         self.blobs = Blobs(objects, cache_bytes=cache_bytes)
         self.revocations = Revocations(objects)
         self.matrices = Matrices(objects, self.blobs)
-        self.index = Index(objects, self.blobs)
+        self.index = Index(objects, self.blobs, cache_bytes=cache_bytes // 8)
 
     def put(self, factorization: Factorization, *, check: Check | None = None) -> Manifest:
         """Store a factorization and return its manifest, with `files`.

@@ -29,6 +29,9 @@ from factorize.storage.objects import (
     reported,
 )
 
+MAX_KNOWN_FOLDERS = 4096
+"""A store has 1,024 folders, and one for each family of specs: those of a long life would fill the memory."""
+
 Value = TypeVar("Value")
 
 
@@ -210,6 +213,8 @@ class Directory(Objects):
             above = above.parent
         for path in sorted({folder, *(path.parent for path in new)}):
             self._files.sync_directory(path)
+        if len(self._durable) > MAX_KNOWN_FOLDERS:
+            self._durable = {self.root}
         self._durable.update(new)
 
 

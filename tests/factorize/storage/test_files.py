@@ -10,12 +10,14 @@ import stat
 from pathlib import Path
 
 import pytest
-from store_cases import ShortWrites, failing, recording
+from store_cases import ShortWrites, factorization, failing, recording
 
 from factorize.errors import CorruptObject, StoreError, StoreUnavailable
+from factorize.storage.fsck import fsck
 from factorize.storage.medium import files as files_module
 from factorize.storage.medium.directory import Directory, make_root
 from factorize.storage.medium.files import Files
+from factorize.storage.store import open_store
 
 FILES = Files()
 
@@ -80,12 +82,25 @@ def test_nothing_stays_open(directory, tmp_path):
     with directory.lock("a/b", exclusive=True):
         pass
     directory.refresh("a/b")
-    directory.move("a/b", "a/c")
+    directory.replace("a/b", None, "a/c")
     directory.delete("a/c")
     for key in ("a/b", "fifo"):
         with pytest.raises(StoreError):
             read(directory, key)
     assert len(os.listdir("/dev/fd")) == before
+
+
+def test_what_is_known_of_folders_and_results_has_an_end(tmp_path, monkeypatch):
+    """A service that lives long would fill its memory with them: each family of specs has a folder."""
+    monkeypatch.setattr("factorize.storage.medium.directory.MAX_KNOWN_FOLDERS", 10)
+    store = open_store(tmp_path / "store", cache_bytes=8 * 7000)
+    puts = [factorization(n) for n in range(2, 8)]
+    for one in puts:
+        store.put(one)
+        assert store.result(one.digest).digest == one.digest
+        assert len(store.objects._durable) <= 16
+    assert len(store.index._manifests._values) in (2, 3)
+    assert fsck(store).clean and all(store.load(one.digest).digest == one.digest for one in puts)
 
 
 def test_refreshing_does_not_reach_through_a_link(directory, tmp_path):
@@ -123,11 +138,11 @@ def test_what_is_no_file_is_corrupt(directory, tmp_path):
 def test_a_folder_removed_behind_our_back_is_made_again(directory, tmp_path):
     """An operator empties quarantine/ or tmp/, or removes a folder, while a service has the store open."""
     put(directory, "a/b/c", b"1")
-    directory.move("a/b/c", "quarantine/a/b/c")
+    directory.replace("a/b/c", None, "quarantine/a/b/c")
     for folder in ("a", "quarantine", "tmp"):
         shutil.rmtree(tmp_path / folder)
     assert put(directory, "a/b/c", b"2")
-    directory.move("a/b/c", "quarantine/a/b/c")
+    directory.replace("a/b/c", None, "quarantine/a/b/c")
     assert read(directory, "quarantine/a/b/c") == b"2"
     assert [entry.key for entry in directory.list()] == ["quarantine/a/b/c"]
 
