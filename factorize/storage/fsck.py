@@ -355,7 +355,8 @@ class _Check:
         with store.objects.lock(MARKER, exclusive=True):
             sound = checks[place](name_in(key)) if place in checks else store.index.sound(key)
             if not sound:
-                store.objects.quarantine(key)
+                with suppress(NotFound):  # somebody else has taken it out
+                    store.objects.quarantine(key)
         return not sound
 
     @contextmanager

@@ -128,8 +128,8 @@ class Objects(Protocol):
     def put(self, key: str, staged: StagedFile) -> bool:
         """Publish a synced file durably; False, and nothing changed, if the key is taken."""
 
-    def replace(self, key: str, staged: StagedFile, kept: str) -> None:
-        """Give an object a second key, then its own to a synced file, durably; one or the other stands there always."""
+    def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
+        """Give an object another key, and its own to a file or to nothing, durably in one step; or raise NotFound."""
 
     def open(self, key: str) -> AbstractContextManager[Reader]:
         """Open an object, or raise NotFound; CorruptObject if something else than a file stands there."""
@@ -143,9 +143,6 @@ class Objects(Protocol):
     def names(self, prefix: str) -> Iterator[str]:
         """Iterate over the keys below a folder, without a look at each object where that costs something."""
         return (entry.key for entry in self.list(prefix))
-
-    def move(self, key: str, target: str) -> None:
-        """Give an object another key, or raise NotFound."""
 
     def delete(self, key: str) -> None:
         """Remove an object, or raise NotFound."""
@@ -227,20 +224,15 @@ class Objects(Protocol):
                 return True
             if intact():
                 return False
-            self.replace(key, staged, _quarantined(key))
+            self.quarantine(key, staged)
         return True
 
-    def quarantine(self, key: str) -> None:
-        """Move an object out of the way; it is never deleted, and keeps its key below `quarantine/`.
+    def quarantine(self, key: str, staged: StagedFile | None = None) -> None:
+        """Take an object out of its place, for another or for nothing; it is kept under its key below `quarantine/`.
 
         Whoever does so holds a lock that keeps puts from replacing the object since it was found damaged.
         """
-        with suppress(NotFound):  # somebody else moved it
-            self.move(key, _quarantined(key))
-
-
-def _quarantined(key: str) -> str:
-    return f"{QUARANTINE}/{key}.{secrets.token_hex(8)}"
+        self.replace(key, staged, f"{QUARANTINE}/{key}.{secrets.token_hex(8)}")
 
 
 @contextmanager

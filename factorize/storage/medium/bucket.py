@@ -59,11 +59,13 @@ class Bucket(BucketCalls, Objects):
         self._send_in_parts(key, staged)
         return True
 
-    def replace(self, key: str, staged: StagedFile, kept: str) -> None:
-        """Copy the object to its second name; send the file in one request that fails if the object has changed."""
+    def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
+        """Copy the object to its other name; send the file in one request that fails if the object has changed."""
         version = self.get(key, 0)[1]
         self.copy(key, kept)
-        if _goes_in_parts(key, staged):
+        if staged is None:
+            self.remove(key)
+        elif _goes_in_parts(key, staged):
             self._send_in_parts(key, staged)
         else:
             self.write(key, staged.path, version)
@@ -85,11 +87,6 @@ class Bucket(BucketCalls, Objects):
             return self.read(key, offset, stop, version) if offset < stop else b""
 
         yield Reader(entry, read)
-
-    def move(self, key: str, target: str) -> None:
-        """Copy, then remove; a crash in between leaves both."""
-        self.copy(key, target)
-        self.remove(key)
 
     def delete(self, key: str) -> None:
         """Remove an object that is there."""

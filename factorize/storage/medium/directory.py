@@ -83,15 +83,16 @@ class Directory(Objects):
             self._settle(target.parent)
         return created
 
-    def replace(self, key: str, staged: StagedFile, kept: str) -> None:
-        """Link what stands there to its second name, rename the file over it; a crash leaves the one or the other."""
-        path, second = self.root / key, self.root / kept
-        keep = self._files.rename if self.status(key).kind == "directory" else self._files.link
-        with reported(self.root):
-            self._into(second.parent, partial(keep, path, second))
-            self._settle(second.parent)
-            self._files.rename(staged.path, path)
-            self._settle(path.parent)
+    def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
+        """Link the object to its other name and rename the file over it; without one, rename the object."""
+        path, other = self.root / key, self.root / kept
+        linked = staged is not None and self.status(key).kind != "directory"
+        with reported(path, NotFound):
+            self._into(other.parent, partial(self._files.link if linked else self._files.rename, path, other))
+            self._settle(other.parent)
+            if staged is not None:
+                self._files.rename(staged.path, path)
+            self._files.sync_directory(path.parent)
 
     def open(self, key: str) -> AbstractContextManager[Reader]:
         """Open a regular file below the root."""
@@ -133,14 +134,6 @@ class Directory(Objects):
         for name in names:
             key = f"{prefix}/{name}"
             yield from [key] if "." in name else self.names(key)
-
-    def move(self, key: str, target: str) -> None:
-        """Rename, then sync both folders."""
-        source, destination = self.root / key, self.root / target
-        with reported(source, NotFound):
-            self._into(destination.parent, partial(self._files.rename, source, destination))
-            self._settle(destination.parent)
-            self._files.sync_directory(source.parent)
 
     def delete(self, key: str) -> None:
         """Unlink, then sync the folder."""
