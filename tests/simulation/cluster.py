@@ -34,8 +34,8 @@ from .medium import ROOT, Cloud, Disk, DiskFiles, Faults, bucket_of
 from .world import EPOCH, Process, World, standing_in
 
 SOLVE_LIMIT_SECONDS, ESTIMATED_SECONDS = 20.0, 4.9
-CACHE_BYTES = 4000
-"""Some chunks of files: small, as the sizes in `simulated` are, so that files of a kilobyte reach every branch."""
+CACHE_BYTES = 40_000
+"""Some files, and a manifest or two: small, as the sizes in `simulated` are, so that every branch is reached."""
 BUCKET_URL = "s3://bucket/store"
 _GARBAGE = b"\x08\0\0\0\0\0\0\0{}      "
 
@@ -372,7 +372,7 @@ class Cluster:
 
     def attend(self, process: Process) -> None:
         if not self.in_bucket:
-            process.at_end.append(lambda: self.medium.leave(process))
+            process.at_end.append(lambda: self.medium.release(process))
 
     def wall(self) -> float:
         return EPOCH + self.world.now + (self.world.task.process.skew if self.world.inside else 0.0)

@@ -128,6 +128,13 @@ class Disk:
         names = self.folders.setdefault(path.parent, set())
         names.add(path.name) if appears else names.discard(path.name)
 
+    def synced(self, data: bytes, after: float = 0.0) -> Content:
+        """Return a file's content that is on the medium, and was written some time from now."""
+        content = Content()
+        content.synced = content.cached = data
+        self.modified[content] = EPOCH + self.world.now + after
+        return content
+
     def sync_names(self, folder: Path) -> None:
         for change in [change for change in self.pending if change.path.parent == folder]:
             apply(self.durable, change)
@@ -153,17 +160,12 @@ class Disk:
     def lose_power(self, luck: random.Random) -> None:
         kept, self.pending, self.locks, self.open = self.survivor(luck), [], [], {}
         self.names, self.folders = {}, {}
-        by_data: dict[Path, Content] = {}
         for path, data in kept.items():
-            content = None if data is None else by_data.setdefault(path, Content())
-            if content is not None and data is not None:
-                content.synced = content.cached = data
-                self.modified[content] = EPOCH + self.world.now
-            self.change(path, content)
+            self.change(path, None if data is None else self.synced(data))
         self.folders.get(Path("/"), set()).discard("")
         self.durable, self.pending = dict(self.names), []
 
-    def leave(self, process: Process) -> None:
+    def release(self, process: Process) -> None:
         """Close what a process that has ended had open."""
         gone = [number for number, (_, owner) in self.open.items() if owner is process]
         for number in gone:
@@ -188,12 +190,19 @@ class Disk:
         content = self.names.get(ROOT / key)
         return None if content is None else content.cached
 
+    def make_folders(self, path: Path) -> None:
+        for folder in reversed(path.parents):
+            if folder not in self.names:
+                self.change(folder, None)
+
+    def leave(self, key: str, data: bytes, age: float) -> None:
+        """Let an object be there since some time."""
+        self.make_folders(ROOT / key)
+        self.change(ROOT / key, self.synced(data, -age))
+
     def damage(self, key: str, data: bytes) -> None:
         """Let an object have other bytes, as a failing disk does."""
-        fresh = Content()
-        fresh.synced = fresh.cached = data
-        self.modified[fresh] = EPOCH + self.world.now + 1.0
-        self.names[ROOT / key] = self.durable[ROOT / key] = fresh
+        self.names[ROOT / key] = self.durable[ROOT / key] = self.synced(data, 1.0)
 
 
 class DiskFiles(Files):
@@ -383,6 +392,10 @@ class Cloud:
         self.watch(ROOT / key)
 
     damage = store
+
+    def leave(self, key: str, data: bytes, age: float) -> None:
+        self.store(key, data)
+        self.objects[key].modified -= age
 
     def bytes_at(self, key: str) -> bytes | None:
         return self.objects[key].data if key in self.objects else None

@@ -98,13 +98,13 @@ MUTANTS = (
     Mutant(
         "who replaces what is damaged looks no second time",
         OBJECTS,
-        "            if intact():\n                return False\n            self.replace",
-        "            self.replace",
+        "            if intact():\n                return False\n            self.quarantine",
+        "            self.quarantine",
     ),
     Mutant(
         "what is damaged is moved away before it is replaced",
         OBJECTS,
-        "            self.replace(key, staged, _quarantined(key))",
+        "            self.quarantine(key, staged)",
         "            self.quarantine(key)\n            self.put(key, staged)",
     ),
     Mutant(

@@ -476,6 +476,8 @@ class Run:
             with suppress(NotFound):
                 gc_module.gc(service.store, delete=["0" * 64])
                 raise Violation("a result that nobody has stored was deleted")
+        if luck.random() < 0.8:
+            self._put_beside(known, luck)
         self.oracle.swept |= grace == 0.0 or self.world.task.process.skew > grace  # all is old by such a clock
         removed = gc_module.gc(service.store, grace_seconds=grace, delete=delete, dry_run=luck.random() < 0.1)
         if isinstance(self.cluster.medium, Disk) and not removed.dry_run:
@@ -483,6 +485,21 @@ class Run:
                 if path in self.cluster.medium.durable and path not in self.cluster.medium.names:
                     raise Violation(f"{path} was deleted, and a power loss now would bring it back")
         return f"{len(removed.removals)} removed"
+
+    def _put_beside(self, known: Known, luck: random.Random) -> None:
+        """Leave the files of a spec as a put leaves them that was killed hours ago, and have them put again just now."""
+        medium = self.cluster.medium
+        for key, data in ((blob_key(sha256(data)), data) for _, data in known.files):
+            if key not in medium.stored():
+                medium.leave(key, data, 7200.0)
+        for _ in range(3):
+            moment = self.world.now + luck.uniform(0.0, 0.3)
+            self._put_at(moment, [[one is known for one in library()].index(True)], luck)
+
+    def _put_at(self, moment: float, places: list[int], luck: random.Random) -> None:
+        """Have one of some results put again."""
+        values = (luck.randrange(len(self.cluster.nodes)), luck.choice(places), 0, luck.randrange(1000))
+        self.world.at(moment, partial(self._begin, Item(0, moment, "put", values)))
 
     def _fsck(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
         report = fsck_module.fsck(service.store, repair=luck.random() < 0.4, grace_seconds=luck.choice((0.0, 3600.0)))
@@ -597,10 +614,8 @@ class Run:
         """Names that are no store's."""
         names = ["s3://UP/../x", "s3://bucket?x=1", "ftp://x", "file://host/x", ""]
         if not self.cluster.in_bucket:
-            other = Content()
-            other.synced = other.cached = b"{}"
             self.cluster.medium.change(Path("/simulated/other"), None)
-            self.cluster.medium.change(Path("/simulated/other/store.json"), other)
+            self.cluster.medium.change(Path("/simulated/other/store.json"), self.cluster.medium.synced(b"{}"))
             names += ["/simulated/none", "/simulated/none", "/simulated/other", "/simulated/other"]
         name = luck.choice(names)
         with suppress(InvalidParameter, NotFound, StoreUnavailable):
@@ -776,9 +791,7 @@ class Run:
             self.cluster.medium.damage(key, change(luck, there[key]))
             behind = [place for place, known in enumerate(library()) if known.spec.digest in self._specs_behind(key)]
             for later in (0.5, 4.0) if behind else ():  # a put has to replace it
-                values = (luck.randrange(len(self.cluster.nodes)), luck.choice(behind), 0, luck.randrange(1000))
-                again = Item(item.number, item.at + later, "put", values)
-                self.world.at(again.at, partial(self._begin, again))
+                self._put_at(item.at + later, behind, luck)
 
     def _specs_behind(self, key: str) -> set[str]:
         """Specs whose answers are not whole without an object."""
@@ -802,9 +815,7 @@ class Run:
         if self.cluster.in_bucket:
             self.cluster.medium.store(key, b"mine")
         elif ROOT in self.cluster.medium.names:
-            for folder in (ROOT / key).parents:
-                if folder not in self.cluster.medium.names:
-                    self.cluster.medium.change(folder, None)
+            self.cluster.medium.make_folders(ROOT / key)
             mode = luck.choice((stat.S_IFLNK, stat.S_IFIFO))
             self.cluster.medium.change(ROOT / key, Odd(mode) if key == name else Content())
 
