@@ -15,6 +15,7 @@ import asyncio
 import http.client
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -30,8 +31,12 @@ from urllib.parse import urlsplit
 import psutil
 
 from factorize.api.http.server import allow_connections
+from factorize.encoding import json_digest, sha256
+from factorize.format.manifest import Manifest
 from factorize.solvers import choose, solve
 from factorize.spec import parse_spec
+from factorize.storage.blobs import CHUNK_BYTES, blob_key
+from factorize.storage.records import SpecEntry, manifest_key, seal
 from factorize.storage.store import open_store
 
 STREAMS_OF_A_KEY = 64
@@ -178,14 +183,30 @@ def jobs(count: int, folder: Path) -> None:
                 print(f"{number + 1} jobs: {process.memory_info().rss / 2**20:.1f} MiB", flush=True)
 
 
+def fill(folder: Path, count: int) -> None:
+    """Write results into a store as puts do, without their solves and syncs."""
+    store = open_store(folder)
+    first = store.put(solve(choose(parse_spec(small(0)))))
+    for number in range(1, count):
+        spec = {**first.spec, "workload": {**first.spec["workload"], **small(number)["workload"]}}
+        data = b"%d" % number
+        file = {"sha256": sha256(data), "bytes": len(data), "chunk_bytes": CHUNK_BYTES, "chunks": [sha256(data)]}
+        made = Manifest.sealed({**first, "spec": spec, "spec_digest": json_digest(spec), "files": [file]})
+        records = SpecEntry.of(made).records(lambda key: True)
+        for key, text in (
+            (blob_key(sha256(data)), data),
+            (manifest_key(made.digest), seal(made)),
+            *((key, sealed) for key, sealed, _ in records),
+        ):
+            path = folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+
+
 def sweep(count: int, folder: Path) -> None:
     """Check and sweep a store of many results while a service takes posts for it."""
     with service(folder / "store") as (host, _):
-        store = open_store(folder / "store")
-        began = time.monotonic()
-        for number in range(count):
-            store.put(solve(choose(parse_spec(small(number)))))
-        print(f"{count} results were put within {time.monotonic() - began:.0f} s", flush=True)
+        fill(folder / "store", count)
         ended, posted, codes = threading.Event(), [], []
 
         def post(first: int) -> None:
@@ -203,8 +224,10 @@ def sweep(count: int, folder: Path) -> None:
             began = time.monotonic()
             command = [sys.executable, "-m", "factorize.api.cli", name, "--store", str(folder / "store")]
             done = subprocess.run(command, capture_output=True, text=True)
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
             said = done.stdout.splitlines()[-1:]
             print(f"{name}: {time.monotonic() - began:.0f} s, exit {done.returncode}: {said}", flush=True)
+            print(f"  so far {used.ru_utime + used.ru_stime:.0f} s of processor, at most {used.ru_maxrss >> 10} MiB")
             codes.append(done.returncode)
         ended.set()
         for thread in beside:
