@@ -1,16 +1,24 @@
-"""Generated clients against a running service: a spec posted, waited for, downloaded and proved from its bytes."""
+"""Generated clients against a running service: a spec posted, waited for, downloaded and proved from its bytes.
+
+The last test breaks answers, and ends the service, while a client goes on.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from hostile_server import HostileService, answering, chunked_cut, close_delimited, cut, reset, vanish
 from servers import LiveService, serving
 
 from factorize.checker.check import check_factor_file
@@ -23,6 +31,11 @@ MOMENTUM = {
     "mechanism": {"kind": "banded", "bands": 2},
     "objective": {"kind": "weighted", "weights": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0]},
 }
+
+BUSY = {"type": "unavailable", "title": "x", "status": 503, "detail": "x", "request_id": "0" * 16}
+FAULTS = (cut(40), reset(40), vanish, close_delimited(40), chunked_cut(40), answering(BUSY, 503))
+UNHEARD = (httpx.TransportError, ValueError)
+"""What a client raises of an answer that does not come, or is no JSON any more."""
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +129,48 @@ def test_a_client_reads_a_problem(client: Any) -> None:
     problem = call("factorizations.post_factorization", client=client, body=spec)
     assert isinstance(problem, types.Problem)
     assert problem.status == 422 and [error.pointer for error in problem.errors] == ["/tolerance"]
+
+
+def test_a_client_whose_answers_break_off_loses_nothing(client: Any, tmp_path: Path) -> None:
+    """Each call ends right, or by an error that has a name; what was acknowledged is there once the service is back."""
+    types, ended, files = import_module("generated_client.models"), Counter[str](), dict[str, bytes]()
+
+    def until(operation: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call until there is an answer; a job's end is waited for where that is what was asked for."""
+        for _ in range(600):
+            try:
+                answer = call(operation, *arguments, client=unsure, **keywords)
+            except UNHEARD as error:
+                ended[type(error).__name__] += 1
+                continue
+            if not isinstance(answer, types.Problem | types.Job) or (isinstance(answer, types.Job) and not arguments):
+                return answer
+            assert isinstance(answer, types.Job) or answer.status == 503, answer
+            ended[type(answer).__name__] += 1
+            time.sleep(0.1)
+        raise AssertionError(f"no answer: {ended}")
+
+    with ExitStack() as stack:
+        life = stack.enter_context(ExitStack())
+        hostile = stack.enter_context(HostileService(life.enter_context(serving(tmp_path / "store"))))
+        unsure = stack.enter_context(import_module("generated_client").Client(base_url=hostile.url, timeout=20.0))
+        for number, fault in enumerate(FAULTS, 3):
+            for kind in ("post", "status", "blob"):
+                hostile.plan(kind, fault)
+            spec = types.Spec.from_dict({"workload": {"kind": "prefix", "n": number}})
+            posted = until("factorizations.post_factorization", body=spec)
+            if number % 3 == 0:  # it was acknowledged, and the service ends
+                life.close()
+                hostile.behind = life.enter_context(serving(tmp_path / "store"))
+            found = until("factorizations.get_factorization", posted.spec_digest)
+            name, data = found.files[0].sha256, b""
+            while hashlib.sha256(data).hexdigest() != name:  # what broke off without a stated length looks whole
+                ended["file"] += 1
+                data = until("matrices.get_blob", name).payload.read()
+            check_file(data, found.to_dict())
+            files[found.digest] = data
+        for digest, data in files.items():
+            manifest = hostile.behind.get(f"/v1/factorizations/{digest}").json()
+            assert hostile.behind.get(f"/v1/blobs/{manifest['files'][0]['sha256']}").body == data
+    assert len(files) == len(FAULTS) and ended["file"] == len(FAULTS) + 1, ended
+    assert sum(ended.values()) >= 4 * len(FAULTS), ended
