@@ -29,6 +29,7 @@ from numba.core.compiler import CompileResult
 from numba.core.typing.templates import Signature
 
 from factorize.errors import CacheUnusable
+from factorize.numbers.processor_time import stop_clock
 
 VARIABLE = "NUMBA_CACHE_DIR"
 _DIGEST_BYTES = 32
@@ -53,7 +54,8 @@ class KernelCache(FunctionCache):
     def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
         """Return the compiled form of a signature, or None where it has to be compiled."""
         try:
-            return super().load_overload(sig, target_context)
+            with stop_clock():
+                return super().load_overload(sig, target_context)
         except Exception as error:  # of unpickling, of LLVM, of the disk
             if isinstance(error, OSError):
                 warn_of_folder(error.strerror)
@@ -62,7 +64,8 @@ class KernelCache(FunctionCache):
     def save_overload(self, sig: Signature, data: CompileResult) -> None:
         """Keep a compiled form, where that is possible."""
         try:
-            super().save_overload(sig, data)
+            with stop_clock():
+                super().save_overload(sig, data)
         except OSError as error:
             warn_of_folder(error.strerror)
 

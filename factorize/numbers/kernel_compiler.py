@@ -11,6 +11,7 @@ arrays by loops: ``out[...] = source`` takes ten seconds to compile, for the wor
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 import numba
@@ -23,7 +24,7 @@ from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
 from factorize.numbers.kernel_cache import KernelCache
-from factorize.numbers.processor_time import compiler_begins, compiler_ends
+from factorize.numbers.processor_time import stop_clock
 
 
 def compile_late(function: Callable[..., object], **options: object) -> Any:
@@ -38,12 +39,13 @@ class _Compiler(event.Listener):
 
     depth = 0
     collects = False
+    clock = ExitStack()
 
     def on_start(self, event: event.Event) -> None:
         if self.depth == 0:
             self.collects = gc.isenabled()
             gc.disable()
-            compiler_begins()
+            self.clock.enter_context(stop_clock())
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
@@ -52,7 +54,7 @@ class _Compiler(event.Listener):
         self.depth -= 1
         if self.depth > 0:
             return
-        compiler_ends()
+        self.clock.close()
         if self.collects:
             gc.enable()
 

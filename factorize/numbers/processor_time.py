@@ -1,40 +1,55 @@
-"""Processor seconds that count against a limit: without those that the compiler of kernels takes on a new machine."""
+"""Processor seconds that count against a limit: without those in which kernels are compiled, loaded and kept."""
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-class _Compiling(threading.local):
-    """What the compiler took of this thread's seconds."""
+class _Uncounted(threading.local):
+    """What does not count of this thread's seconds.
 
+    Attributes:
+        depth: of the blocks of `stop_clock` that the thread is in.
+        seconds: of those that have ended.
+    """
+
+    depth = 0
     seconds = 0.0
 
 
-_of_thread, _of_process = _Compiling(), 0.0
-_began: tuple[float, float] | None = None  # seconds of the process and of the compiling thread, of which there is one
+_here, _lock = _Uncounted(), threading.Lock()
+_of_process, _inside, _since = 0.0, 0, 0.0  # uncounted seconds, threads in a block, process seconds when the first began
 
 
 def process_seconds() -> float:
-    """Return the seconds of all threads; none pass while one of them compiles."""
-    began = _began
-    return (time.process_time() if began is None else began[0]) - _of_process
+    """Return the seconds of all threads; none pass while one of them is in a block of `stop_clock`."""
+    with _lock:
+        return (_since if _inside else time.process_time()) - _of_process
 
 
 def thread_seconds() -> float:
     """Return the seconds of this thread."""
-    return time.thread_time() - _of_thread.seconds
+    return time.thread_time() - _here.seconds
 
 
-def compiler_begins() -> None:
-    """Hear that this thread compiles a kernel, and all that it calls."""
-    global _began
-    _began = time.process_time(), time.thread_time()
-
-
-def compiler_ends() -> None:
-    """Hear that it is compiled."""
-    global _began, _of_process
-    assert _began is not None
-    seconds, _began = time.thread_time() - _began[1], None
-    _of_thread.seconds += seconds
-    _of_process += seconds
+@contextmanager
+def stop_clock() -> Iterator[None]:
+    """Let what this thread does in the block not count: a new machine and a warm one then try the same."""
+    global _of_process, _inside, _since
+    _here.depth += 1
+    began = time.thread_time()
+    if _here.depth == 1:
+        with _lock:
+            _since = _since if _inside else time.process_time()
+            _inside += 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1
+        if _here.depth == 0:
+            seconds = time.thread_time() - began
+            _here.seconds += seconds
+            with _lock:
+                _of_process += seconds
+                _inside -= 1

@@ -21,7 +21,7 @@ from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.mechanisms import Auto
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.numbers.processor_time import thread_seconds
+from factorize.numbers.processor_time import stop_clock, thread_seconds
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
@@ -203,6 +203,10 @@ class _Run:
     def compare(self) -> Comparison:
         if self.deadline.seconds is None:
             return self._compare(hurried=False)
+        with stop_clock():
+            import numba  # noqa: F401  # half a second, and scipy as long
+            import scipy.linalg  # noqa: F401
+
         with one_blas_thread(0):  # threads that wait in loops use up the processors' time
             return self._compare(hurried=True)
 
