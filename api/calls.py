@@ -24,7 +24,7 @@ from factorize.api.questions.training_job import FleetRequest, RecommendRequest,
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.sources import check_target
 from factorize.client import load
-from factorize.client.cache import FactorCache, default_folder
+from factorize.client.cache import VARIABLE, FactorCache, default_folder
 from factorize.client.held_factors import look_first
 from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
@@ -382,12 +382,14 @@ def remember(factorization: Factorization) -> Factorization:
     FactorCache().check_not_revoked(factorization.digest)
     size = sum(array.nbytes for array in factorization.tensors().values())
     if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
+        folder = default_folder()
         try:
-            cache = FactorCache(default_folder())
+            cache = FactorCache(folder)
             factorization.save(cache.path(factorization.digest))
             cache.remember(factorization.spec_digest, factorization.digest)
         except (StoreUnavailable, OSError) as error:
-            warnings.warn(f"the result is not kept: {error}", CacheUnusable, stacklevel=2)
+            text = f"the result is not kept in {folder}: {error}; {VARIABLE} names another folder"
+            warnings.warn(text, CacheUnusable, stacklevel=2)
     return factorization
 
 

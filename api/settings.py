@@ -40,11 +40,19 @@ Text = Annotated[str, Field(min_length=1, max_length=2048)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+class NoOwnStore(InvalidParameter):
+    """Nobody named a store, and the user's own folder for results cannot be used."""
+
+
 def default_store() -> str:
-    """Return the folder for results: `factorize` in the user's data folder (XDG_DATA_HOME, ~/.local/share)."""
+    """Return the folder for results: `factorize` in the user's data folder (XDG_DATA_HOME, ~/.local/share).
+
+    Raises:
+        NoOwnStore: the account has no home folder.
+    """
     home = Path(os.path.expanduser("~"))
     if not (os.environ.get("XDG_DATA_HOME") or home.is_absolute()):
-        raise InvalidParameter("this account has no home folder for results; set FACTORIZE_STORE", field="store")
+        raise NoOwnStore("this account has no home folder for results; set FACTORIZE_STORE", field="store")
     base = os.environ.get("XDG_DATA_HOME") or home / ".local" / "share"
     return str(Path(base) / "factorize")
 

@@ -18,9 +18,9 @@ from factorize.api.terminal.sources import (
     check_picture,
     check_target,
     existing_results,
-    open_results,
     read_spec,
     read_spec_text,
+    results_to_fill,
     save_picture,
     write_whole,
 )
@@ -105,7 +105,7 @@ def recommend(
     check_target(to)
     job = _question(fields, workload)
     remark("\n".join([headline(job), *(f"note: {note}" for note in job.notes())]))
-    results = None if service is not None else open_results(store, create=True)
+    results = None if service is not None else results_to_fill(store)
     with prompt_interrupt(), display("comparing") as shown:
 
         def keep(recommended: Factorization) -> None:

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from factorize.api.local import bound, certify_file, choose, in_form, keep, obtain
@@ -31,6 +33,7 @@ from factorize.api.terminal.sources import (
     parse_matrices,
     read_spec,
     read_spec_text,
+    results_to_fill,
 )
 from factorize.api.terminal.spec_command import SpecCommand
 from factorize.client.download import download
@@ -40,6 +43,7 @@ from factorize.format.labels import describe_part
 from factorize.format.manifest import Manifest
 from factorize.plain_data.fields import about, fields_of, kinds_in, taken_by
 from factorize.spec import Spec, notes_of_choice, parse_spec
+from factorize.storage.store import open_store
 
 
 def solve(
@@ -62,18 +66,20 @@ def solve(
         _warn(read_spec(spec), parse_spec(manifest.spec))
         return _shown(manifest, Origin("service", service), f"service       {service}", to, explain)
 
-    results = open_results(store, create=True)
+    kept = results_to_fill(store)
     wanted = read_spec(spec)
     chosen = choose(wanted)
-    with prompt_interrupt(), display(chosen.label) as shown:
-        manifest, origin = obtain(chosen, results, progress=shown.report)
-    _warn(wanted, chosen)
-    if names != ["C"] or dtype != "float64":
-        manifest = keep(in_form(results.load(manifest.digest), names, dtype), results)
-    if to is not None:
-        copy_stored(results, manifest, to)
+    with ExitStack() as passing:
+        results = kept or open_store(passing.enter_context(TemporaryDirectory(prefix="factorize.")))
+        with prompt_interrupt(), display(chosen.label) as shown:
+            manifest, origin = obtain(chosen, results, progress=shown.report)
+        _warn(wanted, chosen)
+        if names != ["C"] or dtype != "float64":
+            manifest = keep(in_form(results.load(manifest.digest), names, dtype), results)
+        if to is not None:
+            copy_stored(results, manifest, to)
     how = "known before" if origin.place == "store" else origin
-    return _shown(manifest, origin, f"store         {results.url} ({how})", to, explain)
+    return _shown(manifest, origin, f"store         {kept.url if kept else 'none'} ({how})", to, explain)
 
 
 def _shown(manifest: Manifest, origin: Origin, kept: str, to: Path | None, explain: bool) -> Shown:

@@ -184,7 +184,9 @@ SignatureFile = Annotated[
     Path | None, option("--signature", metavar="FILE.sig", help="Of the file, by OpenSSF Model Signing: is verified.")
 ]
 PublicKey = Annotated[Path | None, option("--public-key", metavar="KEY.pem", help="With --signature: whose it is.")]
-Output = Annotated[OutputForm, typer.Option("--output", help="Form of the result on stdout.")]
+Output = Annotated[
+    OutputForm, typer.Option("--output", help="Form of the result on stdout; the output of a workload is --released.")
+]
 SpecText = Annotated[
     str,
     argument(

@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from factorize.api.pictures.factorization_plot import check_format
-from factorize.api.settings import load_settings
+from factorize.api.settings import NoOwnStore, load_settings
+from factorize.api.terminal.output import remark
 from factorize.api.terminal.spec_command import is_name
 from factorize.api.workers.publishing import read_names
 from factorize.encoding import is_digest
@@ -44,20 +45,34 @@ def open_results(url: str | None, *, create: bool) -> Store:
 
     Raises:
         NotFound: there is no store, and none is to be made.
-        InvalidParameter: it cannot be opened.
+        InvalidParameter: it cannot be opened; NoOwnStore where nobody named it.
     """
-    place = load_settings(store=url).store
+    settings = load_settings(store=url)
     try:
-        return open_store(place, create=create)
+        return open_store(settings.store, create=create)
     except StoreUnavailable as error:
-        raise InvalidParameter(f"the store {place} cannot be opened: {error}", field="store") from None
+        refused = InvalidParameter if "store" in settings.model_fields_set else NoOwnStore
+        raise refused(f"the store {settings.store} cannot be opened: {error}", field="store") from None
 
 
 def existing_results(url: str | None) -> Store | None:
-    """Return the store, or None where there is none."""
-    with suppress(NotFound):
+    """Return the store, or None where there is none, or where the user's own cannot be opened."""
+    with suppress(NotFound, NoOwnStore):
         return open_results(url, create=False)
     return None
+
+
+def results_to_fill(url: str | None) -> Store | None:
+    """Open the store, and make it; None, with a warning, where the user's own cannot be opened: the answer needs none.
+
+    Raises:
+        InvalidParameter: it was named, and cannot be opened.
+    """
+    try:
+        return open_results(url, create=True)
+    except NoOwnStore as error:
+        remark(f"warning: the answer is not kept: {error}; name a store with --store or FACTORIZE_STORE")
+        return None
 
 
 def read_spec_text(source: str) -> bytes:

@@ -19,7 +19,8 @@ class _Uncounted(threading.local):
 
 
 _here, _lock = _Uncounted(), threading.Lock()
-_of_process, _inside, _since = 0.0, 0, 0.0  # uncounted seconds, threads in a block, process seconds when the first began
+_of_process = 0.0  # seconds that do not count
+_inside, _since = 0, 0.0  # threads in a block, and the seconds of the process when the first of them came
 
 
 def process_seconds() -> float:

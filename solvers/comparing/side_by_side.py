@@ -17,7 +17,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TypeVar
 
-from factorize.errors import Cancelled
+from factorize.errors import CacheUnusable, Cancelled
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import process_seconds
 from factorize.privacy_question import WORK
@@ -51,6 +51,7 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
     with one_blas_thread(0), warnings.catch_warnings():
         # Libraries silence their own for the length of a call, but for all threads, until whichever ends first.
         warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("default", CacheUnusable)
         # A thread that leaves a short kernel waits for one interval while another interprets: 13.9 -> 10.7 s of a
         # recommendation on two cores.
         sys.setswitchinterval(_SWITCH)

@@ -136,6 +136,9 @@ def write_whole(target: Path) -> Iterator[Path]:
         with part.open("rb") as file:
             Files().sync(file.fileno())
         os.replace(part, target)
+    except OSError as error:
+        error.filename = error.filename or str(target)  # a full disk names no file
+        raise
     finally:
         part.unlink(missing_ok=True)
     Files().sync_directory(target.parent)

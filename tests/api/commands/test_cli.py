@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import pty
@@ -26,6 +27,7 @@ from specs import spec_text
 
 from factorize import __version__
 from factorize.api.commands.batch_report import COLUMNS
+from factorize.api.terminal.sources import write_whole
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -518,6 +520,19 @@ def test_no_cache_and_no_kernels_can_be_kept(factorize: CommandLine) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment(factorize.home) | folders)
     assert done.returncode == 0 and "class bound" in done.stdout
     assert done.stderr.count("warning: ") == 1 and f"in {folders['NUMBA_CACHE_DIR']} (" in done.stderr
+
+
+def test_an_answer_needs_no_store_that_nobody_named(factorize: CommandLine) -> None:
+    (factorize.home / ".local").write_text("no folder")
+    done = factorize("solve", spec_text(4, **SQUARE_ROOT), "--to", factorize.home / "c.safetensors")
+    assert done.err.count("warning: ") == 1 and "--store or FACTORIZE_STORE" in done.err and "none (solved" in done.out
+    assert "converged" in factorize("verify", factorize.home / "c.safetensors").out
+    assert "cannot be opened" in factorize("batch", "-").error(2)  # whose results are the point
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space.*'.*whole'"), write_whole(tmp_path / "whole"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_an_estimate_solves_nothing_and_knows_what_is_stored(factorize: CommandLine) -> None:
