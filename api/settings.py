@@ -15,9 +15,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from factorize.client.connection import is_loopback
 from factorize.errors import InvalidParameter
 from factorize.format.container import local_path
-from factorize.loopback import is_loopback
 from factorize.storage.medium.location import LEDGER_FILE, directory_of, in_bucket
 
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"

@@ -37,7 +37,7 @@ from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.mechanisms import Added
 from factorize.numbers.covered import column_defect, covering, defect
-from factorize.numbers.toeplitz_series import toeplitz_rows
+from factorize.numbers.triangular import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.storage.medium.files import Files, write_whole

@@ -13,8 +13,8 @@ from factorize.api.access.caller import ANYONE, STRANGER, AccessRefused, Caller,
 from factorize.api.access.gate import Gate, credential_in
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
+from factorize.client.connection import is_loopback
 from factorize.errors import FactorizeError
-from factorize.loopback import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.monitoring import HttpCounts
 from factorize.api.settings import PATH_PREFIX, Settings
 from factorize.api.telemetry import bound, read_client_id, read_traceparent
+from factorize.client.connection import is_loopback
 from factorize.errors import StoreUnavailable
-from factorize.loopback import is_loopback
 
 MAX_HEADER_BYTES = 16 << 10
 MAX_HEADERS = 64

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from factorize.numbers.toeplitz_series import pattern_sums
+from factorize.numbers.triangular import pattern_sums
 from factorize.participation import Participation
 from factorize.structures.base import Matrix
 

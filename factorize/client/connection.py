@@ -6,6 +6,7 @@ count for a connection that was cut, without any error.
 """
 
 import http.client
+import ipaddress
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from factorize.encoding import read_json
 from factorize.errors import InvalidParameter, MalformedJson, ServiceError, ServiceUnreachable
-from factorize.loopback import is_loopback
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as stalled; twice the service's pause between pings."""
@@ -302,3 +302,13 @@ class Connection:
         text, soon = f"{title}: {detail}" if detail else str(title), reply.header("Retry-After") or ""
         retry_after = float(soon) if soon.isascii() and soon.isdigit() else 0.0  # a date is not honoured
         return ServiceError(text, status=reply.status, problem=problem, retry_after=retry_after)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a name or address is this machine's own and nobody else's."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -12,17 +12,23 @@ from factorize.client.recurrences.banded import (
     BandedToeplitzRecurrence,
     InverseBandedToeplitzRecurrence,
 )
-from factorize.client.recurrences.base import NoiseCost, Recurrence, RowMaker, StructureRecurrence, Tensors
+from factorize.client.recurrences.base import (
+    NoiseCost,
+    Recurrence,
+    RowMaker,
+    ScaledRecurrence,
+    StructureRecurrence,
+    Tensors,
+)
 from factorize.client.recurrences.buffered import BltRecurrence, BufferedRecurrence, StateSpaceRecurrence
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
-from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.format.factors import CertifiedFactors
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
 from factorize.format.tensors import SHAPES, wrapped_structure
 from factorize.numbers.covered import cover_column, cover_inverse
-from factorize.numbers.toeplitz_series import series_quotient
+from factorize.numbers.triangular import series_quotient
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import math
 import numpy as np
 
 from factorize.errors import InvalidStrategy
-from factorize.numbers.toeplitz_series import series_product
-from factorize.numbers.triangular import lower_inverse
+from factorize.numbers.triangular import lower_inverse, series_product
 
 LARGEST_DEFECT = 2.0**-7
 """Of a computed inverse: beyond, C is too ill-conditioned for its noise to be made from C^-1."""

@@ -1,4 +1,7 @@
-"""Lower-triangular arrays: rows times the inverse, and the inverse itself, mostly by products of blocks."""
+"""Lower-triangular arrays: rows times the inverse, and the inverse itself, mostly by products of blocks.
+
+Products and inverses of Toeplitz ones are those of power series modulo x^n.
+"""
 
 from collections.abc import Callable
 
@@ -64,3 +67,88 @@ def _invert(array: np.ndarray, out: np.ndarray) -> None:
     _invert(array[:half, :half], out[:half, :half])
     _invert(array[half:, half:], out[half:, half:])
     out[half:, :half] = -(out[half:, half:] @ (array[half:, :half] @ out[:half, :half]))
+
+
+_DIRECT_WORK = 2**28  # multiplications above which the quotient switches from the direct recursion to FFTs
+_DIRECT_ROWS = 2048
+
+
+def series_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Return numerator / denominator modulo x^n: shapes (n,) and (bands,), bands <= n, with a first entry not 0.
+
+    The direct recursion (O(n * bands), relative accuracy of each coefficient) where it is affordable; above that
+    Newton's iteration with FFTs, whose error is about 1e-15 of the *largest* coefficient.
+    """
+    n = len(numerator)
+    if n * min(n, 2 * len(denominator)) // 2 > _DIRECT_WORK:
+        return _fft_quotient(numerator, denominator)
+    out = np.array(numerator, dtype=np.float64)
+    lead, *_ = column = np.asarray(denominator, dtype=np.float64)
+    tail = column[1:]
+    reversed_tail = np.ascontiguousarray(tail[::-1])
+    for t in range(len(out)):
+        reach = min(t, len(tail))
+        if reach:
+            out[t] -= out[t - reach : t] @ reversed_tail[len(tail) - reach :]
+        out[t] /= lead
+    return out
+
+
+def _fft_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    n = len(numerator)
+    inverse = np.array([1.0 / denominator[0]])
+    while len(inverse) < n:
+        size = min(2 * len(inverse), n)
+        inverse = _newton_step(inverse, denominator, size)
+    inverse = _newton_step(inverse, denominator, n)
+    return series_product(np.asarray(numerator, dtype=np.float64), inverse)
+
+
+def _newton_step(inverse: np.ndarray, denominator: np.ndarray, size: int) -> np.ndarray:
+    padded = np.pad(inverse, (0, size - len(inverse)))
+    defect = -series_product(np.pad(denominator[:size], (0, max(size - len(denominator), 0))), padded)
+    defect[0] += 1.0
+    return padded + series_product(padded, defect)
+
+
+def series_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a * b modulo x^n for two series of shape (n,), or for rows of shape (r, n) and a series, by FFT."""
+    n = a.shape[-1]
+    try:
+        from scipy.fft import irfft, next_fast_len, rfft
+    except ModuleNotFoundError:  # a training image
+        rfft, irfft, size = np.fft.rfft, np.fft.irfft, 1 << (2 * n - 1).bit_length()
+    else:
+        size = next_fast_len(2 * n, real=True)
+    return irfft(rfft(a, size) * rfft(b, size), size)[..., :n]
+
+
+def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
+    """Return each row times the series modulo x^n, shape (r, n); direct up to n = 2048, by FFT above."""
+    n = rows.shape[1]
+    if n <= _DIRECT_ROWS:
+        return np.ascontiguousarray(rows) @ toeplitz_rows(series, 0, n).T
+    return series_product(rows, series)
+
+
+def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return rows start..stop-1 of the lower-triangular Toeplitz matrix with that first column, shape (rows, n)."""
+    n = len(coefficients)
+    padded = np.concatenate([np.zeros(n), coefficients])[::-1]
+    # Row i is coefficients[i::-1] followed by zeros: a window that slides over the reversed, padded column.
+    step = padded.strides[0]
+    view = np.lib.stride_tricks.as_strided(padded[n - 1 - start :], (stop - start, n), (-step, step), writeable=False)
+    return np.ascontiguousarray(view)
+
+
+def pattern_sums(column: np.ndarray, separation: int, most: int) -> np.ndarray:
+    """Return c_t + c_{t-b} + ... of at most `most` terms: sums of 1, 2, 4, ... terms put together, so none cancel."""
+    total, terms, size = np.zeros_like(column), 0, 1
+    doubled = column.copy()
+    while size <= most and terms * separation < len(column):
+        if most & size:
+            total[terms * separation :] += doubled[: len(column) - terms * separation]
+            terms += size
+        doubled[size * separation :] += doubled[: max(len(column) - size * separation, 0)].copy()
+        size *= 2
+    return total

@@ -14,7 +14,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.format.tensors import check_strategy_tensors
-from factorize.numbers.toeplitz_series import series_quotient
+from factorize.numbers.triangular import series_quotient
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384

@@ -11,7 +11,7 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
-from factorize.numbers.toeplitz_series import toeplitz_rows
+from factorize.numbers.triangular import toeplitz_rows
 from factorize.structures.base import Matrix, check_parts
 from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix, noising_coefficients, strategy_coefficients
 

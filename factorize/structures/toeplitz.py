@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.numbers.toeplitz_series import series_product_rows, series_quotient, toeplitz_rows
+from factorize.numbers.triangular import series_product_rows, series_quotient, toeplitz_rows
 from factorize.structures.base import StoredMatrix, check_parts
 from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, X, toeplitz
 from factorize.workloads.state_space import StateSpace

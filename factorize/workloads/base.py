@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 import numpy as np
 
-from factorize.numbers.toeplitz_series import toeplitz_rows
+from factorize.numbers.triangular import toeplitz_rows
 from factorize.plain_data import Count, Frozen
 from factorize.workloads.forms import AccumulationChain, BidiagonalInverse, FirstOrder, chain_of
 from factorize.workloads.operators import Operator

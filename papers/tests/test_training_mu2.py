@@ -10,7 +10,7 @@ from specs import spec_of
 from training_cases import nothing, unit_door
 
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.numbers.toeplitz_series import series_quotient
+from factorize.numbers.triangular import series_quotient
 from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training import fixed_order

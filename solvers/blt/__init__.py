@@ -1,7 +1,7 @@
 """Buffered linear Toeplitz strategies: C and C^-1 from the same few numbers, by closed forms where there are any.
 
-parameters.py says which numbers are varied, loss.py what they cost, parameters.py where the
-search begins, solver.py what a spec makes of all that.
+parameters.py says which numbers are varied and where the search begins, loss.py what they cost,
+solver.py what a spec makes of all that.
 """
 
 from factorize.solvers.blt.solver import LARGEST_BUFFERS, estimate, solve, supports

@@ -1,7 +1,7 @@
 """Single participation with few buffers: the optimum, truncated to a recurrence of given order and optimised again.
 
 The optimum over all matrices is a recurrence with as many buffers as its poles need for full accuracy
-(streaming.py). With few buffers, poles, weights and v are worth optimising together (loss.py,
+(streaming.py). With few buffers, poles, weights and v are worth optimising together (profiles.py,
 quasi_newton.py): at n = 2048, 6 buffers come from 5e-5 of the optimum to 2e-6. Columns are normalised, so the
 sensitivity is exact. Above some thousand steps the profiles are found on a thinned workload and carried over with
 the Hessian there; only a few steps remain.
@@ -25,7 +25,7 @@ from factorize.errors import SolveFailed
 from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.buffered import redrawn
-from factorize.solvers.buffered.loss import BufferedLoss, places, starts_of_blocks, unit_columns
+from factorize.solvers.buffered.profiles import BufferedLoss, places, starts_of_blocks, unit_columns
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.methods.quasi_newton import descend, differences

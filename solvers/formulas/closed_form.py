@@ -18,7 +18,7 @@ from factorize.mechanisms import (
     LambdaCgd,
     NuToeplitz,
 )
-from factorize.numbers.toeplitz_series import series_product, series_quotient
+from factorize.numbers.triangular import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.transforms import square_root
 from factorize.solvers.problem import (

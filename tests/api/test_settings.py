@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from factorize.api.settings import OTHER_VARIABLES, default_store, load_settings
+from factorize.client.connection import is_loopback
 from factorize.errors import InvalidParameter
-from factorize.loopback import is_loopback
 
 ISSUER = {"issuer": "https://i", "audience": "a", "jwks_url": "https://i/jwks", "scopes": {"x": ["read"]}}
 

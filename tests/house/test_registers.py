@@ -54,6 +54,7 @@ STRATEGIES = list(strategies(N).items())
 FAMILIES = {
     **dict.fromkeys(("banded_toeplitz", "inverse_banded_toeplitz", "blt", "nu_toeplitz"), "toeplitz"),
     "state_space": "buffered",
+    "banded": "dense",
 }
 """Structures that stand in the file of another of their family."""
 

@@ -14,7 +14,7 @@ from factorize.solvers.banded import banded_optimum
 from factorize.solvers.banded.gram_descent import Landscape
 from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.parameters import Alternating
-from factorize.solvers.buffered.loss import BufferedLoss
+from factorize.solvers.buffered.profiles import BufferedLoss
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.solvers.methods.poles import zolotarev_with

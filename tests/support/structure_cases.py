@@ -9,7 +9,7 @@ import numpy as np
 from checker_files import in_fractions, inverted
 from redrawn_cases import inverse, likely
 
-from factorize.numbers.toeplitz_series import toeplitz_rows
+from factorize.numbers.triangular import toeplitz_rows
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix

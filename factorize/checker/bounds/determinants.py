@@ -30,7 +30,7 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import ends
-from factorize.checker.arithmetic.compiled import kernel, part
+from factorize.checker.arithmetic.loops import kernel, part
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import row_weights, weights_of
 from factorize.checker.losses.covariances import _plus, _times

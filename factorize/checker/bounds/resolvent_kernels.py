@@ -10,7 +10,7 @@ stiff where the u are soft. `shift` is 1 outside, where the end of an epoch meet
 
 import math
 
-from factorize.checker.arithmetic.compiled import kernel, part
+from factorize.checker.arithmetic.loops import kernel, part
 from factorize.checker.arithmetic.near import UNIT
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.compiled import kernel, part
+from factorize.checker.arithmetic.loops import kernel, part
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.spec.programs import Coefficient, Program, X, pair
 

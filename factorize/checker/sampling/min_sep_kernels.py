@@ -5,7 +5,7 @@
 
 import math
 
-from factorize.checker.arithmetic.compiled import kernel, part
+from factorize.checker.arithmetic.loops import kernel, part
 
 
 @kernel()

@@ -5,10 +5,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.checker.structures.banded import BandedReading
 from factorize.checker.structures.base import Reading
 from factorize.checker.structures.buffered import BufferedReading
-from factorize.checker.structures.dense import DenseReading
+from factorize.checker.structures.dense import BandedReading, DenseReading
 from factorize.checker.structures.redrawn import RedrawnReading
 from factorize.checker.structures.toeplitz import (
     BltReading,

@@ -17,7 +17,7 @@ from factorize.checker.spec.objectives import weighing_of
 from factorize.errors import CorruptObject
 from factorize.factor_file import cast
 from factorize.factorization import Factorization, _encoder_claim
-from factorize.numbers.toeplitz_series import toeplitz_rows
+from factorize.numbers.triangular import toeplitz_rows
 
 N = 24
 TOEPLITZ: list[dict[str, Any]] = [

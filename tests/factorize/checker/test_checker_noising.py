@@ -25,7 +25,7 @@ from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.numbers.covered import column_defect, cover_column, cover_inverse, covering, defect
-from factorize.numbers.toeplitz_series import toeplitz_rows
+from factorize.numbers.triangular import toeplitz_rows
 from factorize.structures.dense import DenseMatrix
 
 

@@ -11,9 +11,9 @@ import pytest
 from factorize.client import allowances
 from factorize.client.allowances import raised
 from factorize.client.recurrences.banded import BandedRecurrence, InverseBandedToeplitzRecurrence
+from factorize.client.recurrences.base import ScaledRecurrence
 from factorize.client.recurrences.buffered import BufferedRecurrence
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
-from factorize.client.recurrences.scaled import ScaledRecurrence
 from factorize.client.recurrences.state_rounding import Deviation
 from factorize.client.recurrences.tree import TreeRecurrence
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.errors import InvalidStrategy, TooLarge
-from factorize.numbers.toeplitz_series import _fft_quotient, series_quotient
+from factorize.numbers.triangular import _fft_quotient, series_quotient
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import check_dense
 from factorize.structures.buffered import BufferedMatrix

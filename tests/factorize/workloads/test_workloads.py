@@ -1,4 +1,6 @@
-"""Workloads against the published matrices, and each view of one against its entries; definitions: test_checker_workloads.py."""
+"""Workloads against the published matrices, and each view of one against its entries; definitions:
+test_checker_workloads.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from cases import matrices_of, recursions_of
 from specs import spec_of
 
 from factorize.errors import InvalidWorkload
-from factorize.numbers.toeplitz_series import toeplitz_rows
+from factorize.numbers.triangular import toeplitz_rows
 from factorize.workloads import KINDS, UserMatrix, Workload
 from factorize.workloads.matrix import check_workload_matrix, from_array
 from factorize.workloads.operators import Decay

@@ -15,7 +15,7 @@ from factorize import solvers
 from factorize.errors import ConditionNotMet, SolveFailed
 from factorize.factor_file import load
 from factorize.factorization import Factorization
-from factorize.numbers.toeplitz_series import series_product
+from factorize.numbers.triangular import series_product
 from factorize.predict.asymptotic import (
     circle_integral,
     circle_mean,
