@@ -22,7 +22,7 @@ from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.questions.optimizer import JobInWords
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
-from factorize.api.terminal.sources import check_target
+from factorize.api.terminal.targets import check_target
 from factorize.client import load
 from factorize.client.cache import VARIABLE, FactorCache, default_folder
 from factorize.client.held_factors import look_first

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
-from factorize.api.workers.worker_process import leave_working_folder
+from factorize.api.workers.search_path import leave_working_folder
 
 INTERRUPTED = 130
 MISSING = 2

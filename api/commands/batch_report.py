@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from factorize.api.terminal.output import error_document, error_lines
-from factorize.api.terminal.sources import check_target, write_whole
+from factorize.api.terminal.targets import check_target, write_whole
 from factorize.client.service import Origin
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import Manifest

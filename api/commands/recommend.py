@@ -16,15 +16,14 @@ from factorize.api.terminal.output import Shown, SpecText, argument, option, rem
 from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import (
     check_picture,
-    check_target,
     existing_results,
     read_spec,
     read_spec_text,
     results_to_fill,
     save_picture,
-    write_whole,
 )
 from factorize.api.terminal.spec_command import options_of
+from factorize.api.terminal.targets import check_target, write_whole
 from factorize.client.held_factors import look_first
 from factorize.encoding import canonical_json, read_json
 from factorize.errors import InvalidParameter

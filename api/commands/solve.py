@@ -26,7 +26,6 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.progress import describe_cost, display, prompt_interrupt, show_event
 from factorize.api.terminal.sources import (
-    check_target,
     copy_stored,
     existing_results,
     open_results,
@@ -36,6 +35,7 @@ from factorize.api.terminal.sources import (
     results_to_fill,
 )
 from factorize.api.terminal.spec_command import SpecCommand
+from factorize.api.terminal.targets import check_target
 from factorize.client.download import download
 from factorize.client.service import Origin, Service
 from factorize.errors import InvalidParameter

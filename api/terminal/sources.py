@@ -1,14 +1,10 @@
-"""Sources that commands are given: specs as text, results as files or digests; and files that they are asked to write.
-
-A file is written whole or not at all.
-"""
+"""Sources that commands are given: specs as text, results as files or digests."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -17,6 +13,7 @@ from factorize.api.pictures.factorization_plot import check_format
 from factorize.api.settings import NoOwnStore, load_settings
 from factorize.api.terminal.output import remark
 from factorize.api.terminal.spec_command import is_name
+from factorize.api.terminal.targets import check_target, write_whole
 from factorize.api.workers.publishing import read_names
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
@@ -26,7 +23,6 @@ from factorize.format.container import local_path
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.spec import Spec, parse_spec
-from factorize.storage.medium import files
 from factorize.storage.records import user_matrices
 from factorize.storage.store import Store, open_store
 
@@ -209,31 +205,3 @@ def file_of(target: str, store: str | None) -> Iterator[Path]:
         path = Path(folder) / "factors.safetensors"
         copy_stored(results, results.manifest(full_digest(target, results)), path)
         yield path
-
-
-def check_target(path: Path | None) -> None:
-    """Refuse a file that cannot be written, before the work whose result it is to hold.
-
-    Raises:
-        InvalidParameter: it is a folder, or there is no folder for it in which files can be made.
-    """
-    if path is None:
-        return
-    path = local_path(path)
-    if path.is_dir():
-        raise InvalidParameter(f"{path} is a folder; name the file to write", field="to")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise InvalidParameter(f"{path} cannot be written: there is no folder {folder}; make it first", field="to")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidParameter(f"{path} cannot be written: the folder {folder} takes no files from you", field="to")
-
-
-def write_whole(path: Path) -> AbstractContextManager[Path]:
-    """Give a name beside `path` to write to, and rename it when the block has ended well.
-
-    Raises:
-        InvalidParameter: see `check_target`.
-    """
-    check_target(path)
-    return files.write_whole(path)

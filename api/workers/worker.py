@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from factorize.api.workers.ending import Ending, WorkerEnded, died, out_of_memory, refused
-from factorize.api.workers.worker_process import search_path
+from factorize.api.workers.search_path import search_path
 from factorize.errors import CacheUnusable
 
 SOLVER, PROVER = "factorize.api.questions.registry", "factorize.api.proof"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, environment
 
+from factorize.api.workers.search_path import search_path
 from factorize.api.workers.worker import Worker
-from factorize.api.workers.worker_process import search_path
 from factorize.factor_file import load
 
 SCRIPT = f"""import sys

@@ -27,7 +27,7 @@ from specs import spec_text
 
 from factorize import __version__
 from factorize.api.commands.batch_report import COLUMNS
-from factorize.api.terminal.sources import write_whole
+from factorize.api.terminal.targets import write_whole
 from factorize.errors import (
     CertificateError,
     CorruptObject,
