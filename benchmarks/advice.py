@@ -1,7 +1,8 @@
 """How soon advice is good: the row that is recommended after few processor seconds, beside that of a long run.
 
-`python -m benchmarks.advice` prints a line for each job: the error of the row at each budget over that of the last
-budget, the processor seconds that it took (compiling and loading kernels left out), and which mechanism it is.
+`python -m benchmarks.advice` prints a line for each job: the error of the row at each budget over the least that any
+run has found (results/advice.json, which it lowers where it finds less), the processor seconds that it took (compiling
+and loading kernels left out), and which mechanism it is; then how many jobs are within 1 and 3 % at each budget.
 `--load N` keeps N processes busy meanwhile, which should change nothing but the clock; `--jobs 0:5` takes a part of the
 list.
 """
@@ -9,8 +10,10 @@ list.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from factorize.api.questions.advice import advise
@@ -21,6 +24,7 @@ COSINE = {"kind": "cosine"}
 MOMENTUM = {"kind": "momentum", "momentum": 0.9}
 WARM = {"kind": "schedule", "learning_rates": {"kind": "warmup_cosine", "warmup": 50}}
 FIXED = ["fixed"]
+LEAST = Path(__file__).with_name("results") / "advice.json"
 
 JOBS: tuple[dict[str, Any], ...] = (
     {"examples": 50_000, "batch_size": 512, "epochs": 10, "epsilon": 3.0},
@@ -126,18 +130,27 @@ def main() -> None:
     first, _, stop = asked.jobs.partition(":")
     for more in ({}, {"samplings": FIXED}):
         answer({"examples": 800, "batch_size": 100, "epochs": 2, "epsilon": 2.0, **more}, 3.0)
+    least: list[float] = json.loads(LEAST.read_text())
+    over: dict[float, list[float]] = {seconds: [] for seconds in budgets}
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
     try:
         for place in range(len(JOBS))[int(first or 0) : int(stop or len(JOBS))]:
             rows = [answer(JOBS[place], seconds) for seconds in budgets]
+            least[place] = min(least[place], *(float(f"{error:.5g}") for error, _, _ in rows))
+            for seconds, (error, _, _) in zip(budgets, rows, strict=True):
+                over[seconds].append(error / least[place])
             ratios = "  ".join(
-                f"{seconds:g} s: {error / rows[-1][0]:.4f} ({spent:.1f})"
+                f"{seconds:g} s: {error / least[place]:.4f} ({spent:.1f})"
                 for seconds, (error, _, spent) in zip(budgets, rows, strict=True)
             )
             print(f"{place:>2} {ratios}  {rows[-1][0]:.5g}  {rows[0][1]} | {rows[-1][1]}  {JOBS[place]}", flush=True)
     finally:
         for process in busy:
             process.kill()
+    for seconds, ratio in over.items():
+        near = [sum(one <= 1 + most for one in ratio) for most in (0.01, 0.03)]
+        print(f"{seconds:g} s: {near[0]} of {len(ratio)} within 1 %, {near[1]} within 3 %, farthest {max(ratio):.4f}")
+    LEAST.write_text("[\n" + ",\n".join(map(str, least)) + "\n]\n")
 
 
 if __name__ == "__main__":

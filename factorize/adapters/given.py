@@ -174,7 +174,7 @@ def check_model(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         reason = _misfit(module)
         if reason is not None:
-            raise InvalidParameter(f"{name or 'the model'} {reason}", field="model")
+            raise InvalidParameter(f"{f'module {name}' if name else 'the model'} {reason}", field="model")
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not trained:
         raise InvalidParameter("no parameter of the model has requires_grad; thaw what is trained", field="model")

@@ -98,6 +98,9 @@ class FactorSource(Source):
             return self.spec
         spec = self._asked(steps, participation, amplified) if self.automatic else self.spec
         if self.solve is not None:
+            if not callable(self.solve):
+                message = f"solve={str(self.solve)[:20]} is no function; give solve=factorize.solve, or leave it out"
+                raise InvalidParameter(message, field="solve")
             factors = self.solve(parse_spec(spec))
         else:
             factors = load(spec, url=self.url, store=self.store)

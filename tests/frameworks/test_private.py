@@ -365,6 +365,8 @@ class TestAuto:
     def test_needs_somebody_who_solves(self):
         with pytest.raises(InvalidParameter, match="url="):
             private("auto")
+        with pytest.raises(InvalidParameter, match="solve=True is no function; give solve=factorize.solve"):
+            private("auto", solve=True)
 
     def test_a_file(self, tmp_path):
         spec = {"workload": {"kind": "prefix", "n": N}, "participation": {"kind": "fixed_epochs", "epochs": EPOCHS}}
