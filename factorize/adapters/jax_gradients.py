@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from factorize.adapters.clipped_sums import SHRUNK, check_roundings, shrink_for_float32
 from factorize.adapters.jax import refuse_unfit
+from factorize.adapters.jax_guard import GuardedBatches
 from factorize.errors import InvalidParameter
 
 MAX_LOOKED_AT = 4
@@ -35,10 +36,18 @@ class ClippedGradients:
         loss: of params and a batch of each array of the data, one number.
         clip_norm: bound on the norm of an example's gradient over all parameters.
         squares: whether the squares of the entries of clipped gradients are summed beside them.
+        batches: of the job whose noise takes the sums, None where there is none.
     """
 
-    def __init__(self, loss: Callable[..., object], clip_norm: float, *, squares: bool = False) -> None:
-        self._loss, self._clip_norm, self._squares = loss, clip_norm, squares
+    def __init__(
+        self,
+        loss: Callable[..., object],
+        clip_norm: float,
+        *,
+        squares: bool = False,
+        batches: GuardedBatches | None = None,
+    ) -> None:
+        self._loss, self._clip_norm, self._squares, self._batches = loss, clip_norm, squares, batches
         self._seen: set[tuple[str, str]] = set()
 
     def __call__(
@@ -53,15 +62,25 @@ class ClippedGradients:
             mask: True where there is an example, same shape.
 
         Raises:
-            InvalidParameter: the loss mixes examples, is not one number, or a parameter is not real.
+            InvalidParameter: the loss mixes examples, is not one number, a parameter is not real, or the data have
+                another number of examples than the job.
         """
         arrays = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in data]
+        examples = None if self._batches is None else self._batches.examples
+        for each in arrays if examples is not None else ():
+            if each.shape[:1] != (examples,):
+                raise InvalidParameter(
+                    f"an array of the data has shape {each.shape}, and the job was made for examples={examples}: for "
+                    "each row that is missing JAX would take the last one; give the arrays whole",
+                    field="data",
+                )
         self._look(params, arrays)
 
         rows, present = jnp.asarray(indices), jnp.asarray(mask)
         total = self._sums(params, arrays, rows, present)
         kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
-        return jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
+        sums = jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
+        return sums if self._batches is None else self._batches.mark(sums, rows, present)
 
     def _sums(
         self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array

@@ -1,22 +1,27 @@
-"""The guard of a noise in JAX: each step is taken once, by the run that the state is of, eagerly and under jit.
+"""Guards of a noise in JAX: each step is taken once, by the run that the state is of, with the sums of its batch.
 
 A state of JAX is a value: `update` may be called with it twice, `vmap` gives many members one step, and a program that
 was traced once runs for ever. What the tracing shows is refused there; the rest is checked on the host whenever the
 program runs, and a refusal stops it.
 """
 
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
 import optax
+from jax import numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 from jax.typing import ArrayLike
 
 from factorize.adapters.jax_table import manual_axes, place_of
+from factorize.auditor import Auditor
 from factorize.client.single_use import NoiseUse
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.audited import AuditedBatches
+from factorize.training.batches import Batches, MicroBatches
 
 
 class StepGuard:
@@ -48,8 +53,7 @@ class StepGuard:
             InvalidParameter: vmap; or, where their values are known, a step that was taken, or another run's state.
         """
         updates, step, commitment = _refuse_vmap((updates, step, commitment))
-        known = not any(isinstance(each, jax.core.Tracer) for each in (step, commitment))
-        if known:
+        if _known(step, commitment):
             self._take(own, step, commitment, 0)
         else:
             place = place_of(manual_axes())
@@ -85,3 +89,102 @@ def _refused(size: int, batched: object, values: object) -> NoReturn:
 
 _refuse_vmap: Any = custom_vmap(lambda values: values)
 _refuse_vmap.def_vmap(_refused)
+
+
+class GuardedBatches(AuditedBatches):
+    """Batches of a job whose noise only takes the sums of the next one, as they were clipped.
+
+    Gradients and noise are values of the caller's program: sums that were scaled, added up or never clipped are of the
+    same type as right ones. So sums are marked with their own bits, and the noise takes those that were marked last.
+
+    Attributes:
+        examples: in the data.
+    """
+
+    def __init__(self, order: Batches, auditor: Auditor, *, physical: int | None, examples: int) -> None:
+        super().__init__(order, auditor, physical=physical)
+        self.examples = examples
+        self._handed: dict[int, bytes] = {}
+        self._next = auditor.step
+        self._marked: tuple[int, bytes] | None = None
+
+    def __iter__(self) -> Iterator[MicroBatches]:
+        """Yield each step that is left, and keep which examples it has until its noise is taken."""
+        for batch in super().__iter__():
+            step = self.step - 1
+            if step - 1 not in {self._next - 1, *self._handed}:
+                self._handed, self._next, self._marked = {}, step, None
+            self._handed[step] = _examples(*batch)
+            yield batch
+
+    def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
+        """Return the sums of some examples, which are there once the host knows their bits."""
+        bits = _bits(sums)
+        if _known(bits, indices, mask):
+            self._mark(bits, indices, mask)
+            return sums
+        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), bits, indices, mask)
+        leaves, shape = jax.tree.flatten(sums)
+        return shape.unflatten([jnp.where(seen == bits, leaves[0], jnp.nan), *leaves[1:]])
+
+    def take(self, sums: optax.Updates, step: jax.Array) -> None:
+        """Refuse sums that are not those of the next batch.
+
+        Raises:
+            InvalidParameter: they are other sums, of other examples, or the state is that of another step.
+        """
+        bits = _bits(sums)
+        if _known(bits, step):
+            self._take(bits, step)
+        else:
+            io_callback(self._take, None, bits, step)
+
+    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike) -> ArrayLike:
+        self._marked = int(bits), _examples(np.asarray(indices), np.asarray(mask))
+        return bits
+
+    def _take(self, bits: ArrayLike, step: ArrayLike) -> None:
+        bits, step = int(bits), int(step)
+        if step >= len(self):
+            return  # which the noise refuses
+        if step != self._next:
+            raise InvalidParticipation(
+                f"the noise is at step {step}, and the batch that comes next is that of step {self._next}; take "
+                "batches in their order, and the newest state, or restore the optimizer's state and "
+                "batches.state_dict() of one checkpoint",
+                field="step",
+            )
+        if self._marked is None or bits != self._marked[0]:
+            raise InvalidParameter(
+                "the updates are not the sums over examples that gradients(...) returned last: they were scaled, added "
+                "up, averaged or never clipped; give update the sums as they are, with the noise first in optax.chain, "
+                "or take correlated_noise for sums that your own code clips",
+                field="updates",
+            )
+        if self._handed.get(step) != self._marked[1]:
+            raise InvalidParticipation(
+                f"gradients(...) did not sum the examples of step {step}; give it the indices and the mask of each "
+                "batch as they were handed out, in their order, and leave no batch out",
+                field="indices",
+            )
+        self._handed.pop(step)
+        self._next, self._marked = step + 1, None
+
+
+def _examples(indices: np.ndarray, mask: np.ndarray) -> bytes:
+    """Return what names the examples of a batch, however it is cut into parts."""
+    return np.sort(indices[mask].astype(np.int64), axis=None).tobytes()
+
+
+def _known(*values: object) -> bool:
+    return not any(isinstance(each, jax.core.Tracer) for each in values)
+
+
+def _bits(tree: optax.Updates) -> jax.Array:
+    """Return a sum over the bits of all entries, each with an odd weight of its own, modulo 2^32."""
+    total = jnp.zeros((), jnp.uint32)
+    for place, leaf in enumerate(jax.tree.leaves(tree)):
+        bits = jax.lax.bitcast_convert_type(jnp.asarray(leaf), jnp.uint32).ravel()
+        weights = (jnp.arange(bits.size, dtype=jnp.uint32) + jnp.uint32(place)) * jnp.uint32(2654435762) + jnp.uint32(1)
+        total += jnp.sum(bits * weights, dtype=jnp.uint32)
+    return total

@@ -1,21 +1,23 @@
 """One call that makes a JAX training job private: factorization, noise, order, auditor, and parts of fixed shapes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
 from factorize.adapters.jax import NoiseTransformation, Precision, correlated_noise, noise_commitment
 from factorize.adapters.jax_gradients import ClippedGradients
+from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings_of, second_seed
 from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter
 from factorize.privacy import Adjacency, Calibration
-from factorize.training.audited import AuditedBatches
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
 
@@ -31,7 +33,7 @@ class PrivateJax(NamedTuple):
     """
 
     noise: NoiseTransformation
-    batches: AuditedBatches
+    batches: GuardedBatches
     statement: PrivacyStatement
     gradients: ClippedGradients
 
@@ -136,7 +138,7 @@ def make_private(
         noise = scale_by_joint_adam(*both, seed=secret, b1=b1, b2=b2, dtype=dtype)
     else:
         noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
-    batches = AuditedBatches(planned.order, planned.auditor, physical=physical_batch_size)
+    batches = GuardedBatches(planned.order, planned.auditor, physical=physical_batch_size, examples=examples)
     statement = planned.statement("per_example")
     if receipt is not None:
         seeds = [secret, second_seed(secret)]
@@ -149,8 +151,29 @@ def make_private(
             dtype=dtype,
             commitments=commitments,
         )
-    gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None)
-    return PrivateJax(noise, batches, statement, gradients)
+    gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None, batches=batches)
+    return PrivateJax(NoiseTransformation.of(_GuardedNoise(noise, batches)), batches, statement, gradients)
+
+
+@dataclass(frozen=True)
+class _GuardedNoise:
+    """The noise of a job, which takes the sums of the next batch and no others."""
+
+    noise: NoiseTransformation
+    batches: GuardedBatches
+
+    def init(self, params: optax.Params) -> Any:
+        """Return the state before step 0."""
+        return self.noise.init(params)
+
+    def update(self, updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[Any, Any]:
+        """Return what the noise returns."""
+        self.batches.take(updates, getattr(state, "first", state).step)
+        return self.noise.update(updates, state, params)
+
+    def close(self) -> None:
+        """Let another transformation make the same noise."""
+        self.noise.close()
 
 
 def _running_sums(steps: int) -> dict[str, Any]:

@@ -76,11 +76,10 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
         if t == 3:
             kept = private.batches.state_dict(), weights, state
     private.noise.close()
-    again = fixed(adaptive="joint", second=SECOND)
     assert kept is not None
-    again.batches.load_state_dict(kept[0])
+    private.batches.load_state_dict(kept[0])
     resumed, state = kept[1], kept[2]
-    for indices, mask in again.batches:
+    for indices, mask in private.batches:
         resumed, state = step(resumed, state, indices, mask)
     assert np.array_equal(resumed, weights)
 

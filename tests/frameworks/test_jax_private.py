@@ -14,6 +14,7 @@ from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_no
 
 from factorize.accounting import BinsCalibration
 from factorize.adapters.clipped_sums import SHRUNK
+from factorize.adapters.jax import correlated_noise
 from factorize.adapters.jax_gradients import ClippedGradients
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
@@ -216,10 +217,11 @@ class TestBallsInBins:
         training = Training(made).run()
         assert len(training.shapes) == 1 and made.batches.step == N
         made.noise.close()  # and once more, by hand
-        weights, state = jnp.zeros((6, 3)), made.noise.init(jnp.zeros((6, 3)))
+        noise = correlated_noise(factors(), made.statement.calibration, seed=SECRET)
+        weights, state = jnp.zeros((6, 3)), noise.init(jnp.zeros((6, 3)))
         for step in range(N):
             gradient = jnp.asarray(one_by_one(weights, made.batches.order[step]), dtype=jnp.float32)
-            noisy, state = made.noise.update(gradient, state)
+            noisy, state = noise.update(gradient, state)
             weights = weights - 0.1 * noisy
         assert np.allclose(weights, training.weights, atol=1e-5)
 
@@ -270,6 +272,54 @@ class TestBallsInBins:
     def test_refusals(self, wrong, error):
         with pytest.raises(error):
             job(**wrong)
+
+
+def alone(weights: jax.Array, indices: np.ndarray, _: Any, total: Any) -> Any:
+    return jax.grad(lambda w: loss(w, jnp.asarray(X)[indices[0]], jnp.asarray(Y)[indices[0]]))(weights)
+
+
+MISTAKES: dict[str, tuple[str, Any]] = {
+    "gradients that were never clipped": ("not the sums", alone),
+    "scaled": ("not the sums", lambda weights, indices, mask, total: total(indices, mask) * 2),
+    "added up": ("not the sums", lambda w, indices, mask, total: total(indices, mask) + total(indices, mask)),
+    "no padding": ("sum the examples of step 0", lambda w, indices, mask, total: total(indices, jnp.ones_like(mask))),
+    "other examples": ("sum the examples of step 0", lambda w, indices, mask, total: total(indices + 1, mask)),
+}
+
+
+class TestSumsOfTheBatch:
+    """The noise takes the sums of the next batch, and nothing else that has their shape."""
+
+    @pytest.mark.parametrize(("name", "jit"), [*((name, False) for name in MISTAKES), ("scaled", True)])
+    def test_other_sums_are_refused(self, name: str, jit: bool) -> None:
+        says, mistake = MISTAKES[name]
+        made, weights = job(physical_batch_size=7), jnp.zeros((6, 3))
+        state = made.noise.init(weights)
+
+        def step(indices: Any, mask: Any) -> Any:
+            def total(*batch: Any) -> Any:
+                return made.gradients(weights, (X, Y), *batch)
+
+            return made.noise.update(mistake(weights, indices, mask, total), state)
+
+        with pytest.raises(Exception, match=says):
+            jax.block_until_ready((jax.jit(step) if jit else step)(*next(iter(made.batches))))
+        made.noise.close()
+
+    def test_a_batch_that_is_left_out_and_a_state_of_another_step_are_refused(self) -> None:
+        made, weights = job(), jnp.zeros((6, 3))
+        batches, state = list(made.batches), made.noise.init(weights)
+        with pytest.raises(InvalidParticipation, match="sum the examples of step 0"):
+            made.noise.update(made.gradients(weights, (X, Y), *batches[1]), state)
+        _, later = made.noise.update(made.gradients(weights, (X, Y), *batches[0]), state)
+        made.noise.update(made.gradients(weights, (X, Y), *batches[1]), later)
+        with pytest.raises(InvalidParticipation, match="at step 1, and the batch that comes next is that of step 2"):
+            made.noise.update(made.gradients(weights, (X, Y), *batches[2]), later)
+        made.noise.close()
+
+    def test_data_with_another_number_of_examples_are_refused(self) -> None:
+        with pytest.raises(InvalidParameter, match=f"shape .20,., and the job was made for examples={EXAMPLES}"):
+            job().gradients(jnp.zeros((6, 3)), (X, Y[:20]), *next(iter(job(seed=SECRET + 1).batches)))
 
 
 class TestFixedOrder:
