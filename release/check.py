@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,9 +70,14 @@ def build(to: Path, *, second: int, root: Path = ROOT) -> Path:
         copied = {path: path.relative_to(root) for path in modules(root=root).values()}
         copied |= {path: path.relative_to(root) for path in root.glob("factorize/checker/pages/*")}
         copied |= {root / "release" / "check.toml": Path("pyproject.toml"), root / "LICENSE": Path("LICENSE")}
+        copied |= {root / "release" / "check.md": Path("README.md")}
         for path, name in copied.items():
             target = sources / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
             target.chmod(0o644)
+        if repository := tomllib.loads((root / "release" / "place.toml").read_text())["repository"]:
+            with (sources / "pyproject.toml").open("a") as settings:
+                settings.write(f'\n[project.urls]\nSource = "{repository}"\n')
+                settings.write(f'Documentation = "{repository}/blob/main/docs/receipt.md"\n')
         return run_hook("build_wheel", sources, to, second=second)

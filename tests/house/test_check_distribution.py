@@ -61,6 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extractall(folder)
         (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
+    assert "Description-Content-Type: text/markdown" in lines and "# factorize-check" in lines
     needed = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
     assert sorted(name_of(entry) for entry in needed if "extra ==" not in entry) == REQUIRED
     link(folder, REQUIRED)
