@@ -180,7 +180,7 @@ def speeds(device: torch.device, size: int) -> Iterator[Check]:
         parameter.grad_sample = samples
         parameter.grad = samples.sum(0)
         optimizer.step()
-        del samples.__dict__["_processed"]
+        samples.__dict__.pop("_processed", None)
 
     yield _compared(
         f"step of {size} parameters, {EXAMPLES} examples",
