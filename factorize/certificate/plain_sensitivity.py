@@ -16,6 +16,7 @@ BESIDE = 2048
 """Longest n at which a Toeplitz matrix is taken for any other, too."""
 _AT_ONCE = 1 << 24  # entries
 _FEW = 1 << 17  # patterns that are visited one by one
+_MOST_WORK = 1 << 29  # steps before, at and after each step of a pattern, whose sums are compared
 
 
 def plain_sensitivity(matrix: Matrix, participation: Participation) -> float:
@@ -74,11 +75,11 @@ def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
     """The best selection within each row of |C^T C|, then of the rows; that of all patterns where they can be had."""
     n = len(whole)
     choices = (math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
-    few = sum(choices) <= _FEW
-    if n * n <= _AT_ONCE and (few or most == 2 or not np.tril(whole, -2 * separation).any()):
+    memory = memory_of(n, separation, most, int(np.flatnonzero([whole.diagonal(-d).any() for d in range(n)])[-1]) + 1)
+    if n * n <= _AT_ONCE and (memory or sum(choices) <= _FEW):
         sizes = np.abs(whole.T @ whole)
-        if not few:
-            return best_neighbours(sizes, separation, most)
+        if memory:
+            return Chains(sizes, separation, most, memory).best()
         return _visit_patterns(sizes, sizes.diagonal(), separation, most)
     step = max(_AT_ONCE // n, 1)
     blocks = (np.abs(whole.T @ whole[:, start : start + step]) for start in range(0, n, step))
@@ -102,24 +103,50 @@ def _visit_patterns(sizes: np.ndarray, gains: np.ndarray, separation: int, most:
     )
 
 
-def best_neighbours(sizes: np.ndarray, separation: int, most: int) -> float:
-    """Return the largest sum over a pattern of the diagonal, and of twice the entries between neighbours.
+class Chains:
+    """Largest sums over patterns of X_ii and twice |X_ij|, where a step counts with the one or two steps before it.
 
     Args:
-        sizes: shape (n, n), at least 0.
+        sizes: |X|, shape (n, n).
         separation: least distance of two steps of a pattern.
         most: steps of one.
+        memory: how many steps before it each counts with, 1 or 2.
+
+    Attributes:
+        own: |X_ii|.
+        ways: twice |X_ij| of steps i < j of a pattern, minus infinity of others.
+        tables: what further steps after i and j add at [i + 1, j], or [0, j] without i: at most 0, 1, ... steps; one
+            table, for all, where any number fits.
     """
-    ends, n = sizes.diagonal(), len(sizes)
-    for _ in range(most - 1):
-        longer = ends.copy()
-        for j in range(separation, n):
-            before = slice(j - separation + 1)
-            longer[j] = max(longer[j], sizes[j, j] + (ends[before] + 2 * sizes[j, before]).max())
-        if (longer == ends).all():
-            break
-        ends = longer
-    return float(ends.max())
+
+    def __init__(self, sizes: np.ndarray, separation: int, most: int, memory: int) -> None:
+        n, self.own, self.memory = len(sizes), sizes.diagonal(), memory
+        apart = np.subtract.outer(np.arange(n), np.arange(n)) <= -separation
+        self.ways = np.where(apart, 2 * sizes, -np.inf)
+        self.earlier = np.pad(self.ways[: n * (memory - 1)], ((1, 0), (0, 0)))
+        self.limited = most < -(-n // separation)
+        self.tables = [np.zeros_like(self.earlier)]
+        for _ in range(most - 1 if self.limited else 1):
+            after = self.tables[-1]
+            table = after.copy() if self.limited else after
+            for j in range(n - separation - 1, -1, -1):
+                rows, far = max(j - separation + 2, 1), n if self.limited else j + 2 * separation
+                added = self.own + self.ways[j] + after[(j + 1) * (memory - 1)]
+                gains = self.earlier[:rows, j + separation : far] + added[j + separation : far]
+                table[:rows, j] = np.maximum(gains.max(axis=1), 0.0)
+            self.tables += [table] if self.limited else []
+
+    def best(self) -> float:
+        """Return the largest sum."""
+        return float((self.own + self.tables[-1][0]).max())
+
+
+def memory_of(n: int, separation: int, most: int, bands: int) -> int | None:
+    """Return how many steps before it each step of a pattern meets, 1 or 2; None for more, or if that is too dear."""
+    memory = min(most, -(-bands // separation)) - 1
+    reach = separation if most >= -(-n // separation) else n * most
+    work = n * reach * (1.0 if memory < 2 else min(reach, n) / 3)
+    return max(memory, 1) if memory <= 2 and n * n <= _AT_ONCE and work <= _MOST_WORK else None
 
 
 def best_selections(values: np.ndarray, separation: int, most: int) -> np.ndarray:

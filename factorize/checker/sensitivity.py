@@ -23,8 +23,8 @@ from factorize.format.tensors import check_strategy_tensors
 TWO_STAGE = "two-stage Gram bound"
 ALL_PATTERNS = "absolute sums of all patterns"
 LONGEST_PATH = "overlapping neighbours: longest path"
-MAX_PATH_WORK = 1 << 28
-"""Pairs of steps times steps of a pattern, of which a longest path is found: a second."""
+MAX_PATH_WORK = 1 << 29
+"""Sums of steps before, at and after each step of a pattern, of which a longest path is found: a second or two."""
 MAX_PATTERNS = 1 << 17
 """Patterns that are listed one by one: a second, and 100 MB."""
 LARGEST = 16_384
@@ -256,19 +256,19 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     patterns = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most))
     values, far = strategy.near_columns(np.arange(n))
     lengths = np.sqrt(np.einsum("ij,ij->j", values, values)) + far
-    paths = form.most == 2 or (strategy.bandwidth <= 2 * form.separation and not far.any())
-    paths = paths and n * n * form.most <= MAX_PATH_WORK
+    memory = (form.most if far.any() else min(form.most, -(-strategy.bandwidth // form.separation))) - 1
+    reach = form.separation if form.most >= math.ceil(n / form.separation) else n * form.most
+    paths = memory <= 2 and n * reach * (1 if memory < 2 else min(reach, n) / 3) <= MAX_PATH_WORK
     whole = n * n <= _AT_ONCE and (paths or patterns <= MAX_PATTERNS)
     rows, step = np.empty(n), max(_AT_ONCE // n, 1)
     for start in range(0, n, step):
         some = slice(start, min(start + step, n))
         gram = np.abs(values.T @ values[:, some])
-        if far.any():
-            gram += np.multiply.outer(far, lengths[some]) + np.multiply.outer(lengths, far[some])
+        gram += np.multiply.outer(far, lengths[some]) + np.multiply.outer(lengths, far[some])
         rows[some] = gram.diagonal() if whole else _best_sums(gram, form)
     if whole:
         rule, (total, chosen) = (
-            (LONGEST_PATH, _longest_path(gram, form)) if paths else (ALL_PATTERNS, _worst(gram, form))
+            (LONGEST_PATH, _longest_path(gram, form, memory)) if paths else (ALL_PATTERNS, _worst(gram, form))
         )
     else:
         rule, (total, chosen) = TWO_STAGE, best_selection(rows, form)
@@ -280,20 +280,30 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     return Bracket(lower, _ends(total, off)[1], rule, pattern, signs, off)
 
 
-def _longest_path(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
-    """Return the largest sum of X_ii over a pattern and twice |X_ij| over its neighbours, and the pattern."""
-    apart = np.subtract.outer(np.arange(len(sizes)), np.arange(len(sizes))) <= -form.separation
-    ways, own = np.where(apart, 2 * sizes, -np.inf), sizes.diagonal()
-    onward = [own]
-    while len(onward) < form.most:
-        onward.append(own + np.maximum((ways + onward[-1]).max(axis=1), 0.0))
-    path = [int(np.argmax(onward[-1]))]
-    for left in onward[-2::-1]:
-        reach = ways[path[-1]] + left
+def _longest_path(sizes: np.ndarray, form: Allowed, memory: int) -> tuple[float, tuple[int, ...]]:
+    """Return the largest sum over a pattern of X_ii and twice |X_ij| with the step before, or the two, and the pattern.
+
+    `onward` has what steps after i and j add at [i + 1, j]; row 0 is for no step before j, or none that counts.
+    """
+    n, b, own = len(sizes), form.separation, sizes.diagonal()
+    ways = np.where(np.subtract.outer(np.arange(n), np.arange(n)) <= -b, 2 * sizes, -np.inf)
+    earlier = np.vstack([np.zeros((1, n)), ways[: n * (memory - 1)]])
+    limited = form.most < math.ceil(n / b)
+    onward = [np.zeros(earlier.shape)]
+    for _ in range(form.most - 1 if limited else 1):
+        after, onward = onward[-1], onward + ([onward[-1].copy()] if limited else [])
+        for j in range(n - b - 1, -1, -1):
+            before, later = slice(max(j - b + 2, 1)), slice(j + b, n if limited else j + 2 * b)
+            reach = ways[j, later] + own[later] + after[(j + 1) * (memory - 1), later]
+            onward[-1][before, j] = np.maximum((earlier[before, later] + reach).max(axis=1), 0.0)
+    path, row = [int(np.argmax(own + onward[-1][0]))], 0
+    for after in onward[-2::-1] if limited else onward * (form.most - 1):
+        j, last = (path[-1] + 1) * (memory - 1), path[-1]
+        reach = earlier[row] + ways[last] + own + after[j]
         if not reach.max() > 0:
             break
-        path.append(int(np.argmax(reach)))
-    return float(onward[-1].max()), tuple(path)
+        path, row = [*path, int(np.argmax(reach))], j
+    return float((own + onward[-1][0]).max()), tuple(path)
 
 
 def _worst(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:

@@ -9,6 +9,7 @@ constraint: the worst through each step, by dynamic programming over paths on wh
 import numpy as np
 
 from factorize.solvers.epochs.patterns import Places, blocks_of
+from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import StepReport
 
@@ -19,14 +20,15 @@ MAX_WORK = 1 << 22
 _ROUNDS = 12
 _STEPS = 8  # of power, between two looks for patterns
 _SHARE = 0.3  # of the weights, for those that come in first; later ones get less, so that the ascent settles
-_MORE_ROUNDS, _MORE_COLUMNS = 2, 4  # times as many, of a thorough ascent
+_MORE = 4  # times as many columns and as much work, where the patterns are given
+_ASCENTS, _WINDOW, _SETTLED = 100, 10, 1e-6  # steps of power then, at most, and what so many have to gain
 _CLEAR = 1e-3  # by which X has to break the constraint of one
 _FAINT = 1e-4  # of the largest weight: what is dropped
 _RIDGE = 1e-13
 
 
 def dual_of_patterns(
-    target: Array, start: Places, separation: int, most: int, report: StepReport, *, thorough: bool = False
+    target: Array, start: Places, separation: int, most: int, report: StepReport
 ) -> tuple[Array, Places]:
     """Return factors, shape (patterns, most, most), and their patterns, filled up with -1.
 
@@ -36,15 +38,13 @@ def dual_of_patterns(
         separation: between two steps of a pattern.
         most: steps of one.
         report: told after each step; what it raises ends the ascent.
-        thorough: whether twice as many rounds and four times as many patterns are worth a bound that is 1 % higher.
     """
     n = target.shape[1]
-    rounds, more = (_MORE_ROUNDS * _ROUNDS, _MORE_COLUMNS) if thorough else (_ROUNDS, 1)
-    largest = more * min(MAX_COLUMNS // most, MAX_WORK // most**3)
+    largest = min(MAX_COLUMNS // most, MAX_WORK // most**3)
     patterns = np.where(start < 0, n, start)
     factors = _even(patterns, n)
     best, highest = (factors, patterns), 0.0
-    for number in range(rounds):
+    for number in range(_ROUNDS):
         for _ in range(_STEPS):
             gram, norm = _gram(target, factors, patterns)
             cost = float(np.einsum("pij,pij->pi", factors, factors).max(axis=1).sum())
@@ -62,6 +62,58 @@ def dual_of_patterns(
         factors = np.concatenate([factors[kept] * np.sqrt(1 - share), _even(new, n) * np.sqrt(share)])
     factors, patterns = best
     return factors, np.where(patterns == n, -1, patterns)
+
+
+def dual_of_listed(
+    target: Array, gram: Array, patterns: Places, shares: Array, report: StepReport
+) -> tuple[Array, Places]:
+    """Return factors of the patterns that a search has listed, and these, filled up with -1.
+
+    Power steps with Anderson's extrapolation; where that loses ground the step is taken as it is.
+
+    Args:
+        target: T, shape (m, n).
+        gram: X, near the optimum.
+        patterns: filled up with n.
+        shares: of the patterns in the dual.
+        report: told after each step; what it raises ends the ascent.
+    """
+    n, most = len(gram), patterns.shape[1]
+    heaviest = np.argsort(-shares)[: _MORE * min(MAX_COLUMNS // most, MAX_WORK // most**3)]
+    patterns, shares = patterns[heaviest], shares[heaviest]
+    solved = np.linalg.solve(gram, target.T)
+    blocks = blocks_of(np.pad(solved @ solved.T, ((0, 1), (0, 1))), patterns)
+    blocks += (_RIDGE * blocks.max() + (blocks == 0)) * np.eye(most)
+    rows = _normed(np.asarray(np.linalg.cholesky(blocks) * (patterns < n)[:, :, None]))
+    factors = plain = best = rows * np.sqrt(shares / shares.sum())[:, None, None]
+    highest, before, mixer = 0.0, 0.0, Anderson()
+    for number in range(_ASCENTS):
+        if number % _WINDOW == 0:
+            if highest < before * (1 + _SETTLED):
+                break
+            before = highest
+        gram, norm = _gram(target, factors, patterns)
+        bound = norm**2 / float(np.einsum("pij,pij->pi", factors, factors).max(axis=1).sum())
+        report(number + 1, None)
+        if bound < highest and factors is not plain:
+            mixer.forget()
+            factors = plain
+            continue
+        if bound > highest:
+            best, highest = factors, bound
+        plain = _power_step(gram, factors, patterns)
+        mixed = mixer.mix(factors.ravel(), plain.ravel(), np.ones(factors.size))
+        if mixed is None:
+            factors = plain
+        else:
+            lengths = np.sqrt(np.einsum("pij,pij->pi", plain, plain).max(axis=1))
+            factors = _normed(mixed.reshape(plain.shape)) * lengths[:, None, None]
+    return best, np.where(patterns == n, -1, patterns)
+
+
+def _normed(factors: Array) -> Array:
+    norms = np.sqrt(np.einsum("pij,pij->pi", factors, factors))
+    return np.asarray(factors / np.where(norms > 0, norms, 1.0)[:, :, None])
 
 
 def _even(patterns: Places, n: int) -> Array:

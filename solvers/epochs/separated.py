@@ -1,11 +1,11 @@
-"""`min_sep`, any workload: the optimum over all matrices of few steps; of more, that of which only neighbours overlap.
+"""`min_sep`, any workload: the optimum over all matrices of few steps; of more, that of which few steps overlap.
 
 The sensitivity of a C whose columns overlap is bounded by the largest sum of |X_ij| over a pattern. The best C for that
 bound and the bound over all matrices, for contributions of any dimension, are two problems: both are solved by an
 interior point method (interior_point.py). They meet where no three steps of a pattern have X of frustrated signs; for
 prefix sums they are 6e-5 apart at most, for matrices of random signs up to 1 %.
 
-With more steps X may have entries between neighbours of a pattern alone (neighbours.py), and the bound over all
+With more steps a step of a pattern overlaps with the two before it alone (pattern_search.py), and the bound over all
 matrices (overlapping.py) says what that costs.
 """
 
@@ -17,7 +17,8 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs.feasible import strategy_of
 from factorize.solvers.epochs.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
-from factorize.solvers.epochs.overlapping import dual_of_patterns
+from factorize.solvers.epochs.overlapping import dual_of_listed, dual_of_patterns
+from factorize.solvers.epochs.pattern_search import PatternSearch
 from factorize.solvers.epochs.patterns import Places, count_of_patterns, disjoint_patterns, maximal_patterns
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
@@ -31,10 +32,10 @@ MAX_PAIRS = 900
 MAX_ENTRIES = 1 << 22
 """Entries of the blocks' second derivatives, which every Newton step adds up: about a second."""
 MAX_N = 512
-"""Steps of a search over neighbours, which decomposes X some thousand times: five minutes."""
+"""Steps of a search over listed patterns, which decomposes X some thousand times: a quarter of an hour."""
 _SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
 _NEWTON_STEPS = 160.0  # of both problems
-_SEARCH_STEPS = 4000.0  # decompositions of a search over neighbours and of its bound
+_SEARCH_STEPS = 12000.0  # decompositions of a search over listed patterns and of its bound
 _EVIDENCE_ACCURACY = 1e-8
 _FAINT = 1e-14  # of the largest weight: what a pattern below it adds to a bound is lost in rounding
 
@@ -79,7 +80,7 @@ def is_short(spec: Spec) -> bool:
 
 
 def estimate(spec: Spec) -> Estimate:
-    """Return the cost: Newton steps of both problems, or a search over neighbours and the dual of patterns."""
+    """Return the cost: Newton steps of both problems, or a search over listed patterns and their dual."""
     n = float(spec.workload.n)
     if not is_solved(spec):
         return estimate_of(entries=60 * n**2, multiplications=_SEARCH_STEPS * 3 * n**3)
@@ -97,7 +98,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     report = Reporter(progress)
     if not is_solved(problem.spec):
-        return _over_neighbours(problem, report)
+        return _over_listed(problem, report)
     target, patterns = _setting(problem)
     end = InteriorPoint(target, patterns, AbsoluteSums(), problem.tolerance).climb(report)
     strategy = _best_root(problem, target, end.best.gram)
@@ -106,18 +107,20 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     return Solution(strategy, outcome, end.steps, dual)
 
 
-def _over_neighbours(problem: Problem, report: Reporter) -> Solution:
-    from factorize.solvers.epochs.neighbours import Neighbours  # whose kernels are compiled
-
+def _over_listed(problem: Problem, report: Reporter) -> Solution:
     target, (separation, most, _) = _target(problem), problem.participation.spread(problem.n)
-    search = Neighbours(triangle(target), separation, most)
-    gram, steps = search.best(report)
-    strategy = _best_root(problem, target, gram)
+    search = PatternSearch(triangle(target), separation, most)
+    found = search.best(report)
+    strategy = _best_root(problem, target, found.gram)
     bands = np.zeros((search.bands, problem.n))
     for d in range(search.bands):
         bands[d, : problem.n - d] = strategy.array.diagonal(-d)
-    dual = evidence(problem, report.within("bound"), exact=False, thorough=True) if problem.evaluates_itself else {}
-    return Solution(BandedMatrix(bands), Outcome.CONVERGED, steps, dual)
+    dual = {}
+    if problem.evaluates_itself:
+        bound = triangle(scaled(problem.target)), found.gram, found.patterns, found.shares, report.within("bound")
+        factors, patterns = dual_of_listed(*bound)
+        dual = {"factors": factors, "patterns": patterns.astype(np.float64)}
+    return Solution(BandedMatrix(bands), Outcome.CONVERGED, found.steps, dual)
 
 
 def _best_root(problem: Problem, target: Array, gram: Array) -> DenseMatrix:
@@ -141,19 +144,18 @@ def _setting(problem: Problem) -> tuple[Array, list[Places]]:
     return _target(problem), maximal_patterns(problem.n, separation, most)
 
 
-def evidence(problem: Problem, report: StepReport, *, exact: bool, thorough: bool = False) -> dict[str, Array]:
+def evidence(problem: Problem, report: StepReport, *, exact: bool) -> dict[str, Array]:
     """Return factors and patterns of the dual for vectors of any dimension, see checker/bounds/evidence.py.
 
     Args:
         problem: with `min_sep`.
         report: told after each step; what it raises ends the search.
         exact: whether the dual is solved to its optimum, and not ascended for some rounds.
-        thorough: see `dual_of_patterns`.
     """
     if not exact:
         separation, most, _ = problem.participation.spread(problem.n)
         start = disjoint_patterns(problem.n, separation, most)
-        found = dual_of_patterns(triangle(scaled(problem.target)), start, separation, most, report, thorough=thorough)
+        found = dual_of_patterns(triangle(scaled(problem.target)), start, separation, most, report)
         return {"factors": found[0], "patterns": found[1].astype(np.float64)}
     target, patterns = _setting(problem)
     best = InteriorPoint(target, patterns, Vectors(), _EVIDENCE_ACCURACY).climb(report).best

@@ -14,7 +14,7 @@ import factorize
 from factorize.checker.check import check_factor_file
 from factorize.errors import UnsupportedProblem
 from factorize.solvers import choose
-from factorize.solvers.epochs.neighbours import Neighbours
+from factorize.solvers.epochs.pattern_search import PatternSearch
 from factorize.solvers.epochs.patterns import count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec
@@ -89,21 +89,21 @@ def test_maximal_patterns_by_their_definition(n: int, separation: int, most: int
 
 @pytest.mark.parametrize(
     ("workload", "separation", "most"),
-    [(12, 3, 4), (9, 2, 2), ({"kind": "momentum", "n": 10, "momentum": 0.9}, 3, 3)],
+    [(9, 2, 5), (9, 2, 2), ({"kind": "momentum", "n": 10, "momentum": 0.9}, 2, 3)],
     ids=["all", "two", "some"],
 )
-def test_neighbours_agree_with_a_semidefinite_program_over_all_patterns(
+def test_the_search_agrees_with_a_semidefinite_program_over_all_patterns(
     workload: Any, separation: int, most: int
 ) -> None:
-    """Entries of X that are twice as far apart are zero; with two participations none has to be."""
+    """Entries of X that are three times as far apart are zero; with three participations none has to be."""
     spec = apart(workload, separation, most)
     target = Problem(spec).target
-    search = Neighbours(target, separation, most)
-    gram, _ = search.best(lambda *_: None)
+    search = PatternSearch(target, separation, most)
+    gram = search.best(lambda *_: None).gram
     patterns = min_sep_patterns(len(gram), separation, most)
     size = max(np.abs(gram[np.ix_(pattern, pattern)]).sum() for pattern in patterns)
     found = size * np.vdot(np.linalg.solve(gram, target.T), target.T) * spec.objective.scale(spec.workload.m)
-    assert (np.tril(gram, -search.bands) == 0).all() and search.bands == (len(gram) if most == 2 else 2 * separation)
+    assert (np.tril(gram, -search.bands) == 0).all() and search.bands == (len(gram) if most <= 3 else 3 * separation)
     assert found == pytest.approx(program(spec, vectors=False, bands=search.bands), rel=1e-5)
 
 
@@ -113,9 +113,9 @@ def test_the_checker_proves_more_steps_and_a_bound_near_them(tmp_path: Path) -> 
     found.save(tmp_path / "optimum.safetensors")
     report = check_factor_file((tmp_path / "optimum.safetensors").read_bytes())
     assert report.supported and report.status("certificate.lower_bound") == "proved"
-    assert found.certificate.sensitivity.kind == "exact" and found.strategy.bandwidth() == 16
-    assert found.certificate.loss.objective == pytest.approx(50.8489, rel=1e-5)
-    assert found.certificate.relative_gap < 2e-3
+    assert found.certificate.sensitivity.kind == "exact" and found.strategy.bandwidth() == 24
+    assert found.certificate.loss.objective == pytest.approx(50.82295, rel=1e-5)
+    assert found.certificate.relative_gap < 2e-4
 
 
 def test_more_steps_are_refused_by_name_and_banded_by_auto() -> None:

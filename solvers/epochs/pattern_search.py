@@ -1,0 +1,214 @@
+"""`min_sep` with many steps: the best X for absolute sums over patterns, by descent on a smooth sum over some of them.
+
+With X_ij = 0 for steps 3 b or more apart, b = `min_sep`, a step of a pattern overlaps with the two before it alone;
+with three participations nothing has to vanish. Then the largest sum of |X_ij| over a pattern is that of a longest path
+over pairs of neighbours (`Chains`), and what is minimised is convex:
+
+    tr(T^T T X^-1) + t log sum over listed patterns of exp(sum of X_ii and 2 |X_ij| / t).
+
+Patterns are listed when a longest path shows that X breaks their constraint. Their shares of the sum are the dual's
+weights. The temperature t falls by stages, each of which begins where the last one ended.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from factorize.certificate.plain_sensitivity import Chains, memory_of
+from factorize.errors import SolveFailed
+from factorize.solvers.epochs.patterns import Places, disjoint_patterns
+from factorize.solvers.methods.compiled import Array
+from factorize.solvers.methods.quasi_newton import descend
+from factorize.solvers.methods.search import End, Iterate
+from factorize.solvers.problem import StepReport
+
+_TEMPERATURES = tuple(10.0**-power for power in range(1, 8))  # of the squared sensitivity
+_ENOUGH, _WINDOW = 0.003, 20  # of the temperature: what so many steps have to gain
+_MOST_STEPS = 2000  # of one descent
+_ROUNDS = 30
+_MOST_NEW = 4  # patterns that are listed at once, for each step
+_FAINT = 1e-9  # of the largest share: patterns that are dropped between two stages
+
+
+class Found(NamedTuple):
+    """The end of a search.
+
+    Attributes:
+        gram: X, of any sensitivity.
+        steps: taken.
+        patterns: that count, filled up with n.
+        shares: of each, which sum to 1.
+    """
+
+    gram: Array
+    steps: int
+    patterns: Places
+    shares: Array
+
+
+class PatternSearch:
+    """The entries of X that may differ from zero, and what is minimised over them.
+
+    Args:
+        target: T, shape (m, n), of full rank.
+        separation: least distance of two steps of a pattern.
+        most: steps of one.
+    """
+
+    def __init__(self, target: Array, separation: int, most: int) -> None:
+        self._target, self._separation, self._most = np.asfortranarray(target.T), separation, most
+        n = target.shape[1]
+        wide = n if most <= 3 else min(3 * separation, n)
+        self._memory = memory_of(n, separation, most, wide) or 1
+        self.bands = wide if self._memory > 1 else n if most == 2 else min(2 * separation, n)
+        lags = np.subtract.outer(np.arange(n), np.arange(n))
+        self._rows, self._columns = np.nonzero((lags >= 0) & (lags < self.bands))
+        lags = self._rows - self._columns
+        self._own, self._met = lags == 0, lags >= separation
+        self._twice = np.where(self._own, 1.0, 2.0)
+        self._place = np.full((n + 1, n + 1), -1)
+        self._place[self._rows, self._columns] = np.arange(len(lags))
+        start = disjoint_patterns(n, separation, most)
+        self._patterns = np.where(start < 0, n, start)
+
+    def best(self, report: StepReport) -> Found:
+        """Return X, and the patterns that count.
+
+        Raises:
+            SolveFailed: the numbers leave the range of double precision.
+        """
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1, user_api="blas"):  # decompositions this small lose more to waiting than they gain
+            return self._search(report)
+
+    def _search(self, report: StepReport) -> Found:
+        x, steps = np.sqrt(np.einsum("ij,ij->i", self._target, self._target))[self._rows] * self._own, 0
+        for temperature in _TEMPERATURES:
+            for _ in range(_ROUNDS):
+                self._list()
+                end, scale = self._descend(x, temperature, report, steps)
+                x, steps = end.best.z * scale, steps + end.steps
+                new = self._broken(self._whole(x), 1 + temperature)
+                if not len(new):
+                    break
+                self._patterns = np.concatenate([self._patterns, new])
+            self(x)
+            self._patterns = self._patterns[self._shares > _FAINT * self._shares.max()]
+        self._list()
+        self(x)
+        return Found(self._whole(x), steps, self._patterns, self._shares)
+
+    def _descend(self, x: Array, temperature: float, report: StepReport, before: int) -> tuple[End[Iterate], Array]:
+        """Return the end of a descent in entries of X over a scale, and that scale."""
+        size = float((self._sum @ np.abs(x)).max())
+        factor = float(np.sqrt(self._loss(x)[0] / size))
+        x, self._temperature = x * factor, temperature * size * factor
+        roots = np.sqrt(x[self._own])
+        scale = roots[self._rows] * roots[self._columns]
+
+        def function(z: Array) -> tuple[float, Array]:
+            value, gradient = self(z * scale)
+            return value, gradient * scale
+
+        start = Iterate(x / scale, *function(x / scale))
+        if not np.isfinite(start.value):
+            raise SolveFailed("the loss is not finite; rescale the workload so that its entries lie near 1")
+        end = descend(
+            function,
+            start,
+            tolerance=0.0,
+            enough=temperature * _ENOUGH,
+            window=_WINDOW,
+            most=_MOST_STEPS,
+            report=lambda step, _: report(before + step, None),
+        )
+        return end, scale
+
+    def _whole(self, x: Array) -> Array:
+        gram = np.zeros((len(self._target),) * 2)
+        gram[self._rows, self._columns] = gram[self._columns, self._rows] = x
+        return gram
+
+    def _list(self) -> None:
+        """Set the matrix that takes entries of X to sums over the listed patterns."""
+        from scipy.sparse import csr_array
+
+        some, most = self._patterns, self._patterns.shape[1]
+        later, earlier = np.tril_indices(most)
+        places = self._place[some[:, later], some[:, earlier]]
+        seen = places >= 0
+        ends = np.concatenate([[0], np.cumsum(seen.sum(axis=1))])
+        values = self._twice[places[seen]]
+        self._sum = csr_array((values, places[seen], ends), shape=(len(some), len(self._rows)))
+        self._spread = self._sum.T.tocsr()
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
+        """Return what is minimised and its gradient in the entries of X; infinite where X is not positive definite."""
+        loss, w = self._loss(x)
+        if w is None:
+            return np.inf, np.zeros_like(x)
+        t, sizes, slopes = self._temperature, x.copy(), np.ones_like(x)
+        ways = 2 * np.abs(x[self._met]) / t
+        sizes[self._met] = t / 2 * (ways + np.log1p(np.exp(-2 * ways)) - np.log(2.0))
+        slopes[self._met] = np.sign(x[self._met]) * np.tanh(ways)
+        sums = self._sum @ sizes
+        shares = np.exp((sums - sums.max()) / t)
+        total = float(shares.sum())
+        self._shares = shares / total
+        gradient = (self._spread @ self._shares) * slopes - self._twice * w[self._rows, self._columns]
+        return loss + float(sums.max()) + t * float(np.log(total)), gradient
+
+    def _loss(self, x: Array) -> tuple[float, Array | None]:
+        """Return tr(T^T T X^-1) and X^-1 T^T T X^-1."""
+        from scipy.linalg.lapack import dpotrf, dpotrs
+
+        lower = np.zeros((len(self._target),) * 2, order="F")
+        lower[self._rows, self._columns] = x
+        root, failed = dpotrf(lower, lower=1)
+        if failed:
+            return np.inf, None
+        solved, _ = dpotrs(root, self._target, lower=1)
+        return float(np.vdot(solved, self._target)), solved @ solved.T
+
+    def _broken(self, gram: Array, most: float) -> Places:
+        """Return the worst patterns through neighbours that are above a multiple of the worst listed one."""
+        limit = most * float((self._sum @ np.abs(gram[self._rows, self._columns])).max())
+        new = worst_patterns(np.abs(gram), self._separation, self._most, self._memory, limit)
+        known = {row.tobytes() for row in self._patterns}
+        return new[[row.tobytes() not in known for row in new]]
+
+
+def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit: float) -> Places:
+    """Return the worst patterns through two neighbours, of those above a limit, filled up with n: (patterns, most).
+
+    The arguments are those of `Chains`.
+    """
+    n = len(sizes)
+    onward, back = (Chains(some, separation, most, memory) for some in (sizes, sizes[::-1, ::-1]))
+    rows = slice(memory - 1, n + memory - 1)
+    late, early = (np.array(each.tables)[: max(most - 1, 1), rows] for each in (onward, back))
+    sums = late + early[::-1, ::-1, ::-1].swapaxes(1, 2) + onward.ways + onward.own[:, None] + onward.own
+    worst = sums.max(axis=0)
+    first, second = np.nonzero(worst > limit)
+    chosen = np.argsort(-worst[first, second])[: _MOST_NEW * n]
+    first, second = first[chosen], second[chosen]
+    later = sums[:, first, second].argmax(axis=0)
+    after = _follow(onward, first, second, later, most)
+    before = n - 1 - _follow(back, n - 1 - second, n - 1 - first, len(sums) - 1 - later, most)
+    found = np.column_stack([np.where(before < 0, n, before), first, second, after])
+    return np.unique(np.sort(found, axis=1)[:, :most], axis=0)
+
+
+def _follow(chains: Chains, first: Places, second: Places, left: Places, most: int) -> Places:
+    """Return the steps that follow neighbours, at most `left` if numbers are limited, n for none, shape (.., most)."""
+    n, found, tables = len(chains.own), [], np.array(chains.tables)
+    for _ in range(most):
+        runs = (second < n) & (left > 0 if chains.limited else True)
+        i, j, left = np.where(runs, first, 0), np.where(runs, second, 0), np.maximum(left - 1, 0)
+        rows = (np.stack([i, j]) + 1) * (chains.memory - 1)
+        gains = chains.earlier[rows[0]] + chains.ways[j] + chains.own + tables[left, rows[1]]
+        step = np.where(runs & (gains.max(axis=1) > 0), gains.argmax(axis=1), n)
+        found.append(step)
+        first, second = second, step
+    return np.array(found).T
