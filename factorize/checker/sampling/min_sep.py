@@ -5,7 +5,7 @@ docs/notes/amplification-proofs.md has theorems 11 and 12, and docs/notes/bins-1
 
 import math
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from flint import arb, ctx
@@ -14,7 +14,7 @@ from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.arithmetic.machine import EXP_SLACK, exponentials
 from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.sampling.bets import CHUNK, Stream, Weights, log_call, log_most, normals, slack_of, uniform
-from factorize.checker.sampling.min_sep_kernels import draw_paths, tabulate
+from factorize.checker.sampling.min_sep_kernels import advance, draw_paths, link, tabulate
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
@@ -87,21 +87,17 @@ class MinSepSteps:
 
     def log_ratio(self, x: np.ndarray) -> np.ndarray:
         """Return log L of observations, shape (n, samples), by the recursion over steps."""
-        b, p, scale = self.separation, self.probability, np.zeros(x.shape[1])
-        ratios = p * np.exp(self.matrix.T @ x - self.products[:, :1] / 2)
-        free = np.repeat(self.starts[:, None], x.shape[1], axis=1)
-        for t, ratio in enumerate(ratios):
-            now = free[t % b]
-            left = (1 - p) * now
-            now *= ratio
-            free[(t + 1) % b] += left
-            if t % b == b - 1:
-                total = free.sum(axis=0)
-                scale += np.log(total)
-                free /= total
-        return np.asarray(scale + np.log(free.sum(axis=0)))
+        ratios = self.probability * np.exp(self.matrix.T @ x - self.products[:, :1] / 2)
+        free, scale = np.repeat(self.starts[:, None], x.shape[1], axis=1), np.zeros(x.shape[1])
+        for start in range(0, self.steps, self.separation):
+            advance(ratios[start : start + self.separation], 1 - self.probability, free)
+            total = free.sum(axis=0)
+            scale += np.log(total)
+            free /= total
+        return scale
 
 
+@lru_cache(maxsize=2)  # tables of n x n numbers
 class Centres:
     """How m examples are drawn whose steps attract each other: one of them first, the others given it."""
 
@@ -114,15 +110,10 @@ class Centres:
         gains, begins = np.ones((n, n)), np.empty(n)
         tabulate(p, keep, self.favours, gains, begins, np.empty((n, b)), np.empty(n + 2 * b), np.empty(2 * b))
         self.log_gains, self.log_begins = np.log(gains), np.log(begins)
-        falls = keep ** np.arange(n + 1.0)
+        falls = keep ** np.arange(n + float(b))
         self.nexts, tails = np.zeros((n, n + 1)), np.ones(n + 1)
+        link(p, order, falls, self.log_gains, tails, self.nexts)
         with np.errstate(over="ignore", invalid="ignore"):
-            for t in range(n - 1, -1, -1):
-                row, first = self.nexts[t], min(t + b, n)
-                row[first:n] = p * falls[: n - first] * np.exp((order - 1) * self.log_gains[t, first:]) * tails[first:n]
-                row[n] = falls[n - first]
-                tails[t] = row.sum()
-                row[:] = np.cumsum(row / tails[t])
             taken = np.convolve(law.starts, falls)[: n + 1]
             taken[:n] *= p * np.exp((order - 1) * self.log_begins) * tails[:n]
             total = float(taken.sum())

@@ -5,6 +5,8 @@
 
 import math
 
+import numpy as np
+
 from factorize.checker.arithmetic.loops import kernel, part
 
 
@@ -13,8 +15,7 @@ def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
     """Write gain(s, t) at [s, t] of `gains`, first(t), and v of S1 = {t} at t + d; see theorem 11."""
     n, b = favours.shape
     for t in range(n):
-        for i in range(n + 2 * b):
-            ahead[i] = 1.0
+        ahead[:] = 1.0
         for d in range(b - 1, -1, -1):
             if t + d < n:
                 ahead[t + d] = keep * ahead[t + d + 1] + p * favours[t, d] * ahead[t + d + b]
@@ -22,10 +23,7 @@ def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
         for s in range(t - 1, -1, -1):
             favour = favours[s, t - s] if t - s < b else 1.0
             ahead[s] = keep * ahead[s + 1] + p * favour * ahead[s + b]
-        begins[t] = ahead[0]
-        for d in range(1, b):
-            begins[t] += p * ahead[d]
-        begins[t] /= 1 + (b - 1) * p
+        begins[t] = (ahead[0] + p * ahead[1:b].sum()) / (1 + (b - 1) * p)
         for s in range(t - b + 1):
             most = 0.0
             for d in range(b):
@@ -37,6 +35,31 @@ def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
             gains[s, t] = most
 
 
+@kernel(error_model="numpy")
+def link(p, order, falls, log_gains, tails, nexts):
+    """Write the running sums of the chances of each step after t, none last, at [t] of `nexts`, and what they were."""
+    n, b = len(nexts), len(falls) - len(nexts)
+    for t in range(n - 1, -1, -1):
+        tails[t], first = 0.0, min(t + b, n)
+        for s in range(first, n):
+            tails[t] += p * falls[s - first] * math.exp((order - 1) * log_gains[t, s]) * tails[s]
+            nexts[t, s] = tails[t]
+        tails[t] += falls[n - first]
+        for s in range(first, n):
+            nexts[t, s] /= tails[t]
+        nexts[t, n] = 1.0
+
+
+@kernel()
+def advance(ratios, keep, free):
+    """Go b steps, or those that are left, by p times each step's ratio; `free` is changed, shape (b, samples)."""
+    for t in range(len(ratios)):
+        for i in range(free.shape[1]):
+            left = keep * free[t, i]
+            free[t, i] *= ratios[t, i]
+            free[(t + 1) % len(free), i] += left
+
+
 @part()
 def _next_step(free, u, keep, ahead, n):
     """Return the next step of an example that is free from a step on, n for none."""
@@ -46,19 +69,6 @@ def _next_step(free, u, keep, ahead, n):
         if left * ahead[t + 1] <= u * ahead[free]:
             return t
     return n
-
-
-@part()
-def _first_place(sums, u):
-    """Return the first place of a running sum that is above u, the last one at most."""
-    low, high = 0, len(sums) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if sums[middle] > u:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 @part()
@@ -85,10 +95,9 @@ def draw_paths(uniforms, p, keep, order, favours, products, log_gains, log_begin
     ahead, fields, ends, sums, steps = work[0], work[1], work[2], work[3], work[4]
     for i in range(len(uniforms)):
         u = uniforms[i]
-        for t in range(n):
-            counts[i, t] = 0.0
-            fields[t] = 1.0
-        used, last, bound, t = 0, -1, 0.0, _first_place(firsts, u[0])
+        counts[i] = 0.0
+        fields[:] = 1.0
+        used, last, bound, t = 0, -1, 0.0, min(np.searchsorted(firsts, u[0], "right"), n)
         while t < n:
             bound += log_begins[t] if last < 0 else log_gains[last, t]
             for d in range(b):
@@ -99,15 +108,12 @@ def draw_paths(uniforms, p, keep, order, favours, products, log_gains, log_begin
             counts[i, t] += 1.0
             steps[used] = t
             used, last = used + 1, t
-            t = _first_place(nexts[t], u[used])
+            t = min(np.searchsorted(nexts[t], u[used], "right"), n)
         ends[0] = used
-        for t in range(n, n + b + 1):
-            ahead[t] = 1.0
+        ahead[n:] = 1.0
         for t in range(n - 1, -1, -1):
             ahead[t] = keep * ahead[t + 1] + p * fields[t] * ahead[t + b]
-        total = ahead[0]
-        for d in range(1, b):
-            total += p * ahead[d]
+        total = ahead[0] + p * ahead[1:b].sum()
         for j in range(1, order):
             pick, begun, free = j * stride, ahead[0], 0
             while begun <= u[pick] * total and free < b - 1:
