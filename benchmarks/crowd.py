@@ -109,7 +109,7 @@ def streams(count: int, folder: Path) -> None:
 async def _follow(host: str, process: psutil.Process, count: int, keys: list[str], job: str) -> None:
     """Open the streams, look at an idle service, and cancel the job."""
     name, port = host.split(":")
-    before = process.memory_info().rss
+    before, used = process.memory_info().rss, processor_seconds(process)
 
     async def follow(number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = f"127.0.0.{2 + number // STREAMS_OF_AN_ADDRESS}", 0
@@ -126,7 +126,8 @@ async def _follow(host: str, process: psutil.Process, count: int, keys: list[str
         opened += await asyncio.gather(
             *(follow(number) for number in range(start, min(start + STREAMS_OF_A_KEY, count)))
         )
-    print(f"{count} streams were told of the job within {time.monotonic() - began:.1f} s")
+    spent = processor_seconds(process) - used
+    print(f"{count} streams were told of the job within {time.monotonic() - began:.1f} s, {spent:.1f} s of processor")
     print(f"a stream holds {(process.memory_info().rss - before) / count / 1024:.0f} KiB of the service")
 
     async def end(reader: asyncio.StreamReader) -> None:
@@ -213,8 +214,8 @@ def sweep(count: int, folder: Path) -> None:
             number = first
             while not ended.is_set():
                 asked = time.monotonic()
-                answer = ask(host, "POST", "/v1/factorizations", small(number), wait=30)
-                posted.append((answer["digest"], time.monotonic() - asked))
+                answer = ask(host, "POST", "/v1/factorizations", small(number), wait=30)  # or a job by then
+                posted.append((answer, time.monotonic() - asked))
                 number += POSTS_BESIDE
 
         beside = [threading.Thread(target=post, args=(count + one,)) for one in range(POSTS_BESIDE)]
@@ -233,8 +234,12 @@ def sweep(count: int, folder: Path) -> None:
         for thread in beside:
             thread.join()
         demand(not any(codes), "a store that takes posts is found damaged")
-        for digest, _ in posted:
-            demand(ask(host, "GET", f"/v1/factorizations/{digest}").get("digest") == digest, f"{digest} is lost")
+        for answer, _ in posted:
+            demand("spec_digest" in answer, f"a post was answered {answer}")
+            while "certificate" not in answer:
+                answer = ask(host, "GET", f"/v1/factorizations/{answer['spec_digest']}")
+                demand(answer.get("state") not in ("failed", "cancelled"), f"a post has ended with {answer}")
+                time.sleep(0.2 * ("certificate" not in answer))
         print(f"{len(posted)} posts beside, none lost: {_spread([seconds for _, seconds in posted])}")
 
 
