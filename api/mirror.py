@@ -156,7 +156,6 @@ _HEAD = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</
 pre{{overflow:auto;background:#f4f4f4;color:#111;padding:1rem}}img{{max-width:100%}}</style>
 <h1>{title}</h1>
 """
-_CITE = "factorize {version}, factorization {digest}, which answers the spec {spec_digest}"
 
 
 def _page(manifest: Manifest, address: str) -> str:
@@ -167,7 +166,7 @@ def _page(manifest: Manifest, address: str) -> str:
         "factorize verify C.safetensors",
         f"factorize solve '{json.dumps(manifest.spec)}'   # with release {version}, to make it anew",
     ]
-    cited = _CITE.format(version=version, digest=manifest.digest, spec_digest=manifest.spec_digest)
+    cited = f"factorize {version}, factorization {manifest.digest}, which answers the spec {manifest.spec_digest}"
     parts = {"Certificate": describe_manifest(manifest), "Use": "\n".join(commands), "Cite": cited}
     body = "".join(f"<h2>{name}</h2><pre>{escape(text)}</pre>\n" for name, text in parts.items())
     title = _HEAD.format(title=escape(describe_spec(manifest.spec)))

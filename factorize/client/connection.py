@@ -158,14 +158,13 @@ class Reply(AbstractContextManager["Reply"]):
         return raw
 
     def _object(self, text: str | bytes, limit: int) -> dict[str, object]:
+        value, wrong = None, "answered with JSON that is no object"
         try:
             value = read_json(text, limit=limit)
         except MalformedJson as error:
-            message = f"{self.url} did not answer with JSON: {error}; {self._expected}"
-            raise ServiceError(message, status=self.status) from None
+            wrong = f"did not answer with JSON: {error}"
         if not isinstance(value, dict):
-            message = f"{self.url} answered with JSON that is no object; {self._expected}"
-            raise ServiceError(message, status=self.status)
+            raise ServiceError(f"{self.url} {wrong}; {self._expected}", status=self.status)
         return value
 
 

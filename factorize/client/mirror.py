@@ -11,7 +11,6 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -180,7 +179,7 @@ class Mirror(Service):
     def recheck(self) -> None:
         """Read the index if nobody has for a day, so that what it revokes leaves the cache; warn where that fails."""
         memory = self._memory("plain" if self._key is None else "signed")
-        looks = [(memory / name).stat().st_mtime for name in _list(memory)]
+        looks = [look.stat().st_mtime for look in memory.glob("*")]
         if looks and max(looks) < time.time() - MAX_UNASKED_SECONDS:
             try:
                 self.index()
@@ -229,7 +228,7 @@ class Mirror(Service):
                 f"remove {verified}",
                 field="public_key",
             )
-        highest = max((int(one) for one in _list(memory) if one.isdecimal()), default=0)
+        highest = max((int(one.name) for one in memory.glob("*") if one.name.isdecimal()), default=0)
         if index.sequence < highest:
             raise CorruptObject(
                 f"the index of {url} has the sequence {index.sequence}, and {highest} was seen before: it is an old "
@@ -318,9 +317,3 @@ def mirror_of_environment(cache: FactorCache | None = None) -> Mirror | None:
     if not is_index(url):
         raise InvalidParameter(f"{VARIABLE} is {url[:80]!r}; give the address of an {INDEX}", field=VARIABLE)
     return Mirror(url, public_key=os.environ.get(KEY_VARIABLE) or None, cache=cache, patience=_FIRST_LOOK_SECONDS)
-
-
-def _list(folder: Path) -> list[str]:
-    with suppress(OSError):
-        return os.listdir(folder)
-    return []
