@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def _ranked_by() -> str:
     """Return what orders the rows of an advice, and how well that orders trained models."""
     fitted, unseen, ranks = STUDY["fitted"], STUDY["unseen"], STUDY["ranks"]
-    names = ("", "_at_advised_rate", "_at_half_or_twice_too")
+    names = ("", "_at_advised_rate", "_checked", "_at_half_or_twice_too")
     trained, new = ([study[f"first_near_best{name}"] for name in names] for study in (fitted, unseen))
     return (
         "the error of the job's own optimizer at this privacy, with that of the last step beside the mean where the "
@@ -41,9 +41,10 @@ def _ranked_by() -> str:
         f"accuracy was {ranks['falling']:.2f} for rates that fall to zero and {ranks['constant']:.2f} for constant "
         "ones, and the first row was within 0.3 points or two standard errors of the best in "
         f"{trained[0]} of {fitted['jobs']} jobs, and in {new[0]} of {unseen['jobs']} that nothing was fitted on; at "
-        f"the rate that is stated here in {trained[1]} and {new[1]}, and at the best of that, half and twice of it in "
-        f"{trained[2]} and {new[2]}; DP-SGD with secret batches was ahead of it by more than that in "
-        f"{fitted['dp_sgd_ahead']} and {unseen['dp_sgd_ahead']}"
+        f"the rate that is stated here in {trained[1]} and {new[1]}, with the check that the code for torch makes in "
+        f"{trained[2]} of {fitted['checked']} and {new[2]} of {unseen['checked']}, and at the best of that rate, half "
+        f"and twice of it in {trained[3]} and {new[3]}; DP-SGD with secret batches was ahead of it by more than that "
+        f"in {fitted['dp_sgd_ahead']} and {unseen['dp_sgd_ahead']}"
     )
 
 

@@ -101,20 +101,26 @@ def _federated(job: FleetRequest, spec: Mapping[str, Any]) -> str:
 def _torch(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> str:
     named = SAMPLINGS[sampling].trained_as
     scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
+    nearest = _nearest(job, _TORCH)
+    imports = ["import factorize", "import torch", "from factorize.adapters.private import make_private"]
+    checked = ["from factorize.adapters.rate_check import RateCheck"]
+    check = f"check = RateCheck(optimizer{', schedule' if _rates(spec) else ''})     # of the rate: docs/choose.md"
     return _program(
         spec,
-        ["import factorize", "import torch", "from factorize.adapters.private import make_private"],
-        *_nearest(job, _TORCH),
+        imports if nearest else imports + checked,
+        *nearest,
         f"optimizer = torch.optim.{_torch_optimizer(job, spec)}",
         *(scheduled if _rates(spec) else []),
         "model, optimizer, loader, statement = make_private(",
         f"    model, optimizer, data, spec, solve=factorize.solve, "
         f"epsilon={job.epsilon!r}, delta={job.delta!r}, epochs={job.epochs},",
         f'    batch_size={job.batch_size}, sampling="{named}", seed={_SECRET})',
+        *([] if nearest else [check]),
         f"for epoch in range({job.epochs}):",
         "    for inputs, targets in loader:",
         "        loss(model(inputs), targets).backward()",
         "        optimizer.step()",
+        *([] if nearest else ["        check.step()"]),
         *(["        schedule.step()"] if _rates(spec) else []),
         "        optimizer.zero_grad()",
         "print(statement)",

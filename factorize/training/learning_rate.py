@@ -5,16 +5,21 @@ model, may be about as large as `walk` over the mean of the schedule before accu
 may begin twice as high as a constant one. An optimizer of Adam's kind divides by the root of second moments, which the
 noise of single steps fills, and is bound by that noise too. Fitted to trained models with the clip norm 1
 (docs/choose.md); `python -m papers.leaderboard.rate_predictors --write` fits it again.
+
+A run can be looked at without any cost of privacy, since weights are made of released gradients: `noise_moved` is how
+far noise alone has moved them, and `share_of_data` what follows for the rate.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from scipy.signal import lfilter
 
 from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Calibration
@@ -52,8 +57,14 @@ class Limits(NamedTuple):
 
 
 LIMITS: Final = Limits(**STUDY["limits"])
+CHECKED: Final = 0.2
+"""Share of the steps after which a run is looked at."""
+MIN_SHARE: Final = 0.25
+"""Least factor for a rate: below it, what the data moved is lost in what noise did."""
 _PROBED = 4096
 """Entries of random vectors, at least, from which the noise of single steps is estimated, to about 3 %."""
+_MAX_ENTRIES = 2**22
+"""Entries of the rows of C^-1 that are looked at together, in 32 MiB."""
 
 
 def noise_of_steps(strategy: Matrix) -> float:
@@ -97,6 +108,49 @@ def best_rate(
         / root
         / math.hypot(walk, 1 / limits.divided, jump / (limits.step * math.sqrt(steps)))
     )
+
+
+def noise_moved(
+    strategy: Matrix,
+    unit: float,
+    parameters: int,
+    rates: Sequence[float] | np.ndarray,
+    momentum: float,
+    second: float | None = None,
+) -> float:
+    """Return the root mean square norm by which noise alone moves the weights of a model in the first steps.
+
+    Args:
+        strategy: C.
+        unit: standard deviation of an entry of Z for means, over the clip norm.
+        parameters: of the model.
+        rates: learning rates of these steps.
+        momentum: by which SGD adds up gradients, or Adam's beta_1.
+        second: Adam's beta_2; None of SGD, whose answer is for the clip norm 1.
+    """
+    steps, rates = len(rates), np.array(rates)
+    leading, since = strategy.leading(steps), np.arange(1, steps + 1)
+    if second is not None:
+        # Rows of C^-1 change slowly: the noise of some steps says that of all.
+        some = np.unique(np.geomspace(1, steps, min(64, 2 + _MAX_ENTRIES // steps)).astype(int)) - 1
+        probes = np.zeros((len(some), steps))
+        probes[range(len(some)), some] = 1.0
+        single = np.interp(since - 1, some, np.square(leading.right_solve(probes)).sum(axis=1))
+        squares = unit**2 * single + LIMITS.mean**2 / parameters
+        seconds = lfilter([1 - second], [1, -second], squares) / (1 - second**since)
+        rates = rates * (1 - momentum) / (1 - momentum**since) / np.sqrt(seconds)
+    weights = lfilter([1.0], [1.0, -momentum], rates[::-1])[::-1]
+    return float(unit * math.sqrt(parameters) * np.linalg.norm(leading.right_solve(weights[None])))
+
+
+def share_of_data(moved: float, noise: float) -> float:
+    """Return how far the data have moved weights over how far noise has, from MIN_SHARE to 1: a factor for the rate.
+
+    Args:
+        moved: norm by which the weights have moved since the start.
+        noise: by noise alone, from `noise_moved`; 0 while the rate is.
+    """
+    return 1.0 if noise == 0 else min(1.0, math.sqrt(max((moved / noise) ** 2 - 1.0, MIN_SHARE**2)))
 
 
 def rate_for(

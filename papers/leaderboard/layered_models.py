@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from factorize.training.learning_rate import share_of_data
+
 START = 0
 """Seed of the weights at the start, which are public."""
 Norms = Literal["one", "pooled", "all"]
@@ -226,6 +228,7 @@ def trained(
     sigma: float,
     clip_norm: float | None,
     divisor: int,
+    check: tuple[int, np.ndarray] | None = None,
 ) -> torch.Tensor:
     """Train all models and return their weights, shape (seeds, models, size).
 
@@ -238,6 +241,8 @@ def trained(
         sigma: standard deviation per entry of Z, for means.
         clip_norm: bound on an example's gradient.
         divisor: of the means.
+        check: steps after which the rate of every model is looked at, as `factorize.adapters.rate_check` does, and how
+            far noise alone has moved its weights by then, shape (models,).
     """
     features, labels = data
     weights = network.start().expand(len(batches), len(optimizer.rates), network.size).clone()
@@ -250,6 +255,8 @@ def trained(
         if noise is not None:
             gradient += sigma * torch.as_tensor(np.stack([own[step] for own in noise]))[:, None]
         state.step(weights, gradient, step)
+        if check is not None and step + 1 == check[0]:
+            state.look(weights, network.start(), check[1])
     return weights
 
 
@@ -281,10 +288,18 @@ class _Steps:
     optimizer: Mapped
     first: torch.Tensor
     second: torch.Tensor
+    factors: torch.Tensor | float = 1.0
+
+    def look(self, weights: torch.Tensor, start: torch.Tensor, noise: np.ndarray) -> None:
+        """Lower the rates at which noise moves the weights further than the data do, and what was moved."""
+        moved = (weights - start).norm(dim=2)
+        shares = [[share_of_data(*pair) for pair in zip(row, noise, strict=True)] for row in moved.tolist()]
+        self.factors = torch.tensor(shares)[..., None]
+        weights.copy_(start + self.factors * (weights - start))
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
         own = self.optimizer
-        rate = torch.as_tensor(own.rates * own.schedule[step], dtype=torch.float32)[:, None]
+        rate = torch.as_tensor(own.rates * own.schedule[step], dtype=torch.float32)[:, None] * self.factors
         if own.kind == "sgd":
             if own.momentum:
                 gradient = self.first.mul_(own.momentum).add_(gradient)

@@ -27,6 +27,8 @@ from papers.leaderboard.rate_study import DECAYS, FREE, HELD_OUT, RESULTS, ROWS,
 
 STATED = Path(learning_rate.__file__).parent / "rate_study.json"
 """What the package states of the study."""
+CHECKED_RESULTS = RESULTS.with_name("checked.jsonl")
+"""First rows at the stated rates, looked at in the run (`papers.leaderboard.checked_rates`)."""
 FIRST = Limits(12.0, 8.0, 0.8, 0.15, 90.0)
 """Where the fit begins."""
 SECRET = [name for name, (_, sampling) in ROWS.items() if sampling != "fixed"]
@@ -188,6 +190,12 @@ def _document(cell: dict[str, Any]) -> str:
     return json.dumps(cell["job"])
 
 
+@cache
+def checked_accuracies() -> dict[RateJob, float]:
+    """Return the mean test accuracy of each job whose first row was trained with the check."""
+    return {RateJob(**line["job"]): float(np.mean(line["test"])) for line in cells(CHECKED_RESULTS)}
+
+
 def lost(found: Sequence[Trained], limits: Limits) -> np.ndarray:
     """Return the points that each cell loses at the rate of these limits."""
     return np.array([cell.lost_at(cell.advised(one.job, limits)) for one in found for cell in one.rows.values()])
@@ -234,6 +242,7 @@ class Verdict:
         best: the most accurate one.
         reached: accuracy of the first at the rate that is advised.
         tried: the same at the best of that rate, half and twice of it, by training accuracy.
+        checked: the same at that rate with the check in the run; nan where it was not trained.
         own: its accuracy at its best rate.
         most: accuracy of the best.
         error: standard error of the difference of the two.
@@ -246,6 +255,7 @@ class Verdict:
     best: str
     reached: float
     tried: float
+    checked: float
     own: float
     most: float
     error: float
@@ -265,7 +275,8 @@ class Verdict:
         reached, tried = (cell.accuracy - cell.lost_at(x) for x in (rate, cell.better([rate, rate / 2, 2 * rate])))
         dp_sgd = max(found[name] for name in INDEPENDENT if name in SECRET and name in found)
         public = max(found[name] for name in found if name not in SECRET)
-        return cls(one, first, best, reached, tried, found[first], found[best], error, dp_sgd, public)
+        checked = checked_accuracies().get(one.job, math.nan)
+        return cls(one, first, best, reached, tried, checked, found[first], found[best], error, dp_sgd, public)
 
     def near(self, accuracy: float, most: float | None = None) -> bool:
         """Return whether an accuracy is within 0.3 points or two errors of another, by default the best one."""
@@ -276,6 +287,7 @@ class Verdict:
         numbers = (
             self.reached,
             self.tried,
+            self.checked,
             self.own,
             self.most,
             self.error,
@@ -295,9 +307,12 @@ def counts(found: Sequence[Verdict]) -> dict[str, int]:
         "first_near_best": sum(one.near(one.own) for one in found),
         "first_near_best_at_advised_rate": sum(one.near(one.reached) for one in found),
         "first_near_best_at_half_or_twice_too": sum(one.near(one.tried) for one in found),
+        "checked": sum(not math.isnan(one.checked) for one in found),
+        "first_near_best_checked": sum(one.near(one.checked) for one in found),
         "dp_sgd_ahead": sum(not one.near(one.own, one.dp_sgd) for one in found),
         "more_than_1_behind_dp_sgd_at_advised_rate": sum(one.reached < one.dp_sgd - 1 for one in found),
         "more_than_1_behind_dp_sgd_at_half_or_twice_too": sum(one.tried < one.dp_sgd - 1 for one in found),
+        "more_than_1_behind_dp_sgd_checked": sum(one.checked < one.dp_sgd - 1 for one in found),
         "ahead_of_dp_sgd_at_advised_rate": sum(one.reached > one.dp_sgd for one in found),
         "public_order_ahead_of_dp_sgd": sum(one.public > one.dp_sgd for one in found),
         "jobs_of_epsilon_4_and_more": len(large),
@@ -360,11 +375,11 @@ def report(path: Path = RESULTS) -> str:
             f"\n{title}: a rate loses {points.mean():.2f} points, {np.mean(points <= 0.3):.0%} within 0.3, "
             f"{np.mean(points <= 1):.0%} within 1"
         )
-    columns = "first, advised rate | or half or twice | its best | best | error | DP-SGD | public | free"
+    columns = "first, advised rate | half or twice | with the check | its best | best | error | DP-SGD | public | free"
     head = f"| job | first row | best row | {columns} |"
     for title, some in (("jobs of the fit", seen), ("held out", unseen)):
         verdicts = [Verdict.of(one) for one in some]
-        lines += [f"\n{title}: {counts(verdicts)}\n", head, "| --- " * 11 + "|", *(one.line() for one in verdicts)]
+        lines += [f"\n{title}: {counts(verdicts)}\n", head, "| --- " * 12 + "|", *(one.line() for one in verdicts)]
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ import argparse
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -64,6 +64,7 @@ class RateJob:
         bins: batches of an epoch.
         epochs: passes over the data.
         epsilon: with DELTA.
+        weight_decay: of AdamW; `recommend` writes 0 into its code, where nobody names one.
     """
 
     optimizer: str
@@ -74,6 +75,7 @@ class RateJob:
     bins: int
     epochs: int
     epsilon: float
+    weight_decay: float = 0.01
 
     @property
     def steps(self) -> int:
@@ -169,20 +171,20 @@ HELD_OUT = [
     RateJob("sgd", "cosine", "logistic", "digits", 30, 48, 6, 3.0),
     RateJob("adam", "cosine", "perceptron", "digits", 48, 30, 12, 8.0),
     RateJob("momentum", "constant", "perceptron", "digits", 24, 60, 6, 6.0),
-    RateJob("adamw", "constant", "perceptron", "table", 150, 60, 6, 3.0),
+    RateJob("adamw", "constant", "perceptron", "table", 150, 60, 6, 3.0, 0.0),
     RateJob("sgd", "constant", "logistic", "plain sequences", 120, 60, 5, 1.0),
     RateJob("momentum", "warmup_cosine", "convolution", "plain sequences", 120, 60, 6, 2.0),
     RateJob("adam", "warmup_cosine", "narrow perceptron", "mnist", 120, 80, 5, 2.0),
-    RateJob("adamw", "cosine", "narrow perceptron", "whole mnist", 120, 60, 6, 6.0),
+    RateJob("adamw", "cosine", "narrow perceptron", "whole mnist", 120, 60, 6, 6.0, 0.0),
     RateJob("sgd", "warmup_cosine", "narrow perceptron", "mnist", 100, 100, 4, 4.0),
     RateJob("adam", "constant", "logistic", "plain sequences", 100, 60, 6, 4.0),
     RateJob("momentum", "constant", "wide perceptron", "mnist", 200, 50, 6, 1.0),
-    RateJob("adamw", "warmup_cosine", "logistic", "table", 80, 120, 4, 2.0),
+    RateJob("adamw", "warmup_cosine", "logistic", "table", 80, 120, 4, 2.0, 0.0),
     RateJob("sgd", "constant", "wide perceptron", "table", 120, 100, 4, 6.0),
     RateJob("adam", "cosine", "convolution", "plain sequences", 100, 60, 5, 0.5),
-    RateJob("adamw", "cosine", "logistic", "whole mnist", 200, 50, 8, 10.0),
+    RateJob("adamw", "cosine", "logistic", "whole mnist", 200, 50, 8, 10.0, 0.0),
     RateJob("momentum", "cosine", "logistic", "plain sequences", 100, 70, 5, 0.5),
-    RateJob("adamw", "constant", "convolution", "sequences", 150, 50, 6, 5.0),
+    RateJob("adamw", "constant", "convolution", "sequences", 150, 50, 6, 5.0, 0.0),
     RateJob("adam", "cosine", "transformer", "short sequences", 100, 40, 8, 2.0),
     RateJob("momentum", "cosine", "logistic", "mnist", *LONGEST, 4.0),
 ]
@@ -333,28 +335,43 @@ def first_rate(job: RateJob, row: str) -> float:
     return 2.0**-9 if row == FREE or row.startswith("independent") else 2.0**-6
 
 
+def runs_of(
+    job: RateJob, row: str, factors: Factorization, sigma: float, mnist: Path | None
+) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """Return what trains a cell at learning rates, with a check or none (`trained`).
+
+    Its answer is the accuracies in training and in the test, shape (seeds, rates).
+    """
+    data, examples = data_of(job.data, mnist), job.batch * job.bins
+    network, seeds = network_of(job, data), range(SEEDS)
+    noise = None if row == FREE else [correlated_rows(factors, seed, network.size) for seed in seeds]
+    batches = [batches_of(job, ROWS[row][1], ROWS[row][0].get("bands", 1), seed) for seed in seeds]
+    kind = job.optimizer if job.optimizer.startswith("adam") else "sgd"
+    numbers = {"sigma": sigma, "clip_norm": None if row == FREE else CLIP_NORM, "divisor": job.batch}
+    pair = (data[0][:examples], data[1][:examples])
+
+    def run(rates: np.ndarray, check: tuple[int, np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        mapped = Mapped(kind, rates, job.relative_rates, job.momentum, job.weight_decay)
+        found = trained(network, pair, batches, noise, mapped, **numbers, check=check)
+        train, test = (network.accuracies(found, x[:JUDGED], y[:JUDGED]) for x, y in (pair, data[2:]))
+        return train, test
+
+    return run
+
+
 def measure(job: RateJob, row: str, mnist: Path | None, folder: Path) -> dict[str, Any]:
     """Train one cell and return its line."""
     begun = time.process_time()
     sampling = ROWS[row][1]
     factors = factors_of(job, row, folder)
     sigma = 0.0 if row == FREE else sigma_of(job, sampling, factors)
-    data = data_of(job.data, mnist)
-    examples = job.batch * job.bins
-    network = network_of(job, data)
-    seeds = range(SEEDS)
-    noise = None if row == FREE else [correlated_rows(factors, seed, network.size) for seed in seeds]
-    batches = [batches_of(job, sampling, ROWS[row][0].get("bands", 1), seed) for seed in seeds]
+    network = network_of(job, data_of(job.data, mnist))
     kind = job.optimizer if job.optimizer.startswith("adam") else "sgd"
+    run = runs_of(job, row, factors, sigma, mnist)
     done: dict[float, tuple[list[float], list[float]]] = {}
     rates = first_rate(job, row) * 2.0 ** np.arange(GRID)
     while len(rates):
-        mapped = Mapped(kind, rates, job.relative_rates, job.momentum)
-        clip = None if row == FREE else CLIP_NORM
-        pair = (data[0][:examples], data[1][:examples])
-        found = trained(network, pair, batches, noise, mapped, sigma=sigma, clip_norm=clip, divisor=job.batch)
-        shown = [(x[:JUDGED], y[:JUDGED]) for x, y in (pair, data[2:])]
-        train, test = (network.accuracies(found, x, y) for x, y in shown)
+        train, test = run(rates)
         for i, rate in enumerate(rates.tolist()):
             done[rate] = (np.round(train[:, i], 2).tolist(), np.round(test[:, i], 2).tolist())
         rates = more_rates({rate: float(np.mean(values[0])) for rate, values in done.items()})

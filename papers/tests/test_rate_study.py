@@ -103,7 +103,7 @@ def test_a_quick_run_has_all_rows_and_goes_on_where_it_was(
     assert all(len(cell["test"]) == len(cell["rates"]) == 2 and len(cell["test"][0]) == 2 for cell in cells)
     assert all(0 <= value <= 100 for cell in cells for values in cell["test"] for value in values)
     assert not list(study.run(study.QUICK, path, None, solved)), "nothing is trained twice"
-    assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0: without privacy: ")
+    assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0 0.01: without privacy: ")
     (trained,) = predictors.trained_jobs(study.QUICK, path)
     verdict = predictors.Verdict.of(trained)
     assert (

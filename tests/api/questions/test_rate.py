@@ -12,7 +12,7 @@ from factorize.api.questions.job_code import codes
 from factorize.api.questions.rate import Rates
 from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest, read_job
 from factorize.structures.layouts import build_matrix
-from factorize.training.learning_rate import Limits, best_rate, noise_of_steps
+from factorize.training.learning_rate import LIMITS, Limits, best_rate, noise_moved, noise_of_steps, share_of_data
 
 LOSS = {"rmse": 4.0, "last_iterate": 6.0}
 ROW = {"rmse_at_privacy": 50.0, "sigma_of_sums": 10.0, "noise_of_steps": 1.2, "loss": LOSS}
@@ -41,6 +41,30 @@ def test_the_noise_of_single_steps_is_that_of_the_rows_of_the_inverse() -> None:
     assert noise_of_steps(build_matrix("dense", {"": lower}, 40)) == pytest.approx(
         math.sqrt((rows**2).sum() / 40), rel=0.1
     )
+
+
+@pytest.mark.parametrize("second", [None, 0.99])
+def test_the_noise_that_moves_weights_is_that_of_the_optimizer_itself(second: float | None) -> None:
+    """Each step's weights as coefficients of the entries of Z, by the recursion of the optimizer."""
+    luck = np.random.default_rng(2)
+    lower = np.tril(luck.uniform(0, 0.3, (50, 50)), -1) + np.eye(50)
+    rates, noise = luck.uniform(0.5, 1.0, 20), np.linalg.inv(lower)
+    first, seconds, weights = np.zeros(50), 0.0, np.zeros(50)
+    for step, rate in enumerate(rates):
+        if second is None:
+            first = 0.9 * first + noise[step]
+            weights = weights - rate * first
+        else:
+            first = 0.9 * first + 0.1 * noise[step]
+            seconds = second * seconds + (1 - second) * (0.2**2 * (noise[step] ** 2).sum() + LIMITS.mean**2 / 300)
+            weights = weights - rate * first / (1 - 0.9 ** (step + 1)) / math.sqrt(seconds / (1 - second ** (step + 1)))
+    found = noise_moved(build_matrix("dense", {"": lower}, 50), 0.2, 300, rates, 0.9, second)
+    assert found == pytest.approx(0.2 * math.sqrt(300) * np.linalg.norm(weights))
+
+
+def test_the_rate_is_lowered_to_where_data_move_weights_as_far_as_noise() -> None:
+    assert [share_of_data(moved, 4.0) for moved in (5.0, 9.0, 4.0, 3.0)] == [0.75, 1.0, 0.25, 0.25]
+    assert share_of_data(0.0, 0.0) == 1.0  # a warm-up that begins with rates of zero
 
 
 def test_every_line_of_code_has_the_rate_of_its_own_optimizer() -> None:
