@@ -255,7 +255,7 @@ class _Check:
             while hashed:
                 settle()
         for key in unnamed:
-            self._find_orphan(key)
+            self._find("orphan", key, "no manifest names it")
 
     def _check_files(self) -> None:
         """See that the file and the users' matrices of each manifest are there and sound."""
@@ -275,10 +275,7 @@ class _Check:
             dropped -= {name for result in self.results.values() for name in result.blobs}
         for sha256 in dropped:
             if self._there(sha256):
-                self._find_orphan(blob_key(sha256))
-
-    def _find_orphan(self, key: str) -> None:
-        self._find("orphan", key, "no manifest names it")
+                self._find("orphan", blob_key(sha256), "no manifest names it")
 
     def _check_entry(self, found: ObjectEntry) -> None:
         with self._reading(found):

@@ -125,9 +125,7 @@ class Index:
         """
         with _named(f"the entry {key}"):
             entry = read_entry(self._objects.content(key), key)
-        revocation = self._revocations.find(entry.digest)
-        if revocation is not None:
-            raise revocation.error()
+        self._revocations.check(entry.digest)
         with _named(f"the manifest {entry.digest}"):
             manifest = self.manifest(entry.digest)
         with _named(f"the file {manifest.file.sha256}"):

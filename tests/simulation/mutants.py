@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         "an entry of a revoked result counts",
         INDEX,
-        '        if revocation is not None:\n            raise revocation.error()\n        with _named(f"the manifest',
+        '        self._revocations.check(entry.digest)\n        with _named(f"the manifest',
         '        with _named(f"the manifest',
     ),
     Mutant(

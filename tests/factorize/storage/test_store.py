@@ -94,7 +94,7 @@ def test_a_bit_flip_in_any_file_of_a_small_artifact_is_found(tmp_path):
     readers = {
         MARKER: lambda: store.check_format(create=False),
         "blobs": lambda: Blobs(store.objects).open(name),
-        "manifests": lambda: Index(store.objects, store.blobs).manifest(put.digest),
+        "manifests": lambda: Index(store.objects, store.blobs, cache_bytes=0).manifest(put.digest),
         "specs": lambda: found_or_corrupt(store.digest_of(put.spec_digest)),
         "families": lambda: found_or_corrupt(store.index.entry(SpecEntry.of(store.manifest(put.digest)).keys[0])),
     }
