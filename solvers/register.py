@@ -234,7 +234,7 @@ def _refuse_nothing_left(spec: Spec) -> None:
 
 LARGEST_AUTOMATIC = 8192
 LARGEST_SEPARATED = 128
-"""Steps up to which `dense` is searched under `min_sep`: seconds, where 256 take half a minute."""
+"""Steps up to which `dense` is searched under `min_sep`: 40 processor seconds at most, where 256 take minutes."""
 BUFFERS_AUTOMATIC = 8
 """Above that n: within 2e-5 of the optimum of prefix sums at n = 131072."""
 BANDS_AUTOMATIC = 512

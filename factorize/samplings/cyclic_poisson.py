@@ -67,7 +67,8 @@ class CyclicPoissonSampling(Sampling):
     def sizes(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
         """Return the sizes of data set and batch; the accountant says which bands it takes."""
         if asked.dataset_size is None or asked.batch_size is None:
-            raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field="dataset_size")
+            missing = "dataset_size" if asked.dataset_size is None else "batch_size"
+            raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field=missing)
         return asked.dataset_size, asked.batch_size
 
     def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:

@@ -203,8 +203,10 @@ def test_what_does_not_fit_is_refused_with_a_way_out(held: tuple[Factorization, 
     made, _ = held
     with pytest.raises(ConditionNotMet, match="batch_size=90 of 240 examples is above 240 / 3.*use a smaller batch"):
         calibrated(made, 4.0, 1e-3, 240, 90)
-    with pytest.raises(InvalidParameter, match="needs dataset_size and batch_size"):
-        calibrate_sampling(made, PrivacyTarget(epsilon=4.0, delta=1e-3), sampling="b_min_sep")
+    for given, missing in ({}, "dataset_size"), ({"dataset_size": 240}, "batch_size"):
+        with pytest.raises(InvalidParameter, match="needs dataset_size and batch_size") as refused:
+            calibrate_sampling(made, PrivacyTarget(epsilon=4.0, delta=1e-3), sampling="b_min_sep", **given)
+        assert refused.value.field == missing
     with pytest.raises(UnsupportedAdjacency):
         calibrated(made, 4.0, 1e-3, 240, 24, adjacency="replace_one")
     with pytest.raises(InvalidParameter, match="bins=4 is not 3, the bands of C.*leave bins out"):
