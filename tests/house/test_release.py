@@ -31,7 +31,7 @@ SECOND = 1_700_000_000
 def test_two_builds_have_the_same_bytes(built: Path, tmp_path: Path) -> None:
     """The second has other modes and other times of its files, and stands elsewhere."""
     copy, again = tmp_path / "checkout", tmp_path / "again"
-    for name in (*distributions.tracked(), "release/check.toml"):
+    for name in (*distributions.tracked(), "release/check.toml", "release/check.md"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes((ROOT / name).read_bytes())
         (copy / name).chmod(0o600)
