@@ -30,7 +30,7 @@ _MOST_NEW = 4  # patterns that are listed at once, for each step
 _FAINT = 1e-9  # of the largest share: patterns that are dropped between two stages
 
 
-class Found(NamedTuple):
+class ListedOptimum(NamedTuple):
     """The end of a search.
 
     Attributes:
@@ -71,7 +71,7 @@ class PatternSearch:
         start = disjoint_patterns(n, separation, most)
         self._patterns = np.where(start < 0, n, start)
 
-    def best(self, report: StepReport) -> Found:
+    def best(self, report: StepReport) -> ListedOptimum:
         """Return X, and the patterns that count.
 
         Raises:
@@ -82,7 +82,7 @@ class PatternSearch:
         with threadpool_limits(1, user_api="blas"):  # decompositions this small lose more to waiting than they gain
             return self._search(report)
 
-    def _search(self, report: StepReport) -> Found:
+    def _search(self, report: StepReport) -> ListedOptimum:
         x, steps = np.sqrt(np.einsum("ij,ij->i", self._target, self._target))[self._rows] * self._own, 0
         for temperature in _TEMPERATURES:
             for _ in range(_ROUNDS):
@@ -97,7 +97,7 @@ class PatternSearch:
             self._patterns = self._patterns[self._shares > _FAINT * self._shares.max()]
         self._list()
         self(x)
-        return Found(self._whole(x), steps, self._patterns, self._shares)
+        return ListedOptimum(self._whole(x), steps, self._patterns, self._shares)
 
     def _descend(self, x: Array, temperature: float, report: StepReport, before: int) -> tuple[End[Iterate], Array]:
         """Return the end of a descent in entries of X over a scale, and that scale."""
