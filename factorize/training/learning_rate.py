@@ -19,7 +19,6 @@ from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from scipy.signal import lfilter
 
 from factorize.format.factors import CertifiedFactors
 from factorize.privacy import Calibration
@@ -128,6 +127,8 @@ def noise_moved(
         momentum: by which SGD adds up gradients, or Adam's beta_1.
         second: Adam's beta_2; None of SGD, whose answer is for the clip norm 1.
     """
+    from scipy.signal import lfilter
+
     steps, rates = len(rates), np.array(rates)
     leading, since = strategy.leading(steps), np.arange(1, steps + 1)
     if second is not None:
