@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from factorize.checker.file import read_factor_file
-from factorize.checker.receipt import compare_receipts
 from factorize.checker.receipt_text import FALSE, NOT_LOOKED_AT, OPEN, page, text, verdict
 from factorize.checker.report import Report
 from factorize.encoding import read_json
@@ -74,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check(options: argparse.Namespace) -> dict[str, Report]:
     """Return the reports on all receipts, and on what they are beside each other, by name."""
-    from factorize.checker.receipt import check_receipt  # the main package brings python-flint with an extra alone
+    # The main package brings python-flint with an extra alone.
+    from factorize.checker.receipt import check_receipt, compare_receipts
 
     held = [(str(path), path.read_bytes()) for path in options.files]
     factors = [data for _, data in held if b"\0" in data[:8]]  # the length of a header, which no JSON begins with
