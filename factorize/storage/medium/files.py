@@ -137,7 +137,8 @@ def write_whole(target: Path) -> Iterator[Path]:
             Files().sync(file.fileno())
         os.replace(part, target)
     except OSError as error:
-        error.filename = error.filename or str(target)  # a full disk names no file
+        if error.errno:  # a full disk names no file
+            error.filename = error.filename or str(target)
         raise
     finally:
         part.unlink(missing_ok=True)
