@@ -151,7 +151,7 @@ def test_signed_bands_are_never_called_exact_without_a_rule():
     """The root of a window has negative coefficients; of many patterns beyond the separation only a bound is known."""
     window = {"kind": "window", "n": 96, "width": 3}
     narrow = solved(window, banded_root(4), {"kind": "min_sep", "min_sep": 4})
-    wide = solved(window, banded_root(9), {"kind": "min_sep", "min_sep": 4})
+    wide = solved(window, banded_root(13), {"kind": "min_sep", "min_sep": 4})
     assert (wide.strategy.column < 0).any()
     assert narrow.certificate.sensitivity.kind == "exact"
     assert wide.certificate.sensitivity.kind == "upper_bound"

@@ -480,7 +480,7 @@ class TestLiveService:
         events.clear()
         fetch(opened.digest, url=live_service.url, to=tmp_path / "g", progress=events.append)
         assert (tmp_path / "g").read_bytes() == data
-        assert [event.kind for event in events] == ["download"]
+        assert [event.kind for event in events] == ["download", "origin"]
 
     def test_canonicalize_and_cancel(self, live_service):
         service = Service(live_service.url)
