@@ -41,6 +41,7 @@ from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
 
 FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.4, 1.1
+PAUSE_OF_A_FOLLOWER = 0.001  # seconds: thousands who follow one job would take a core with looks that see nothing
 """Seconds between the first two looks at a job that is followed, the most, and their growth."""
 OUTAGES = 10
 """Starts after which a job is failed whose child finds no store, though the service does, or whose end is not heard."""
@@ -98,6 +99,7 @@ class JobEngine:
         self._lock = threading.RLock()  # of what is sent
         self._sent: dict[str, tuple[SolveJob, Any]] = {}  # jobs whose solves were submitted, with the futures of these
         self._looks: dict[str, asyncio.Future[SolveJob | None]] = {}
+        self._followers: Counter[str] = Counter()  # of each job
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
 
     # Life
@@ -168,8 +170,8 @@ class JobEngine:
     async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[SolveJob | None, None]:
         """Follow a job: what it is now, then each change, up to its end, and None for a look that sees none.
 
-        The row is looked at in pauses that grow to 0.4 seconds, whichever engine changes it, so changes that follow
-        each other quickly may be seen as one.
+        The row is looked at in pauses that grow to 0.4 seconds, and to a millisecond for each who follows the job,
+        whichever engine changes it, so changes that follow each other quickly may be seen as one.
 
         Args:
             spec_digest: the job; an unknown one has no changes.
@@ -179,16 +181,21 @@ class JobEngine:
             The job, with rising ``seq``, or None; the last has ``finished``. Also ends when the engine closes.
         """
         pause = FIRST_PAUSE
-        while not self.closed:
-            job = await self._row_of(spec_digest)
-            if job is None:
-                return
-            yield job if job.seq != after_seq else None  # smaller only after a ledger was lost and begun anew
-            after_seq = job.seq
-            if job.finished:
-                return
-            await asyncio.sleep(pause - time.monotonic() % pause)  # all at one beat, who then share a look
-            pause = min(LONGEST_PAUSE, PAUSE_GROWTH * pause)
+        self._followers[spec_digest] += 1
+        try:
+            while not self.closed:
+                job = await self._row_of(spec_digest)
+                if job is None:
+                    return
+                yield job if job.seq != after_seq else None  # smaller only after a ledger was lost and begun anew
+                after_seq = job.seq
+                if job.finished:
+                    return
+                pause = max(pause, PAUSE_OF_A_FOLLOWER * self._followers[spec_digest])
+                await asyncio.sleep(pause - time.monotonic() % pause)  # all at one beat, who then share a look
+                pause = min(LONGEST_PAUSE, PAUSE_GROWTH * pause)
+        finally:
+            self._followers -= Counter([spec_digest])
 
     async def _row_of(self, spec_digest: str) -> SolveJob | None:
         """Return what a job is now; who asks before a look begins shares it, since thousands may follow one job."""
