@@ -215,7 +215,7 @@ class Made(Door):
             ),
             "users with several examples, in secret batches": Mistake("right", self._drawn_users),
             "losses that are not one number for each example": Mistake("refused", self._losses, "not one number"),
-            "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
+            "one state of the noise used twice": Mistake("refused", self._used_twice, "newest state"),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
@@ -233,8 +233,10 @@ class Made(Door):
 
     def _used_twice(self, folder: Path) -> None:
         run = self.begin(folder)
-        for _ in range(2):
-            run.made.noise.update(SUMS, run.state)
+        before = run.state
+        self.step(run)
+        run.state = before
+        self.step(run)
 
     def _weak(self, folder: Path) -> None:
         told = str(self.made(epsilon=30.0, delta=0.5).statement)
