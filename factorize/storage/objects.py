@@ -128,6 +128,9 @@ class Objects(Protocol):
     def put(self, key: str, staged: StagedFile) -> bool:
         """Publish a synced file durably; False, and nothing changed, if the key is taken."""
 
+    def keep(self, key: str) -> None:
+        """Have an object that is there outlive a crash, whoever has published it."""
+
     def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
         """Give an object another key, and its own to a file or to nothing, durably in one step; or raise NotFound."""
 

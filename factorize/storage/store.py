@@ -93,6 +93,8 @@ class Store:
             with self.objects.lock(MARKER, exclusive=False):
                 self.matrices.put_those_of(factorization)
                 entry = self._entry_of(digest)
+                for key in (manifest_key(digest), blob_key(self.manifest(digest).file.sha256)):
+                    self.objects.keep(key)  # the put that made it may not have come to its own sync yet
                 self.fall_with_others(factorization.manifest)
                 self.enter(entry)
             return self.manifest(digest)
