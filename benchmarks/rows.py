@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.report import Report
 from benchmarks.service import download, service, solve
-from factorize.client import Factors, Rows
+from factorize.client import Rows, connect
 
 N = 4096
 ROUNDS = 9
@@ -36,7 +36,7 @@ def run(report: Report) -> None:
     with tempfile.TemporaryDirectory() as store, service(store) as host:
         manifest = solve(host, spec)
         file, url = manifest["files"][0], f"http://{host}"
-        factors = Factors.connect(manifest["digest"], url=url)
+        factors = connect(manifest["digest"], url=url)
         download(host, file)
         report.heading(f"All {N} rows ({MEGABYTES:.0f} MB), in blocks of 4 MB, checked")
         for matrix in ("C", "C_inv"):

@@ -13,6 +13,7 @@ _HOMES = {
     "Certificate": "factorize.certificate.certificate",
     "ComparisonTable": "factorize.api.calls",
     "Factorization": "factorize.factorization",
+    "Factors": "factorize.factors",
     "Spec": "factorize.spec",
     "certify": "factorize.api.calls",
     "compare": "factorize.api.calls",

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize import __version__
-from factorize.any_factors import AnyFactors
 from factorize.certificate.certificate import Certificate, certify
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.report import SENSITIVITY
@@ -32,6 +31,7 @@ from factorize.errors import (
     UnsupportedProblem,
     extras_named,
 )
+from factorize.factors import Factors
 from factorize.format.container import local_path
 from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.names import MATRIX_NAMES, MatrixName
@@ -58,7 +58,7 @@ LARGEST_ENCODER = 2048
 _EXTRA = 2.0**-31  # relative; readers compare a stored C_inv with their own up to 1e-9
 
 
-class Factorization(AnyFactors):
+class Factorization(Factors):
     """A certified factorization A = B C.
 
     Args:

@@ -13,8 +13,8 @@ from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.min_sep_law import MinSepLaw
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
+from factorize.format.certified import CertifiedFactors, certified
 from factorize.format.claims import Sensitivity
-from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.quantities import at_most
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale

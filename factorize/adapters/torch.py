@@ -18,7 +18,7 @@ from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
-from factorize.format.factors import certified
+from factorize.format.certified import certified
 from factorize.privacy import Calibration, check_own
 
 

@@ -3,18 +3,21 @@
 from factorize.client.cache import FactorCache
 from factorize.client.connection import Event
 from factorize.client.download import fetch
-from factorize.client.held_factors import Factors, load
+from factorize.client.held_factors import HeldFactors, connect, load
 from factorize.client.noise import NoiseGenerator, even_shard
 from factorize.client.rows import Rows
 from factorize.client.service import Service
+from factorize.factors import Factors
 
 __all__ = [
     "Event",
     "FactorCache",
     "Factors",
+    "HeldFactors",
     "NoiseGenerator",
     "Rows",
     "Service",
+    "connect",
     "even_shard",
     "fetch",
     "load",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
-from factorize.any_factors import AnyFactors
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
 from factorize.client.download import Held, asked_digest, fetch_cached, find_cached
@@ -28,6 +27,7 @@ from factorize.errors import (
     ServiceError,
     ServiceUnreachable,
 )
+from factorize.factors import Factors
 from factorize.format.container import Container, local_path
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
@@ -35,7 +35,6 @@ from factorize.format.reading import check_file, matrix_parts
 from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:
-    from factorize.certificate.certificate import Certificate
     from factorize.factorization import Factorization
 
 
@@ -43,11 +42,10 @@ Source = SpecSource | os.PathLike[str]
 """A file (`Path`, or text that is neither JSON, digest nor URL), a spec, a digest, or the URL of a factorization."""
 
 
-class Factors(AnyFactors):
-    """One factorization by its manifest, its file, and the service that has the file.
+class HeldFactors(Factors):
+    """Factors by their manifest, their file, and the service that has the file.
 
-    It answers what a `factorize.Factorization` answers, and leaves C where it is: a training job needs neither pydantic
-    nor the memory.
+    C stays where it is: a training job needs neither pydantic nor the memory.
 
     Args:
         manifest: checked against what was asked for (`load`, `Service.manifest`).
@@ -58,7 +56,6 @@ class Factors(AnyFactors):
         origin: of the file.
 
     Attributes:
-        spec: what was asked, plain data.
         origin: where it came from, or None for a file that was named by its path.
         signature: of the file, if one was verified.
     """
@@ -76,26 +73,7 @@ class Factors(AnyFactors):
         self.origin = service.origin if origin is None and service is not None else origin
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
-        self.spec: dict[str, object] = manifest.spec
         _ = self.sensitivity  # raises for a manifest that states none
-
-    @classmethod
-    def connect(
-        cls,
-        source: SpecSource,
-        *,
-        url: str,
-        cache: str | Path | None = None,
-        progress: ProgressCallback = ignore,
-        timeout: float = TIMEOUT,
-    ) -> Factors:
-        """Ask a service for a spec or digest, waiting for the solve if one is needed; download nothing yet.
-
-        Raises:
-            FactorizeError: as of `Service.manifest`.
-        """
-        service = Service(url, timeout=timeout)
-        return cls(service.manifest(source, progress=progress), service=service, cache=cache)
 
     def path(self) -> Path:
         """Return a verified file of it, fetched into the cache where there is none yet.
@@ -120,10 +98,6 @@ class Factors(AnyFactors):
     def _opened(self) -> Factorization:
         return self.opened()
 
-    def verify(self) -> Certificate:
-        """Recompute the certificate from the file; see `Factorization.verify`."""
-        return self.opened().verify()
-
     def strategy_tensors(self) -> dict[str, np.ndarray]:
         """Return the tensors of C by suffix ('' for a dense one), as doubles, read from the file and checked.
 
@@ -133,7 +107,7 @@ class Factors(AnyFactors):
         return matrix_parts(Container(self.path()), self.manifest, "C")
 
     def opened(self, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
-        """Return the factorization with its C in memory: to recompute its certificate, to change its form, to save it.
+        """Return the factorization with its C in memory: to recompute its certificate, or to change its form.
 
         It takes pydantic, as does a calibration that counts on sampling.
 
@@ -161,7 +135,7 @@ def load(
     timeout: float = TIMEOUT,
     signature: str | Path | None = None,
     public_key: str | Path | None = None,
-) -> Factors:
+) -> HeldFactors:
     """Return the factors of a file, spec, digest or URL: rows, sensitivity, calibration and noise.
 
     A digest is looked for in the cache, then in the store, then asked of the service or mirror, by default that of
@@ -176,7 +150,7 @@ def load(
         cache: folder for downloaded files; by default $FACTORIZE_CACHE or the platform's folder for caches.
         progress: called with the events of a running solve and of the download.
         timeout: seconds without a byte after which a connection counts as stalled.
-        signature: of the file, by OpenSSF Model Signing; `Factors.signature` then says what was verified.
+        signature: of the file, by OpenSSF Model Signing; `HeldFactors.signature` then says what was verified.
         public_key: that it has to be made with; without a signature, that of a mirror's index.
 
     Raises:
@@ -200,7 +174,7 @@ def load(
         if path.suffix in (".npy", ".npz") or path.name.endswith("tensor_pb"):
             message = f"{path} holds numbers without a certificate; factorize.certify(path, spec) makes one"
             raise InvalidParameter(message, field="source")
-        return Factors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
+        return HeldFactors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
     assert not isinstance(source, os.PathLike)  # which `_is_path` knows
     kept = FactorCache(cache)
     if is_index(url):
@@ -224,7 +198,24 @@ def load(
     path, manifest, origin = known
     if signature is None and is_index(url):
         public_key = None  # which is that of the index
-    return Factors(manifest, path=path, signature=check_signature(path, signature, public_key), origin=origin)
+    return HeldFactors(manifest, path=path, signature=check_signature(path, signature, public_key), origin=origin)
+
+
+def connect(
+    source: SpecSource,
+    *,
+    url: str,
+    cache: str | Path | None = None,
+    progress: ProgressCallback = ignore,
+    timeout: float = TIMEOUT,
+) -> HeldFactors:
+    """Ask a service for a spec or digest, waiting for the solve if one is needed; download nothing yet.
+
+    Raises:
+        FactorizeError: as of `Service.manifest`.
+    """
+    service = Service(url, timeout=timeout)
+    return HeldFactors(service.manifest(source, progress=progress), service=service, cache=cache)
 
 
 def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:

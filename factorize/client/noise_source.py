@@ -24,7 +24,7 @@ from factorize.client.recurrences.buffered import BltRecurrence, BufferedRecurre
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
-from factorize.format.factors import CertifiedFactors
+from factorize.format.certified import CertifiedFactors
 from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
 from factorize.format.tensors import SHAPES, wrapped_structure
 from factorize.numbers.covered import cover_column, cover_inverse

@@ -20,8 +20,8 @@ LARGEST_DRAWN = 4096
 _CELLS, _SIDE, _DECADES, _SHADES = 24, 120, 4.0, 10
 
 
-def line(kind: str, manifest: Manifest) -> str:
-    """Return a factorization in one line: its class, the spec, sensitivity, loss and gap."""
+def line(manifest: Manifest) -> str:
+    """Return factors in one line: the spec, sensitivity, loss and gap."""
     certificate = manifest.certificate
     stated = certificate["sensitivity"]
     parts = [
@@ -31,7 +31,7 @@ def line(kind: str, manifest: Manifest) -> str:
         _gap(certificate) + ("" if certificate["converged"] else ", tolerance not met"),
         f"digest {manifest.digest[:12]}",
     ]
-    return f"<{kind} {'; '.join(parts)}>"
+    return f"<Factors {'; '.join(parts)}>"
 
 
 def sentences(manifest: Manifest) -> list[str]:
@@ -57,7 +57,7 @@ def sentences(manifest: Manifest) -> list[str]:
     return texts + [str(text) for text in certificate["warnings"]]
 
 
-def html(drawn: Any, kind: str) -> str:
+def html(drawn: Any) -> str:
     """Return the portrait: the spec, the sentences, the picture where n allows one, and the digest."""
     manifest = drawn.manifest
     n = manifest.steps
@@ -68,7 +68,7 @@ def html(drawn: Any, kind: str) -> str:
         pictures = "".join(svg(label, thinned(drawn, name)) for name, label in _DRAWN)
     words = "".join(f"<li>{escape(text)}</li>" for text in sentences(manifest))
     return (
-        f'<div style="font-family:sans-serif;font-size:13px;max-width:60em"><b>{escape(kind)}</b> '
+        f'<div style="font-family:sans-serif;font-size:13px;max-width:60em"><b>Factors</b> '
         f"{escape(describe_spec(manifest.spec))}<ul>{words}</ul>{pictures}"
         f"<p><small>digest <code>{escape(manifest.digest)}</code></small></p></div>"
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from factorize.client.noise_source import source_of
-from factorize.format.factors import CertifiedFactors
+from factorize.format.certified import CertifiedFactors
 from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 from factorize.numbers.scalars import whole_number
 from factorize.spec import parse_spec

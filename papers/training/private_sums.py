@@ -14,7 +14,7 @@ import numpy as np
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
-from factorize.format.factors import CertifiedFactors, certified
+from factorize.format.certified import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
@@ -34,7 +34,7 @@ class FactorizationNoise(NoiseGenerator):
     """The correlated noise of a factorization, calibrated to a privacy target.
 
     Args:
-        factors: a `factorize.Factorization` (in memory), or a `factorize.client.Factors` (file, store or service).
+        factors: that `factorize.solve` or `factorize.load` returned.
         target: the privacy asked for.
         shape: of the parameters.
         clip_norm: bound on one contribution to one step.

@@ -110,14 +110,14 @@ def test_no_tampered_mirror_is_accepted(home: Path, tmp_path: Path, monkeypatch:
 def test_a_key_is_asked_for_again(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
     with served(home / "mirror") as url:
-        assert factorize.load(asked(4), url=url, public_key=home / "own.pub").spec["workload"]["n"] == 4
+        assert factorize.load(asked(4), url=url, public_key=home / "own.pub").manifest.spec["workload"]["n"] == 4
         with pytest.raises(InvalidParameter, match="was verified with a key before; give public_key= again"):
             factorize.load(asked(5), url=url)
         with pytest.raises(BadSignature):
             factorize.load(asked(5), url=url, public_key=home / "foreign.pub")
         monkeypatch.setenv("FACTORIZE_MIRROR", url)
         monkeypatch.setenv("FACTORIZE_MIRROR_KEY", str(home / "own.pub"))
-        assert factorize.load(asked(5)).spec["workload"]["n"] == 5
+        assert factorize.load(asked(5)).manifest.spec["workload"]["n"] == 5
 
 
 @pytest.mark.parametrize("folder", sorted(HERE.glob("mirrors/*")), ids=lambda folder: folder.name)

@@ -37,7 +37,7 @@ IMPORT_SOLVERS = {
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
-    "factorize/any_factors.py",
+    "factorize/factors.py",
     "api/commands/application.py",
     "api/jobs/database.py",
     "api/proof.py",
@@ -165,8 +165,8 @@ def test_what_is_imported_by_name_is_a_constant_or_one_of_ours() -> None:
     assert unseen == IMPORT_BY_A_TABLE
     import factorize
     import factorize.accounting
-    from factorize.any_factors import _PICTURES
     from factorize.api.workers.worker import PROVER, SOLVER
+    from factorize.factors import _PICTURES
 
     homes = {home for room in (factorize, factorize.accounting) for home in room._HOMES.values()}
     homes |= {SOLVER, PROVER, _PICTURES}

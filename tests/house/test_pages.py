@@ -12,7 +12,7 @@ from house import ROOT, blocks
 from safetensors.numpy import load_file, save_file
 
 import factorize
-from factorize.any_factors import AnyFactors
+from factorize.factors import Factors
 
 DECODERS = ("honaker_online", "honaker_full")
 
@@ -25,7 +25,7 @@ def test_the_code_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytes
     names: dict[str, object] = {}
     exec(compile(blocks(page), page, "exec"), names)
     factors = names["factors"]
-    assert isinstance(factors, AnyFactors) and factors.certificate.converged
+    assert isinstance(factors, Factors) and factors.certificate.converged
     assert "table" not in names or names["table"].recommended["mechanism"] == "identity"
 
 

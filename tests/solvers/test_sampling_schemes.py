@@ -13,7 +13,7 @@ from specs import solved
 from factorize.accounting import calibrate_bins, calibrate_sampling
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.checker.sampling.calibrations import check_calibration
-from factorize.client.held_factors import Factors
+from factorize.client.held_factors import HeldFactors
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
@@ -50,7 +50,7 @@ def test_each_scheme_is_answered_by_its_accountant(base: Factorization) -> None:
 
 
 def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> None:
-    factors = Factors(base.manifest, path=file)
+    factors = HeldFactors(base.manifest, path=file)
     held = factors.calibrate(epsilon=4.0, delta=1e-4, divisor=10, sampling="balls_in_bins")
     assert held.sensitivity.value == factors.sensitivity.value and held.document()["bins"] == 16
     assert factors.noise(held, 3, seed=1 << 64).next().shape == (3,)

@@ -20,7 +20,7 @@ from factorize.accounting.claim_search import ClaimSearch
 from factorize.accounting.star_estimate import StarEstimate, log_single_bin
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration, check_claim
 from factorize.checker.strategy import Strategy
-from factorize.client.held_factors import Factors
+from factorize.client.held_factors import HeldFactors
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.factor_file import load
@@ -137,7 +137,7 @@ def test_calibration_of_a_file_is_that_of_the_factorization(tmp_path: Path) -> N
     one = calibrate_bins(base, epsilon=4.0, delta=1e-4, method="deterministic")
     other = calibrate_bins(load(tmp_path / "c.safetensors"), epsilon=4.0, delta=1e-4, method="deterministic")
     light = calibrate_bins(
-        Factors(base.manifest, path=tmp_path / "c.safetensors"), epsilon=4, delta=1e-4, method="deterministic"
+        HeldFactors(base.manifest, path=tmp_path / "c.safetensors"), epsilon=4, delta=1e-4, method="deterministic"
     )
     assert one.claim == other.claim == light.claim and one.method == "deterministic" and one.samples == 0
 

@@ -16,7 +16,7 @@ from factorize.accounting.claim_search import LEAST_EPSILON
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
-from factorize.client.held_factors import Factors
+from factorize.client.held_factors import HeldFactors
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
@@ -93,7 +93,7 @@ def test_poisson_sampling_answers_all_three_questions() -> None:
 
 
 def test_factors_and_the_command_line_answer_alike(base: Factorization, file: Path, tmp_path: Path) -> None:
-    factors, command = Factors(base.manifest, path=file), CommandLine(tmp_path)
+    factors, command = HeldFactors(base.manifest, path=file), CommandLine(tmp_path)
     bins = factors.calibrate(sigma=2.5, delta=1e-4, sampling="balls_in_bins")
     options = ("calibrate", file, "--sigma", "2.5", "--output", "json")
     shown = command(*options, "--sampling", "balls_in_bins", "--delta", "1e-4").json()

@@ -30,7 +30,7 @@ from hostile_server import (
 )
 from servers import serving
 
-from factorize.client import Event, Factors, Service, fetch
+from factorize.client import Event, Service, connect, fetch
 from factorize.encoding import sha256
 from factorize.errors import (
     Cancelled,
@@ -388,7 +388,7 @@ class TestService:
 
 def streamed(server, factorization, matrix="C_inv", *, timeout=30.0, **options):
     """Rows as a job without a file has them."""
-    return Factors.connect(factorization.digest, url=server.url, timeout=timeout).rows(matrix, **options)
+    return connect(factorization.digest, url=server.url, timeout=timeout).rows(matrix, **options)
 
 
 class TestRows:
@@ -404,7 +404,7 @@ class TestRows:
 
     def test_a_range_of_rows_comes_in_checked_blocks(self, server, dense, monkeypatch):
         monkeypatch.setattr("factorize.client.rows.BLOCK_BYTES", 8 * N * 10)
-        found = Factors.connect(dense.digest, url=server.url).rows("C_inv", 5, 32)
+        found = connect(dense.digest, url=server.url).rows("C_inv", 5, 32)
         assert np.allclose(found, dense.rows("C_inv", 5, 32), rtol=0, atol=1e-14)
         assert [path.partition("=")[2] for path in server.paths("rows=")] == ["5:15", "15:25", "25:32"]
 
@@ -461,7 +461,7 @@ class TestRows:
         with pytest.raises(InvalidParameter, match="outside"):
             list(streamed(server, dense).iterate(N + 1))
         with pytest.raises(InvalidParameter, match=f"rows 0:{N + 1} are outside"):
-            Factors.connect(dense.digest, url=server.url).rows("C", 0, N + 1)
+            connect(dense.digest, url=server.url).rows("C", 0, N + 1)
 
 
 class TestLiveService:
@@ -493,6 +493,6 @@ class TestLiveService:
 
 def test_documentation_names_what_there_is():
     page = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
-    assert all(f"`{name}" in page or f"import {name}" in page for name in ("Factors", "fetch"))
+    assert all(f"client.{name}" in page or f"import {name}" in page for name in ("connect", "fetch"))
     for error in (ServiceUnreachable, ServiceError, CorruptObject, SolveFailed, Cancelled, StoreUnavailable):
         assert f"`{error.__name__}`" in page

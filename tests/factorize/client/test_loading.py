@@ -14,7 +14,7 @@ from hostile_server import HostileService, answering, make
 from servers import serving
 
 import factorize
-from factorize.client import FactorCache, Factors, NoiseGenerator, load
+from factorize.client import FactorCache, NoiseGenerator, connect, load
 from factorize.client.cache import default_folder
 from factorize.errors import (
     CacheUnusable,
@@ -131,7 +131,7 @@ class TestSources:
 
     def test_auto_is_remembered_under_what_was_asked(self, live_service):
         found = load(AUTO, url=live_service.url)
-        assert found.spec["mechanism"]["kind"] == "dense"
+        assert found.manifest.spec["mechanism"]["kind"] == "dense"
         assert load(AUTO).digest == found.digest
 
 
@@ -237,7 +237,7 @@ class TestCache:
 
 class TestFactors:
     def test_rows_stream_and_noise_fetches_the_file_whose_c_is_certified(self, service, server, dense, toeplitz):
-        factors = Factors.connect(dense.digest, url=server.url)
+        factors = connect(dense.digest, url=server.url)
         assert len(list(factors.rows())) == N
         with pytest.raises(InvalidParameter, match=r"Rows is no source of noise.*factors\.noise"):
             NoiseGenerator(
@@ -247,7 +247,7 @@ class TestFactors:
         factors.noise(factors.calibrate(mu=1.0), 5, seed=1 << 64).next()
         assert blobs(server) == 1
         service.store.put(toeplitz)
-        factors = Factors.connect(toeplitz.digest, url=server.url)
+        factors = connect(toeplitz.digest, url=server.url)
         factors.noise(factors.calibrate(mu=1.0), 5, seed=1 << 64).next()
         assert blobs(server) == 2
         asked = len(server.seen)

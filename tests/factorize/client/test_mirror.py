@@ -79,7 +79,7 @@ def stored(home: Path) -> Store:
 def test_results_are_found_by_spec_and_digest(mirror: Path, made: Path, tmp_path: Path) -> None:
     with served(mirror) as url:
         first = factorize.load(asked(0), url=url)  # `auto`, whose mechanism a client without solvers cannot name
-        assert first.certificate.converged and first.spec["mechanism"] == {"kind": "dense"}
+        assert first.certificate.converged and first.manifest.spec["mechanism"] == {"kind": "dense"}
         by_digest = fetch(first.digest, url=url, to=tmp_path / "f.safetensors")
         assert by_digest.read_bytes() == b"".join(
             stored(made).blob(stored(made).manifest(first.digest).file.sha256).read()
@@ -219,7 +219,7 @@ def test_a_mirror_is_looked_at_before_a_spec_is_solved(
         for place, address in (("mirror", url), ("cache", str(tmp_path / "cache"))):
             assert run([*get, "--output", "json"]) == 0
             assert json.loads(capsys.readouterr().out)["origin"] == {"place": place, "address": address}
-        assert factorize.load(to).spec["workload"]["n"] == 6 and factorize.load(to).origin is None
+        assert factorize.load(to).manifest.spec["workload"]["n"] == 6 and factorize.load(to).origin is None
         assert str(factorize.load(asked(2), url=url).origin) == f"from the cache {tmp_path / 'cache'}"
     monkeypatch.undo()  # solvers are there again, and the mirror is not
     shutil.rmtree(tmp_path / "cache/factors")

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from golden.make import HERE
 
-from factorize.client import Factors, NoiseGenerator, load
+from factorize.client import HeldFactors, NoiseGenerator, load
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.factor_file import load as load_whole
+from factorize.factors import Factors
+from factorize.format.certified import certified
 from factorize.format.claims import Sensitivity, differing
-from factorize.format.factors import CertifiedFactors, certified
 from factorize.format.manifest import Manifest
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 
@@ -23,7 +24,7 @@ FILES = sorted(HERE.glob("*/*.safetensors"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_file_and_what_was_loaded_from_it_are_the_same_and_make_the_same_noise(path: Path) -> None:
     light, whole = load(path), load_whole(path)
-    assert isinstance(light, CertifiedFactors) and isinstance(whole, CertifiedFactors)
+    assert isinstance(light, Factors) and isinstance(whole, Factors)
     for name in ("digest", "steps", "structure"):
         assert getattr(light, name) == getattr(whole, name), name
     assert differing(light.sensitivity, whole.sensitivity) is None
@@ -40,7 +41,7 @@ def test_a_file_and_what_was_loaded_from_it_are_the_same_and_make_the_same_noise
             noise_of(endless)
 
 
-def noise_of(factors: CertifiedFactors) -> bytes:
+def noise_of(factors: Factors) -> bytes:
     scale = calibrate(factors.sensitivity, PrivacyTarget(mu=1.0))
     check_own(scale, factors)
     source = source_of(factors)
@@ -59,7 +60,7 @@ def test_factors_of_a_manifest_without_a_claim_are_refused() -> None:
     manifest = load(FILES[0]).manifest
     stated = manifest["certificate"]["sensitivity"] | {"participation": {"kind": "min_sep", "min_sep": 2}}
     forged = Manifest(manifest, certificate=manifest.certificate | {"sensitivity": stated})
-    for read in (Sensitivity.of, Factors):
+    for read in (Sensitivity.of, HeldFactors):
         with pytest.raises(CorruptObject, match="do not use it"):
             read(forged)
         with pytest.raises(CorruptObject, match="states no sensitivity"):

@@ -9,7 +9,7 @@ import pytest
 from specs import solved
 
 import factorize
-from factorize import any_factors
+from factorize import factors as module
 from factorize.client import Factors, load
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.factorization import Factorization
@@ -62,7 +62,7 @@ def test_some_rows_or_all_of_them(whole: Factorization, light: Factors) -> None:
 
 
 def test_what_does_not_fit_says_the_way_out(whole: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(any_factors, "LARGEST_ARRAY", 8 * 6 * 6 - 1)
+    monkeypatch.setattr(module, "LARGEST_ARRAY", 8 * 6 * 6 - 1)
     fresh = Factorization(whole.spec, whole.strategy, whole.dual, whole.manifest)
     with pytest.raises(TooLarge, match=r"C_inv with n=6 takes .* GiB.*factors\.rows\('C_inv', 0, 100\)"):
         _ = fresh.C_inv
@@ -75,8 +75,8 @@ def test_what_does_not_fit_says_the_way_out(whole: Factorization, monkeypatch: p
 def test_a_line_states_kind_n_sensitivity_loss_and_gap(whole: Factorization, light: Factors) -> None:
     certificate = whole.certificate
     told = f"sensitivity {certificate.sensitivity.value:.6g} (exact); rmse {certificate.loss.rmse:.6g}; gap "
-    assert repr(whole).startswith("<Factorization prefix(n=6), single, mean, square_root") and told in repr(whole)
-    assert repr(light) == repr(whole).replace("Factorization", "Factors") and whole.digest[:12] in repr(whole)
+    assert repr(whole).startswith("<Factors prefix(n=6), single, mean, square_root") and told in repr(whole)
+    assert repr(light) == repr(whole) and whole.digest[:12] in repr(whole)
 
 
 class Tags(HTMLParser):

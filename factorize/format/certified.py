@@ -13,7 +13,7 @@ from factorize.format.manifest import Manifest
 
 
 class CertifiedFactors(ABC):
-    """A strategy C and the sensitivity that was certified for it.
+    """A strategy C and the sensitivity that was certified for it; `factorize.Factors` does all that rests on these.
 
     Attributes:
         manifest: what was asked, the matrices, and what was certified; checked.

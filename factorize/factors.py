@@ -1,4 +1,4 @@
-"""Factors wherever they are, in memory, in a file or at a service: what all of them answer, by one checked manifest."""
+"""Factors wherever they are, in memory, in a file or at a service: the one noun that `solve` and `load` return."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 import numpy as np
 
 from factorize.errors import InvalidParameter, TooLarge, extras_named
-from factorize.format.factors import CertifiedFactors
+from factorize.format.certified import CertifiedFactors
 from factorize.format.names import MATRIX_NAMES, MatrixName
 from factorize.format.portrait import html, line
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from factorize.certificate.certificate import Certificate
     from factorize.client.noise import NoiseGenerator, NoiseOptions
     from factorize.client.rows import Rows
+    from factorize.spec import Spec
 
 _PICTURES = "factorize.api.pictures.factorization_plot"
 """By its name, as the front door has it: pictures are of the api, on which nothing here depends."""
@@ -30,8 +32,18 @@ LARGEST_ARRAY = 1 << 31
 """Bytes of a matrix that is handed out as one array."""
 
 
-class AnyFactors(CertifiedFactors):
-    """Sensitivity, calibration, rows and noise of one factorization, which therefore cannot be mixed up."""
+class Factors(CertifiedFactors):
+    """One factorization A = B C: its sensitivity, calibration, rows and noise, which therefore cannot be mixed up.
+
+    `factorize.Factorization` has C in memory; `factorize.load` returns factors whose C stays where it is.
+    """
+
+    @cached_property
+    def spec(self) -> Spec:
+        """What was asked. It takes pydantic to read; `manifest.spec` is the same as plain data."""
+        from factorize.spec import parse_spec
+
+        return parse_spec(self.manifest.spec)
 
     @abstractmethod
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
@@ -189,6 +201,15 @@ class AnyFactors(CertifiedFactors):
         array.setflags(write=False)
         return array
 
+    def verify(self) -> Certificate:
+        """Prove the claims of the certificate from the bytes, and return it; see `Factorization.verify`."""
+        certificate: Certificate = self.opened().verify()
+        return certificate
+
+    def save(self, path: str | bytes | Path) -> None:
+        """Write one safetensors file, whole or not at all; see `Factorization.save`."""
+        self.opened().save(path)
+
     @extras_named("a picture")
     def plot(self) -> Figure:
         """Return a matplotlib figure, which notebooks show: C, C^-1, the error of each query, and the bound.
@@ -202,8 +223,8 @@ class AnyFactors(CertifiedFactors):
 
     def __repr__(self) -> str:
         """One line: spec, sensitivity, loss, gap, digest."""
-        return line(type(self).__name__, self.manifest)
+        return line(self.manifest)
 
     def _repr_html_(self) -> str:
         """The certificate in words and a small picture, for notebooks."""
-        return html(self, type(self).__name__)
+        return html(self)
