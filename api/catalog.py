@@ -38,8 +38,8 @@ from factorize.storage.store import Store
 
 Age = tuple[str, str]
 """When a result was stored, to the microsecond, and its spec's digest: the order of the list."""
-LOOK_SECONDS = 5.0
-"""Between two looks at a store; longer after one that took more than half a second."""
+LOOK_SECONDS, MAX_PAUSE_SECONDS = 5.0, 120.0
+"""Between two looks at a store: ten times what the last one took, within these; who was stopped has had a long one."""
 READS = 500
 """New manifests that one look reads; a page says that it is not whole while there are more."""
 YOUNG = timedelta(minutes=10)
@@ -111,7 +111,8 @@ class Catalog:
             began = time.monotonic()
             self.whole = self._renew()
             now = time.monotonic()
-            self._next = now + LOOK_SECONDS * max(1.0, 2 * (now - began)) if self.whole else now
+            pause = min(LOOK_SECONDS * max(1.0, 2 * (now - began)), MAX_PAUSE_SECONDS)
+            self._next = now + pause if self.whole else now
         finally:
             self._looking.release()
 

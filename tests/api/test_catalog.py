@@ -100,8 +100,21 @@ def test_a_store_is_looked_at_once_in_five_seconds_and_its_manifests_once(
     assert listed(catalog) == [one]
     clock[0] += 0.2
     assert set(listed(catalog)) == {one, two}
+    stored, names = store.put(factorization(5))["digest"], store.objects.names
+
+    def stopped(prefix: str) -> Iterator[str]:
+        clock[0] += 3600.0
+        return names(prefix)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.objects, "names", stopped)
+        clock[0] += 5.0
+        assert set(listed(catalog)) == {one, two, stored}
+    last = store.put(factorization(6))["digest"]
+    clock[0] += 120.0
+    assert set(listed(catalog)) == {one, two, stored, last}, "a stop of an hour does not put the next look off for ten"
     monkeypatch.setattr(store.index, "manifest", None)
-    assert set(listed(Catalog(ledger.engine, store))) == {one, two}, "a restart reads no manifest again"
+    assert set(listed(Catalog(ledger.engine, store))) == {one, two, stored, last}, "a restart reads no manifest again"
 
 
 def test_damaged_manifests_are_passed_over(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -457,8 +457,11 @@ class Run:
                 raise Violation(f"a put of {one.digest} was acknowledged, and its file is not whole")
             if json.loads(there(key) or b"{}").get("record") != manifest:
                 raise Violation(f"a put of {one.digest} has returned another manifest than the store has")
+            entry = there(spec_key(known.spec.digest))
+            if entry is None and not known.digests & self.oracle.deleted:  # else a sweep is about to enter this answer
+                raise Violation(f"a put of {one.digest} was acknowledged, and its spec has no entry")
             try:
-                read_entry(there(spec_key(known.spec.digest)) or b"", "the entry")
+                _ = entry and read_entry(entry, "the entry")
             except CorruptObject as error:
                 raise Violation(f"a put of {one.digest} was acknowledged, and {error}") from None
             self._durable(key, file)
@@ -847,11 +850,8 @@ class Run:
     def _check_name(self, path: Path) -> None:
         """After a name has come: what a manifest names is there, and so is what an entry names."""
         key = str(path.relative_to(ROOT))
-        if (
-            Path(key).stem in self.oracle.revoked
-            and key.startswith("revoked/")
-            and not self.cluster.medium.bytes_at(key)
-        ):
+        taken_away = key.startswith("revoked/") and self.cluster.medium.bytes_at(key) is None
+        if taken_away and Path(key).stem in self.oracle.revoked:
             raise Violation(f"{key} was acknowledged, and is taken away")
         if self.oracle.rotten or key.partition("/")[0] not in ("manifests", "specs", "families"):
             return
