@@ -21,7 +21,7 @@ from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.format.manifest import Manifest
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN
-from factorize.storage.objects import QUARANTINE, STAGING, ObjectEntry
+from factorize.storage.objects import QUARANTINE, STAGING, ObjectEntry, is_stale
 from factorize.storage.records import (
     FAMILIES,
     MANIFESTS,
@@ -35,9 +35,6 @@ from factorize.storage.records import (
 )
 from factorize.storage.revocation import REVOKED, Revocation, claim_of, revocation_key
 from factorize.storage.store import Store
-
-GRACE_SECONDS = 86_400.0
-"""Age from which a temporary file is not of a writer that still runs."""
 
 _BLOBS = "blobs"
 _AHEAD = 16  # blobs that are listed before they are hashed
@@ -112,26 +109,19 @@ class StoreReport:
         return {"clean": self.clean, **figures, "findings": findings}
 
 
-def fsck(
-    store: Store,
-    *,
-    repair: bool = False,
-    grace_seconds: float = GRACE_SECONDS,
-    progress: Callable[[int, int], None] | None = None,
-) -> StoreReport:
+def fsck(store: Store, *, repair: bool = False, progress: Callable[[int, int], None] | None = None) -> StoreReport:
     """Check every object of a store; other processes may go on using it.
 
     Args:
         store: the store.
         repair: move bad objects to quarantine, write missing spec entries, remove stale temporary files.
-        grace_seconds: age from which a temporary file is stale.
         progress: called with bytes read and bytes in all.
 
     Raises:
         StoreUnavailable: the store is away, the medium cannot be listed, or a repair cannot be written.
     """
     started = time.monotonic()
-    check = _Check(store, repair, grace_seconds, progress or (lambda done, total: None))
+    check = _Check(store, repair, progress or (lambda done, total: None))
     check.run()
     findings = tuple(sorted(check.findings, key=lambda finding: (finding.key, finding.kind)))
     return StoreReport(findings, check.objects, check.bytes, time.monotonic() - started)
@@ -148,7 +138,6 @@ class _Check:
 
     store: Store
     repair: bool
-    grace_seconds: float
     progress: Callable[[int, int], None]
     findings: list[Finding] = field(default_factory=list)
     objects: int = 0
@@ -323,7 +312,6 @@ class _Check:
 
     def _check_others(self) -> None:
         """Look at what is outside of the four places."""
-        oldest = time.time() - self.grace_seconds
         for entry in self.store.objects.list():
             place = entry.key.split("/")[0]
             known = place in (*_PLACES, QUARANTINE, WITHDRAWN) or entry.key == MARKER
@@ -332,7 +320,7 @@ class _Check:
             if place != STAGING:
                 self._find("foreign", entry.key, "none of the store's files; move it elsewhere if it is yours")
             else:
-                remove = partial(self.store.objects.delete, entry.key) if entry.modified < oldest else None
+                remove = partial(self.store.objects.delete, entry.key) if is_stale(entry) else None
                 self._find("temporary", entry.key, f"{entry.size} bytes", "removed", remove)
 
     def _there(self, sha256: str) -> bool:

@@ -16,7 +16,7 @@ from factorize.encoding import check_digest
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.storage.blobs import blob_key
 from factorize.storage.medium.location import MARKER
-from factorize.storage.objects import STAGING, ObjectEntry
+from factorize.storage.objects import STAGING, ObjectEntry, is_stale
 from factorize.storage.records import (
     MANIFESTS,
     SpecEntry,
@@ -30,8 +30,6 @@ from factorize.storage.store import Store
 
 GRACE_SECONDS = 7 * 86_400.0
 """Longer than a job may wait and be solved, whose user's matrix no manifest names yet."""
-TEMPORARY_SECONDS = 86_400.0
-"""Least age of a temporary file that goes, whatever the grace: no put that still runs can own it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +174,9 @@ class _Sweep:
                 self._remove("unnamed-blob", entry.key, entry)
 
     def remove_temporary(self) -> None:
-        """Remove old temporary files; a put that runs has a young one."""
-        oldest = min(self.oldest, time.time() - TEMPORARY_SECONDS)
+        """Remove old temporary files; a put that runs has a young one, whatever the grace."""
         for entry in self.store.objects.list(STAGING):
-            if entry.modified < oldest:
+            if entry.modified < self.oldest and is_stale(entry):
                 self._remove("temporary", entry.key, entry)
 
     def _named(self) -> set[str]:

@@ -8,6 +8,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from factorize.storage.medium.files import Files
 
 STAGING = "tmp"
 QUARANTINE = "quarantine"
+TEMPORARY_SECONDS = 86_400.0
+"""Age from which a file below `tmp/` is none of a put that still runs."""
 Kind = Literal["file", "directory", "symlink", "other"]
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _REMEDIES = (
@@ -128,9 +131,6 @@ class Objects(Protocol):
     def put(self, key: str, staged: StagedFile) -> bool:
         """Publish a synced file durably; False, and nothing changed, if the key is taken."""
 
-    def keep(self, key: str) -> None:
-        """Have an object that is there outlive a crash, whoever has published it."""
-
     def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
         """Give an object another key, and its own to a file or to nothing, durably in one step; or raise NotFound."""
 
@@ -154,7 +154,7 @@ class Objects(Protocol):
         """Make an object count as new, or raise NotFound."""
 
     def make_durable(self, key: str) -> None:
-        """Put the name of an object that is seen on the medium; nothing to do where what is seen is durable."""
+        """Have an object that is seen outlive a crash, whoever published it; nothing to do where that is so anyway."""
         return
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
@@ -299,3 +299,8 @@ def entry_of(key: str, status: os.stat_result) -> ObjectEntry:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
     version = status.st_ino, status.st_size, status.st_mtime_ns
     return ObjectEntry(key, status.st_size, status.st_mtime, kind, version)
+
+
+def is_stale(temporary: ObjectEntry) -> bool:
+    """Whether a file below `tmp/` is of nobody any more; whoever waits for a lock there judges of its markers."""
+    return temporary.key.count("/") == 1 and temporary.modified < time.time() - TEMPORARY_SECONDS

@@ -94,7 +94,7 @@ class Store:
                 self.matrices.put_those_of(factorization)
                 entry = self._entry_of(digest)
                 for key in (manifest_key(digest), blob_key(self.manifest(digest).file.sha256)):
-                    self.objects.keep(key)  # the put that made it may not have come to its own sync yet
+                    self.objects.make_durable(key)  # the put that made it may not have come to its own sync yet
                 self.fall_with_others(factorization.manifest)
                 self.enter(entry)
             return self.manifest(digest)

@@ -100,7 +100,7 @@ class StubWorker:
             try:
                 name = sha256(cluster.read_file(path))
             except FileNotFoundError:  # a sweep whose clock is years ahead takes what was just written
-                raise SolveFailed("the draft is gone") from None
+                raise StoreUnavailable("the draft is gone") from None
             if name not in by_file():
                 raise CertificateError("the file is none that can be proved")
             if cluster.stale.pop(str(path), False):

@@ -512,7 +512,7 @@ class Run:
         self.world.at(moment, partial(self._begin, Item(0, moment, "put", values)))
 
     def _fsck(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
-        report = fsck_module.fsck(service.store, repair=luck.random() < 0.4, grace_seconds=luck.choice((0.0, 3600.0)))
+        report = fsck_module.fsck(service.store, repair=luck.random() < 0.4)
         return f"{len(report.findings)} findings"
 
     def _upload(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
@@ -962,7 +962,7 @@ class Run:
         ]
         if not oracle.rotten and [finding for finding in bad if finding.kind != "unindexed"]:
             raise Violation(f"fsck finds {bad[0]}")
-        fsck_module.fsck(service.store, repair=True, grace_seconds=0.0)
+        fsck_module.fsck(service.store, repair=True)
         again = fsck_module.fsck(service.store)
         kinds = ("revocation", "revoke the result again", "upload it again")  # what only a person mends
         if [one for one in again.findings if one.error and not any(words in one.message for words in kinds)]:
@@ -1008,7 +1008,7 @@ class Run:
                 ),
                 "timeout": "hang" in acts or any(item.kind in ("!stop", "!window") for item in self.plan.items),
                 "out_of_memory": "memory" in acts,
-                "solve-failed": "fail" in acts or any(item.kind == "!skew" for item in self.plan.items),
+                "solve-failed": "fail" in acts,
                 "certificate-error": "garbage" in acts,
                 "internal": "bug" in acts,
                 "not_stored": bool(acts & {"swap"}) or bool(oracle.deleted) or taken_back,

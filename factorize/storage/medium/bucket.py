@@ -59,9 +59,6 @@ class Bucket(BucketCalls, Objects):
         self._send_in_parts(key, staged)
         return True
 
-    def keep(self, key: str) -> None:
-        """Do nothing: what a bucket shows is kept."""
-
     def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
         """Copy the object to its other name; send the file in one request that fails if the object has changed."""
         version = self.get(key, 0)[1]

@@ -83,11 +83,6 @@ class Directory(Objects):
             self._settle(target.parent)
         return created
 
-    def keep(self, key: str) -> None:
-        """Sync the folder."""
-        with reported(self.root):
-            self._settle((self.root / key).parent)
-
     def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
         """Link the object to its other name and rename the file over it; without one, rename the object."""
         path, other = self.root / key, self.root / kept

@@ -24,6 +24,7 @@ from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest
 from factorize.spec import parse_spec
+from factorize.storage import objects
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
 from factorize.storage.medium.files import Files
@@ -228,7 +229,8 @@ def test_a_removal_killed_at_any_call_leaves_a_sound_store(before, action):
     assert sum(revoked) > 5 or action == "delete", "and stands before the others are searched"
 
 
-def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path):
+def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path, monkeypatch):
+    monkeypatch.setattr(objects, "TEMPORARY_SECONDS", -1.0)
     calls = killed_at_every_call("checked put", tmp_path)
     assert calls > 80
     for at in range(calls):
@@ -239,7 +241,7 @@ def test_a_writer_killed_at_any_call_leaves_a_sound_store(tmp_path):
         left = list((root / STAGING).glob("*"))
         assert len(left) <= 4, "the factor file and three records"
         check_and_finish(root)
-        report = fsck(open_store(root), repair=True, grace_seconds=-1)
+        report = fsck(open_store(root), repair=True)
         assert report.clean and not list((root / STAGING).glob("*"))
         assert [finding.action for finding in report.findings if finding.kind == "temporary"] == ["removed"] * len(left)
 
