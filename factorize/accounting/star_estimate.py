@@ -210,11 +210,14 @@ class StarEstimate(Curve):
         if missing > 0:
             self._uniforms = np.hstack([self._uniforms, self._random.random((self.samples, missing))])
         uniforms, bins = self._uniforms[:samples, :order], len(kernel)
-        ends = np.cumsum(np.exp(half * (kernel - top[:, None])), axis=1)
+        ends = kernel - top[:, None]  # and all that follows in its place: fresh arrays take twice the time
+        ends *= half
+        np.cumsum(np.exp(ends, out=ends), axis=1, out=ends)
         logs = (order - 1) * (half * top + np.log(ends[:, -1] / bins))
         shares = np.cumsum(np.exp(logs - logs.max()))
         centres = np.minimum(np.searchsorted(shares / shares[-1], uniforms[:, :1], side="right"), bins - 1)
-        ends = ends / ends[:, -1:] + np.arange(bins)[:, None]  # one ascending list: a row for each centre
+        ends /= ends[:, -1:].copy()
+        ends += np.arange(bins)[:, None]  # one ascending list: a row for each centre
         others = np.searchsorted(ends.ravel(), centres + uniforms[:, 1:], side="right") - bins * centres
         picks = np.hstack([centres, np.clip(others, 0, bins - 1)])
         return picks, float(logs.max() + math.log(shares[-1] / bins))
