@@ -181,7 +181,7 @@ def solve(
         elif store is not None:  # as `factorize solve` does
             from factorize.api.local import obtain
 
-            kept = open_store(str(store), create=True)
+            kept = open_store(store, create=True)
             factorization = kept.load(obtain(canonical, kept, progress=report)[0].digest)
         else:
             factorization = _by_cache(canonical, report)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from factorize.errors import CorruptObject
+from factorize.errors import CorruptObject, InvalidParameter
 
 MANIFEST = "manifest"
 MOST_HEADER_BYTES = 100_000_000
@@ -23,9 +23,20 @@ _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4
 _PARTS = {"dtype", "shape", "data_offsets"}
 
 
-def local_path(path: str | bytes | os.PathLike[Any]) -> Path:
-    """Return a path with `~` as the home folder; as it is where nobody has that name, or this process has no home."""
-    return Path(os.path.expanduser(os.fsdecode(path)))
+def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> Path:
+    """Return a path with `~` as the home folder; as it is where nobody has that name, or this process has no home.
+
+    Raises:
+        InvalidParameter: no file can have that name.
+    """
+    text = os.path.expanduser(os.fsdecode(path))
+    try:
+        if not text or b"\0" in os.fsencode(text):
+            raise ValueError
+    except ValueError:
+        message = f"{text[:80]!a} is no path: it is empty, or has a NUL or half a character; name a file"
+        raise InvalidParameter(message, field=field) from None
+    return Path(text)
 
 
 class Extent(NamedTuple):

@@ -357,7 +357,11 @@ class Store:
 
 
 def open_store(
-    url: str | os.PathLike[str], *, create: bool = True, cache_bytes: int = CACHE_BYTES, files: Files | None = None
+    url: str | bytes | os.PathLike[Any],
+    *,
+    create: bool = True,
+    cache_bytes: int = CACHE_BYTES,
+    files: Files | None = None,
 ) -> Store:
     """Open a store, and create it if there is none.
 
@@ -372,7 +376,7 @@ def open_store(
         NotFound: there is no store, and `create` is false.
         StoreUnavailable: the medium cannot be used, or another release wrote it.
     """
-    text = os.fspath(url)
+    text = os.fsdecode(url)
     if in_bucket(text):
         store = Store(connect(bucket_of(text)), text, cache_bytes=cache_bytes)
     else:

@@ -54,7 +54,4 @@ def directory_of(url: str) -> Path:
     if separator and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
         message = "a store's file:// URL has no host and an absolute path: file:///path"
         raise InvalidParameter(message, field="store")
-    path = unquote(parts.path) if separator else url
-    if not path or "\0" in path:
-        raise InvalidParameter(f"{path[:40]!r} is not a directory's path; give one, or a file:// URL", field="store")
-    return (Path(path) if separator else local_path(path)).absolute()
+    return local_path(unquote(parts.path) if separator else url, field="store").absolute()

@@ -278,9 +278,14 @@ def test_a_path_may_be_text_bytes_or_begin_with_the_home_folder(toeplitz, tmp_pa
 
 def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
     toeplitz.save(tmp_path / "held")
-    with pytest.raises(FileNotFoundError, match="is no file") as told:
-        load((tmp_path / "held").read_bytes())
-    assert len(str(told.value)) < 500
+    doors = (load, toeplitz.save, open_store, factorize.certify, Receipt)
+    doors += (lambda name: factorize.solve(toeplitz.spec, store=name), lambda name: load(toeplitz.digest, store=name))
+    doors += (lambda name: factorize.solve(toeplitz.spec, store=tmp_path, to=name), FactorCache)
+    for door in doors:
+        for name in ("a\0b", b"a\0b", Path("a\0"), "", "half \ud800", (tmp_path / "held").read_bytes()):
+            with pytest.raises(InvalidParameter, match="is no path") as told:
+                door(name)
+            assert len(str(told.value)) < 500
     with pytest.raises(FileNotFoundError):
         toeplitz.save(tmp_path / "no folder" / "file")
     for shape in ((2.7,), "2", (2**70,), (2**30, 2**30)):
