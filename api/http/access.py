@@ -14,7 +14,7 @@ from factorize.api.access.gate import Gate, credential_in
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.client.connection import is_loopback
-from factorize.errors import FactorizeError
+from factorize.errors import FactorizeError, InvalidParameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,17 @@ class Access:
         Raises:
             AccessRefused: no key, none of this service, or one without the scope.
             StoreUnavailable: the ledger does not answer.
+            InvalidParameter: the address has a query value that its route does not take.
         """
         if self.known and request.scope["path"].endswith("\n"):  # which the `$` of a route's pattern takes
             raise HTTPException(404)
         call = await self._let_in(request)
         request.scope["state"]["caller"] = call.caller
+        if self.known and request.scope["path"].startswith("/v1/"):
+            taken = [one.alias for one in request.scope["route"].dependant.query_params]
+            for name in set(request.query_params) - set(taken):
+                does = f"takes {', '.join(taken)}" if taken else "takes no query"
+                raise InvalidParameter(f"unknown query value {name[:40]!a}; this address {does}", field=name[:40])
         return call
 
     async def _let_in(self, request: Request) -> Call:

@@ -78,7 +78,7 @@ KINDS: dict[str, Kind] = {
     ),
     "compressed-body": Kind(415, "Compressed body", "Bodies are read as they are; send them without Content-Encoding."),
     "range-not-satisfiable": Kind(416, "Range not satisfiable", "Ask for one range inside the file."),
-    "invalid-spec": Kind(422, "Not a valid spec", "Each entry of `errors` points at a field and says what to change."),
+    "invalid-spec": Kind(422, "Not a valid body", "Each entry of `errors` points at a field and says what to change."),
     "invalid-parameter": Kind(422, "Invalid value", "A value is outside its limits; the detail says how to change it."),
     "unsupported-problem": Kind(422, "Unsupported problem", "The spec is valid and no mechanism here solves it."),
     "too-large": Kind(422, "Too large", "The estimate is above what this service admits; nothing was allocated."),

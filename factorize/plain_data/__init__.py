@@ -79,7 +79,6 @@ _adapter_of = cache(TypeAdapter)
 
 
 MAX_VIOLATIONS = 20
-PAGE = "docs/spec.md"
 _LONGEST_NAME = 40
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
@@ -172,9 +171,7 @@ def _unknown(place: FaultPlace) -> str:
     known = [name for owner in place.owners for name in fields_of(owner)]
     near = _nearest(place.name, known)
     description = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
-    return "; ".join(
-        [f"unknown field {place.name[:_LONGEST_NAME]!r}{near}", _taken(place), *description, f"see {PAGE}"]
-    )
+    return "; ".join([f"unknown field {place.name[:_LONGEST_NAME]!r}{near}", _taken(place), *description])
 
 
 def _taken(place: FaultPlace) -> str:

@@ -88,6 +88,8 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (f"{JOBS}?state=sleeping", None, "invalid-parameter", "/state"),
     (f"{JOBS}?limit=0", None, "invalid-parameter", "/limit"),
     (f"{JOBS}?limit=x", None, "invalid-parameter", "/limit"),
+    (f"{JOBS}?offset=2", None, "invalid-parameter", "/offset"),
+    ("GET /v1/factorizations/{name}/errors?rows=0:4", None, "invalid-parameter", "/rows"),
     (f"{JOBS}?cursor=nonsense", None, "invalid-parameter", "/cursor"),
     (f"{JOBS}?cursor=store:x", None, "invalid-parameter", "/cursor"),
     *((ROWS + rows, None, "invalid-parameter", "/rows") for rows in ("0:33", "5:4", "33:34", "a:b", "1", "-1:2")),
