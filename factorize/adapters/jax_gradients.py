@@ -137,6 +137,7 @@ class ClippedGradients:
                 shown = getattr(value, "shape", type(value).__name__)
                 message = f"the loss of a batch of one is {shown}, not one number; return its mean"
                 raise InvalidParameter(message, field="loss")
+            self._refuse_closure(params, data)
             examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
             alone = jax.jit(self._alone)  # compiled as one, where operations one by one would be hundreds
             for positive in (False, True):
@@ -154,6 +155,18 @@ class ClippedGradients:
                 )
             self._refuse_mixing(own, examples, rows)
         self._seen.add(known)
+
+    def _refuse_closure(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
+        """Refuse a loss that reads the data beside the example that it is given, by the arrays that it closes over."""
+        like = [jax.ShapeDtypeStruct((1, *each.shape[1:]), each.dtype) for each in data]
+        shapes = [(each.shape, each.dtype) for each in data]
+        for constant in jax.make_jaxpr(self._loss)(params, *like).consts:
+            if (jnp.shape(constant), jnp.result_type(constant)) in shapes:
+                raise InvalidParameter(
+                    f"the loss closes over an array of shape {jnp.shape(constant)}, as the data have it: every example "
+                    "would be in the gradient of each other one; take what it reads from its arguments alone",
+                    field="loss",
+                )
 
     def _refuse_mixing(self, params: optax.Params, examples: Sequence[jax.Array], rows: list[np.ndarray]) -> None:
         """Compare gradients of examples, one vector each, with that of their batch and with what each adds to a sum."""

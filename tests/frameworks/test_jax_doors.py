@@ -216,6 +216,8 @@ class Made(Door):
             "users with several examples, in secret batches": Mistake("right", self._drawn_users),
             "losses that are not one number for each example": Mistake("refused", self._losses, "not one number"),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "newest state"),
+            "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "did not sum the examples"),
+            "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
@@ -237,6 +239,18 @@ class Made(Door):
         self.step(run)
         run.state = before
         self.step(run)
+
+    def _kept(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        next(iter(run.made.batches))
+        kept = run.made.batches.order[0][None]
+        run.made.noise.update(run.gradients(PARAMETERS, (X, Y), kept, np.ones((1, SIZE), bool)), run.state)
+
+    def _closure(self, folder: Path) -> None:
+        indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)
+        made = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X, Y))
+        jax.jit(made.gradients)(PARAMETERS, (X, Y), indices, mask)
 
     def _weak(self, folder: Path) -> None:
         told = str(self.made(epsilon=30.0, delta=0.5).statement)
