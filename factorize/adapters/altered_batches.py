@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +13,10 @@ import torch
 
 MAX_SCANNED_EXAMPLES = 64
 """Examples that are searched for one with rare labels: few enough to be read in the time of a step."""
+MAX_MARKED_ENTRIES = 1 << 16
+"""Entries of a tensor by which it is known again: two batches differ in more, and as many cost nothing."""
+MAX_MARKS = 1 << 14
+"""Tensors of earlier batches that are known again: a megabyte of marks, and thousands of steps."""
 MAX_LEFT_EXAMPLES = 8
 """Examples of a batch of which most are left out: a wrong factor shows in each of them, and few cost little."""
 
@@ -24,12 +29,14 @@ class Altered(NamedTuple):
         rows: its number of examples.
         kept: (place in the batch, place here) of the examples that stayed.
         alike: whether its tensors have the shapes of the batch, so that random numbers fall on the same entries.
+        other: whether a tensor of it is another than the batch's.
     """
 
     batch: Any
     rows: int
     kept: list[tuple[int, int]]
     alike: bool
+    other: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,40 @@ class Randomness:
         return same and torch.equal(self.torch, now.torch) and all(map(torch.equal, self.cuda, now.cuda))
 
 
+class BatchMarks:
+    """Marks of the batches that were handed out, by which one is known that comes to a model again."""
+
+    def __init__(self) -> None:
+        self._now: set[Hashable] = set()
+        self._earlier: dict[Hashable, None] = {}  # in the order in which they were handed out
+
+    def hand_out(self, batch: object) -> None:
+        """Keep the marks of a batch; that of the step before is an earlier one now."""
+        self._earlier.update(dict.fromkeys(self._now))
+        for mark in list(self._earlier)[:-MAX_MARKS]:
+            del self._earlier[mark]
+        self._now = {_mark(tensor) for tensor in tensors_of(batch)} - {None}
+
+    def are_earlier(self, inputs: object) -> bool:
+        """Return whether the largest tensor that a model is given is one of an earlier batch, and not of this one."""
+        largest = max(tensors_of(inputs), key=torch.Tensor.numel, default=None)
+        mark = None if largest is None or not self._earlier else _mark(largest)
+        return mark in self._earlier and mark not in self._now
+
+
+def _mark(tensor: torch.Tensor) -> Hashable:
+    """Return what tells a tensor from others; None where all of its entries are one number."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    flat = tensor.detach().reshape(-1)
+    some = flat[:: -(-len(flat) // MAX_MARKED_ENTRIES) or 1].cpu()
+    if not len(some) or bool((some == some[0]).all()):
+        return None
+    return tensor.shape, hashlib.sha256(some.contiguous().view(torch.uint8).numpy()).digest()
+
+
 def alter_batches(
-    items: Sequence[object], collate: Callable[[Sequence[object]], object], other: object, *, drop: bool, shapes: bool
+    items: Sequence[object], collate: Callable[[Sequence[object]], object], instead: object, *, drop: bool, shapes: bool
 ) -> tuple[Any, list[Altered]]:
     """Return a batch, and batches of which every second example is another one.
 
@@ -73,7 +112,7 @@ def alter_batches(
     Args:
         items: of the batch.
         collate: to a batch.
-        other: an item to replace examples by.
+        instead: an item to replace examples by.
         drop: also leave out most examples, where the sizes of batches depend on the examples.
         shapes: also have a batch whose padding is another, where there is one.
     """
@@ -82,14 +121,15 @@ def alter_batches(
     after = Randomness.now()
     size, wanted = len(items), [tensor.shape for tensor in tensors_of(batch)]
     found: dict[bool, Altered] = {}
-    for kept, new in _replacements(items, other) if size > 1 else ():
+    for kept, new in _replacements(items, instead) if size > 1 else ():
         before.restore()
         try:
             made = collate(_copies([items[i] if i in kept else new for i in range(size)]))
         except Exception:  # examples of other shapes than the batch's do not always stack
             continue
         alike = [tensor.shape for tensor in tensors_of(made)] == wanted
-        found.setdefault(alike, Altered(made, size, [(i, i) for i in kept], alike))
+        other = not (alike and all(map(torch.equal, tensors_of(made), tensors_of(batch))))
+        found.setdefault(alike, Altered(made, size, [(i, i) for i in kept], alike, other))
         if alike and (len(found) == 2 or not shapes):
             break
     altered = [found[alike] for alike in (True, False) if alike in found and (alike or shapes or len(found) == 1)]

@@ -109,6 +109,13 @@ def difference_of_passes(
             f"of a batch (its largest, say), and which one depends on the others; {WAY_OUT}",
             field="loss",
         )
+    if altered.alike and altered.other and torch.equal(rows.sketch, other.sketch):
+        return InvalidParameter(
+            f"replacing {len(rows.norms) - len(kept)} of {len(rows.norms)} examples changed no gradient: the loop does "
+            "not train on the batch that was handed out, but on one that it keeps or reads itself, whose examples take "
+            "part more often than the participation allows; train on each batch as it comes",
+            field="loss",
+        )
     if max(by, share) <= allowed:
         return None
     what = "replacing" if altered.rows == len(rows.norms) else "leaving out"

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.altered_batches import Randomness, alter_batches, rare_example
 from factorize.adapters.given import EmptyCollate, GivenData, empty_like
+from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.rehearsal import Part, Rehearsal
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -86,7 +87,7 @@ class PrivateLoader(DataLoader[Any]):
             collate = loading.get("collate_fn") or default_collate
             loading = {**loading, "collate_fn": EmptyCollate(collate, empty_like(collate([given.dataset[0]]), axis))}
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
-        self.order, self._shared = order, share
+        self.order, self._shared, self._axis = order, share, axis
         self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
         self._per_pass = len(order) // passes
         partial = not order.drawn and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
@@ -150,7 +151,7 @@ class PrivateLoader(DataLoader[Any]):
                 if not audited:
                     self._optimizer.expect(self._share(step), masks=masks)
                     audited = True
-                rehearsal.examples, rehearsal.again = examples, False
+                rehearsal.hand_out(examples, batch)
                 yield batch
                 rehearsal.examples = None
                 wanted, before = rehearsal.again, None
@@ -161,6 +162,7 @@ class PrivateLoader(DataLoader[Any]):
         """Return a part with the batches that rehearse it, made of one reading of its examples."""
         after = Randomness.now()
         if self._rare is None:
+            refuse_mixed_data(self.dataset, self.collate_fn, self._axis)
             self._rare = rare_example(self.dataset)
         before.restore()
         read = getattr(self.dataset, "__getitems__", None)

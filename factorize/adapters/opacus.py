@@ -15,7 +15,7 @@ from factorize.adapters.clipped_sums import check_roundings
 from factorize.adapters.clipping import clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.gradient_rows import GradientRows, difference_of_autograd
-from factorize.adapters.ranks.placements import is_sharded
+from factorize.adapters.ranks.placements import is_sharded, values_sum
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import Auditor
@@ -53,6 +53,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     Attributes:
         noise: the generator.
+        factors: of the noise.
+        calibration: of the job; of both moments, where there are two noises.
         auditor: the auditor, or None.
         ranks: processes whose sums are added up.
         rehearsal: looks at model and loss before their first step; None where nobody gave the model.
@@ -85,11 +87,13 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._options = options
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, **options)
         self.auditor = auditor
-        self._run: tuple[Any, Calibration | JointMoments] = factors, calibration
+        self.factors = factors
+        self.calibration: Calibration | JointMoments = calibration
         self._samples, self._added = 0, 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
         self._memory: list[torch.Tensor] | None = None
+        self._weights: str | None = None  # of a checkpoint that was loaded, until its next step
         self.rehearsal: Rehearsal | None = None
         self._fresh = all(p.grad is None for p in parameters)
         super().__init__(
@@ -105,8 +109,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
         See `PrivacyStatement.epsilon_so_far` for which stops it holds.
         """
-        factors, calibration = self._run
-        return epsilon_of_first_steps(factors, calibration.document(), self.noise.step, delta)
+        return epsilon_of_first_steps(self.factors, self.calibration.document(), self.noise.step, delta)
 
     @property
     def grad_scale(self) -> object:
@@ -272,13 +275,14 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             raise InvalidParameter(f"batch {self.noise.step} is handed out and not used; checkpoint after step()")
         state: dict[str, Any] = dict(super().state_dict())
         state["noise"] = self.noise.state_dict(arrays=arrays)
+        state["weights"] = values_sum(self.params)
         if self.auditor is not None:
             kept = self.auditor.state_dict()
             state["auditor"] = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in kept.items()}
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint, whose model must be restored with it.
+        """Go on from a checkpoint, whose model must be restored with it, before or after; the next step looks.
 
         Raises:
             InvalidParameter: it has no noise or no auditor, or those of another run.
@@ -291,7 +295,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if self.auditor is not None:
             kept = state_dict["auditor"]
             self.auditor.load_state_dict({k: v.numpy() if torch.is_tensor(v) else v for k, v in kept.items()})
-        super().load_state_dict({k: v for k, v in state_dict.items() if k not in ("noise", "auditor")})
+        self._weights = state_dict.get("weights")
+        super().load_state_dict({k: v for k, v in state_dict.items() if k not in ("noise", "auditor", "weights")})
 
     def close(self) -> None:
         """Let another optimizer of this process make the same noise, which nobody may have seen."""
@@ -322,6 +327,14 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def _check_batch(self) -> None:
         if self.rehearsal is not None and self.rehearsal.fault is not None:
             raise self.rehearsal.fault
+        if self._weights not in (None, values_sum(self.params)):
+            raise InvalidParameter(
+                f"the optimizer is that of a checkpoint before step {self.noise.step}, and the weights are others: "
+                "steps that were released would be taken again with the same noise and other gradients, whose "
+                "difference shows the data; load the model of the same checkpoint",
+                field="model",
+            )
+        self._weights = None
         check_roundings(self._samples * self.ranks, self._added + self.ranks)
         if self.auditor is None:
             return

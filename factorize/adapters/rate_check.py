@@ -42,7 +42,7 @@ class RateCheck:
         self.factor: float | None = None
         self._name = type(optimizer.original_optimizer).__name__.lower()
         self._rates: list[float] = []
-        steps, begun, noise = optimizer.noise.steps, optimizer.noise.step, optimizer._run[1]
+        steps, begun, noise = optimizer.noise.steps, optimizer.noise.step, optimizer.calibration
         means = isinstance(noise, Calibration) and noise.sigma_of_means is not None
         plain = means and not optimizer.param_groups[0].get("dampening")
         whole = not any(hasattr(p, "device_mesh") for p in self._weights)
@@ -89,7 +89,7 @@ class RateCheck:
             self._end(share_of_data(moved, self._noise()))
 
     def _noise(self) -> float:
-        factors, noise = self._optimizer._run
+        factors, noise = self._optimizer.factors, self._optimizer.calibration
         assert isinstance(noise, Calibration) and noise.sigma_of_means is not None
         group, size = self._optimizer.param_groups[0], sum(p.numel() for p in self._weights)
         strategy = build_matrix(factors.structure, factors.strategy_tensors(), factors.steps)

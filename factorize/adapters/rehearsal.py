@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from factorize.adapters.altered_batches import Altered, Randomness, tensors_of
+from factorize.adapters.altered_batches import Altered, BatchMarks, Randomness, tensors_of
 from factorize.adapters.clipping import example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -74,17 +74,33 @@ class Rehearsal:
         self._before: dict[str, tuple[torch.Tensor, int]] = {}
         self._handed: Altered | None = None
         self._undo: list[Callable[[], object]] = []
+        self._marks = BatchMarks()
         self.examples: int | None = None
         self.again = False
         self.fault: InvalidParameter | None = None
         inner = getattr(model, "_module", model)  # hooks of the model that the caller may still use directly
-        inner.register_forward_pre_hook(self._before_forward)
+        inner.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         inner.register_forward_hook(_after_forward)
 
-    def _before_forward(self, *_: Any) -> None:
-        """Refuse a parameter that Opacus's hooks would stumble over."""
-        if torch.is_grad_enabled():
-            self.check_parameters()
+    def _before_forward(self, _: object, *inputs: object) -> None:
+        """Refuse a parameter that Opacus's hooks would stumble over, and examples of an earlier step.
+
+        Raises:
+            InvalidParticipation: the model is given a batch that was handed out before this one.
+        """
+        if not torch.is_grad_enabled():
+            return
+        self.check_parameters()
+        if self._model.training and not self.rehearsing and self._marks.are_earlier(inputs):
+            raise InvalidParticipation(
+                "the model was given a batch that was handed out for an earlier step, whose examples would take part "
+                "more often than the participation allows; train on each batch as it comes, once"
+            )
+
+    def hand_out(self, examples: int, batch: object) -> None:
+        """Keep what is handed out for a step: a batch, and how many examples of it count."""
+        self.examples, self.again = examples, False
+        self._marks.hand_out(batch)
 
     @property
     def rehearsing(self) -> bool:
@@ -132,6 +148,7 @@ class Rehearsal:
         ]
         self._before = {name: (buffer, buffer._version) for name, buffer in self._model.named_buffers()}
         self._handed = altered
+        self._marks.hand_out(altered.batch)
         if self._loss == "rehearsed":
             try:
                 yield altered.batch

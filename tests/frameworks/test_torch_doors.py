@@ -27,12 +27,13 @@ from door_contract import (
 )
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, default_collate
 
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
+from factorize.errors import FactorizeError
 from factorize.training.orders import fixed_order
 from factorize.training.receipt import Receipt
 
@@ -218,6 +219,9 @@ class Opacus(Door):
             "gradients of the step before that nobody has cleared": Mistake(
                 "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
             ),
+            "weights of another checkpoint than the optimizer's": Mistake(
+                "refused", lambda folder: other_weights(self, folder), "same checkpoint"
+            ),
             "a part of a batch": Mistake("refused", self._part, "examples|rows"),
             "two batches before one step": Mistake("refused", self._two, "step"),
             "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
@@ -249,6 +253,34 @@ class Opacus(Door):
 
 def loader(**options: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(X, Y), batch_size=SIZE, **options)
+
+
+class Items(Dataset[Any]):
+    """Examples that are changed when they are read."""
+
+    def __init__(self, how: str) -> None:
+        self.x, self.how, self.last = X, how, X[0]
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, i: int) -> Any:
+        own, self.last = (self.x[i], self.last), self.x[i]
+        if self.how == "pair":
+            return own[0] + self.x[int(torch.randint(EXAMPLES, ()))], Y[i]
+        return (own[0] + own[1] if self.how == "last" else own[0] + torch.randn(own[0].shape)), Y[i]
+
+
+def other_weights(door: Any, folder: Path) -> None:
+    """The optimizer of a checkpoint, and weights of another one."""
+    run = door.begin(folder / "one")
+    door.step(run)
+    state = door.saved(run)
+    door.end(run)
+    run = door.begin(folder / "two", state=state)
+    with torch.no_grad():
+        run.optimizer.params[0].add_(1)
+    door.step(run)
 
 
 def changed(door: Any, folder: Path) -> None:
@@ -398,6 +430,13 @@ class Made(Door):
             "gradients of the step before that nobody has cleared": Mistake(
                 "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
             ),
+            "weights of another checkpoint than the optimizer's": Mistake(
+                "refused", lambda folder: other_weights(self, folder), "same checkpoint"
+            ),
+            "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "as it comes"),
+            "a data set or a collation that makes an item of several examples": Mistake(
+                "refused", self._mixed, "of one example alone"
+            ),
             "a part of a batch": Mistake("refused", self._part, "examples|rows"),
             "two batches before one step": Mistake("refused", self._two, "step"),
             "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
@@ -405,6 +444,42 @@ class Made(Door):
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
+
+    def _kept(self, folder: Path) -> None:
+        """Rows of the data from the first step on, to which the rehearsal is nothing; and a batch from the second on."""
+        run = self.begin(folder)
+        with pytest.raises(FactorizeError, match="changed no gradient"):
+            for _ in range(2):
+                next(run.batches)
+                run.backward(X[:SIZE], Y[:SIZE])
+                run.optimizer.step()
+        assert self.taken(run) == 0
+        self.end(run)
+        run = self.begin(folder)
+        self.step(run)
+        x, y = next(run.batches)
+        for _ in range(2):
+            run.backward(x, y)
+            run.optimizer.step()
+            next(run.batches)
+
+    def _mixed(self, folder: Path) -> None:
+        """Each way of mixing, of which a batch may see nothing; and augmentation, which is none."""
+
+        def half(items: Any) -> Any:
+            x, y = default_collate(items)
+            return (x + x.flip(0) if torch.rand(()) < 0.5 else x), y
+
+        given: list[DataLoader[Any]] = [DataLoader(Items(how), batch_size=SIZE) for how in ("pair", "last")]
+        for data in (*given, loader(collate_fn=half)):
+            made = self.made(data=data)
+            with pytest.raises(FactorizeError, match="of one example alone"):
+                next(iter(made.loader))
+            self.end(Job(made.model, made.optimizer, None))
+        made = self.made(data=DataLoader(Items("noise"), batch_size=SIZE))
+        self.step(Job(made.model, made.optimizer, self.batches(made)))
+        self.end(Job(made.model, made.optimizer, None))
+        next(iter(self.made(data=DataLoader(Items("pair"), batch_size=SIZE)).loader))
 
     def _drawn_users(self, folder: Path) -> None:
         def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:

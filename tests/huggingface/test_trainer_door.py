@@ -181,6 +181,14 @@ class HuggingFace(Door):
             "a clip norm, divisor or noise multiplier that is changed on the way": Mistake(
                 "refused", self._changed, "changed"
             ),
+            "weights of another checkpoint than the optimizer's": Mistake(
+                "refused", self._other_weights, "same checkpoint"
+            ),
+            "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "as it comes"),
+            "a data set or a collation that makes an item of several examples": Mistake(
+                "refused", self._mixed, "of one example alone"
+            ),
+            "evaluation on the data that are trained on": Mistake("refused", self._evaluated, "private train_dataset"),
             "gradients of the step before that nobody has cleared": Mistake("right", self._two_steps),
             "an example whose gradient is not finite": Mistake("right", self._infinite),
             "fp16, and parts of epochs": Mistake("refused", self._settings, "covered"),
@@ -206,6 +214,44 @@ class HuggingFace(Door):
         run = self.begin(folder)
         run.optimizer.max_grad_norm = 2 * CLIP
         self.step(run)
+
+    def _other_weights(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        state = self.saved(run)
+        self.end(run)
+        run = self.begin(folder, state=state)
+        with torch.no_grad():
+            run.optimizer.params[0].add_(1)
+        self.step(run)
+
+    def _kept(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        item = {"parts": list(next(run.items)["parts"])}
+        for _ in range(2):
+            run.trainer.training_step(run.trainer.model, item)
+            run.optimizer.step()
+            list(next(run.items)["parts"])
+
+    def _mixed(self, folder: Path) -> None:
+        run = self.made(folder, seed=SEED + 1)
+        collate = run.trainer.private.loader.collate_fn  # type: ignore[union-attr]
+
+        def half(items: Any) -> Any:
+            batch = collate(items)
+            return {**batch, "x": batch["x"] + batch["x"].flip(0)} if torch.rand(()) < 0.5 else batch
+
+        run.trainer.private.loader.collate_fn = half  # type: ignore[union-attr]
+        self.step(run)
+
+    def _evaluated(self, folder: Path) -> None:
+        """A part of the data, in the trainer, and when it is asked."""
+        run = self.begin(folder)
+        with pytest.raises(InvalidParameter, match="private train_dataset"):
+            run.trainer.predict(DATA)
+        run.trainer.get_eval_dataloader([{"x": X[i] + 1, "labels": DATA[i]["labels"]} for i in range(EXAMPLES)])
+        run.trainer.evaluate(torch.utils.data.Subset(DATA, [1, 4]))
 
     def _two_steps(self, folder: Path) -> None:
         """The Trainer of this door clears what it has to; `step` does not."""

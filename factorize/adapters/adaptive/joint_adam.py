@@ -116,7 +116,7 @@ class JointAdam(CorrelatedOptimizer):
         noise = moments.second.sigma_of_means or moments.second.sigma_of_sums
         adam = MomentAdam(inner, noise**0.5 if floor is None else floor)
         super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, model=model, **options)
-        self._run = first, moments
+        self.factors, self.calibration = first, moments
         self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)
         self._squares: list[torch.Tensor] | None = None
 

@@ -23,6 +23,7 @@ from transformers.trainer_utils import TrainOutput
 
 from factorize.adapters.huggingface.losses import example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
+from factorize.adapters.mixed_data import share_of_examples
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.ranks.agreement import agree, own_rank, world_size
 from factorize.adapters.ranks.placements import values_sum
@@ -134,11 +135,6 @@ class PrivateTraining(_Mixed):
                 raise InvalidParameter(message, field="gradient_accumulation_steps")
             given["args"] = copy(given["args"])  # the caller may have a use for its own
             given["args"].gradient_accumulation_steps = 1  # one item of the loader holds all parts of a step
-        evaluated = given.get("eval_dataset")
-        for each in evaluated.values() if isinstance(evaluated, dict) else [evaluated]:
-            if each is not None and each is given.get("train_dataset"):
-                message = "eval_dataset is the private train_dataset, whose metrics have no noise; give other data"
-                raise InvalidParameter(message, field="eval_dataset")
         super().__init__(**given)
         self.privacy = privacy
         self.private: Private | None = None
@@ -146,6 +142,8 @@ class PrivateTraining(_Mixed):
         if self.train_dataset is None or not hasattr(self.train_dataset, "__len__"):
             raise InvalidParameter("there is no train_dataset with a length; give one", field="train_dataset")
         self._check_given()
+        for each in self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]:
+            self._check_evaluated(each)
         self.args.max_grad_norm = 0.0  # it would clip what the noise is already on
         self.args.ignore_data_skip = True  # the loader goes on from the optimizer's step
         # the private optimizer adds up over the processes: without torch's DDP, which would do so before clipping
@@ -166,6 +164,27 @@ class PrivateTraining(_Mixed):
         if getattr(self.accelerator, "scaler", None) is not None:
             message = "Accelerate has a GradScaler, which looks at gradients without noise; use bf16, which needs none"
             raise InvalidParameter(message, field="fp16")
+
+    def _check_evaluated(self, dataset: Any) -> None:
+        """Refuse to evaluate on examples of the private data, whose metrics have no noise.
+
+        Raises:
+            InvalidParameter: most examples of the data set are in `train_dataset`, as far as a look at some shows.
+        """
+        if hasattr(dataset, "__len__") and len(dataset) and share_of_examples(dataset, self.train_dataset) > 0.5:
+            message = "the data to evaluate on are of the private train_dataset, and metrics have no noise; give others"
+            raise InvalidParameter(message, field="eval_dataset")
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return the loader of data that are not trained on."""
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._check_evaluated(self.eval_dataset[given] if isinstance(given, str) else given)
+        return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Return the loader of data that are not trained on."""
+        self._check_evaluated(test_dataset)
+        return super().get_test_dataloader(test_dataset)
 
     @property
     def statement(self) -> Any:
