@@ -16,7 +16,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
-from factorize.adapters.huggingface.losses import example_losses
+from factorize.adapters.huggingface.example_losses import example_losses
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
 from factorize.solvers import solve
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.download import Held
+from factorize.errors import Cancelled
 from factorize.solvers.comparing.comparison_table import Refused, Row
 from factorize.solvers.comparing.sampled_rows import Solved
 from factorize.solvers.comparing.table_rows import named
@@ -16,6 +17,10 @@ from factorize.solvers.problem import Estimate, machine_memory
 from factorize.spec import Spec
 
 _MEMORY_SHARE = 0.5  # of the machine, for what runs at a time
+
+
+class OutOfTime(Cancelled):
+    """A mechanism would take too long, or took much longer than its estimate."""
 
 
 @dataclass(eq=False)

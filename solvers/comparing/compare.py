@@ -5,11 +5,9 @@ over all matrices, whichever proved it, so all rows are measured against the lar
 not fit is listed with the reason.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,22 +17,13 @@ from factorize.client.service import Origin
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factor_file import load
 from factorize.factorization import Factorization
-from factorize.mechanisms import Auto
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import stop_clock, thread_seconds
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
-from factorize.solvers.comparing.attempts import Attempt, distinct, groups, worker_count
-from factorize.solvers.comparing.candidates import (
-    fewer_bands,
-    leads,
-    left_out,
-    mechanisms,
-    optimised,
-    tolerance,
-    within,
-)
+from factorize.solvers.comparing.attempts import Attempt, OutOfTime, groups, worker_count
+from factorize.solvers.comparing.candidates import left_out
 from factorize.solvers.comparing.comparison_table import (
     CompareProgress,
     Comparison,
@@ -43,32 +32,26 @@ from factorize.solvers.comparing.comparison_table import (
     ranked,
     recommend,
 )
+from factorize.solvers.comparing.plan import ComparisonPlan
 from factorize.solvers.comparing.sampled_rows import (
     Solved,
     calibrate_rows,
     chosen_samplings,
-    claim_seconds,
     described,
     sampled_bounds,
     with_claims,
     with_many_bins,
 )
-from factorize.solvers.comparing.side_by_side import SOLVES, Deadline, Tell, run_all
+from factorize.solvers.comparing.side_by_side import SOLVES, Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
 from factorize.solvers.evidence_search import bound_with_dual
-from factorize.solvers.problem import Estimate, Reporter
-from factorize.solvers.register import ANSWERED, choose
-from factorize.solvers.solving import estimate, solve
+from factorize.solvers.problem import Reporter
+from factorize.solvers.solving import solve
 from factorize.spec import Spec, SpecSource, parse_spec
 
 __all__ = ["CompareCallback", "CompareProgress", "compare"]
 
-_SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
-_LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
-_OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
 _BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
-_LEAD, _LEAST_LEAD = 3.0, 3.0  # times the time for all, that a lead may take by its estimate, and at least so long
-_SECOND_LEAD = 0.5  # the same of a public order's, beside one of bins
 _MORE_FOR_LEADS = 60.0  # seconds more that a lead may take: a busy machine's caches are shared, and nothing stands in
 _LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
 
@@ -127,10 +110,8 @@ def compare(
     sizes = sampling or SamplingOptions()
     rows = TableRows(privacy, sizes, chosen_samplings(spec, privacy, sizes, samplings))
     allowed = _budgets(budgets, _budget(buffers, bytes_per_parameter))
-    most_seconds = seconds if most_seconds is None else most_seconds
-    least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)
-    limits = (min(least, _LARGEST_SECONDS), _OPTIMISED_SECONDS) if most_seconds is None else (most_seconds,) * 2
-    return _Run(spec, allowed, rows, progress, limits, seconds, fitting=fitting, look=look).compare()
+    plan = ComparisonPlan(spec, allowed, rows, most_seconds=most_seconds, seconds=seconds, fitting=fitting, look=look)
+    return _Run(plan, progress).compare()
 
 
 def _budgets(several: Sequence[int] | None, one: int | None) -> tuple[int | None, ...]:
@@ -155,10 +136,6 @@ def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | Non
     return min(counts, default=None)
 
 
-class _OutOfTime(Cancelled):
-    """A mechanism would take too long, or took much longer than its estimate."""
-
-
 class _News(NamedTuple):
     """What a running mechanism says.
 
@@ -172,31 +149,13 @@ class _News(NamedTuple):
 
 
 class _Run:
-    """One comparison: what all its solves share."""
+    """The run of a plan: what all its solves share."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        budgets: tuple[int | None, ...],
-        rows: TableRows,
-        progress: CompareCallback | None,
-        limits: tuple[float, float],
-        seconds: float | None,
-        *,
-        fitting: bool,
-        look: Callable[[Spec], Held | None] | None,
-    ) -> None:
-        self.look, self.held = look, set[str]()  # digests of what was found
-        self.largest = budgets[-1] if fitting else None
-        self.own, self.budgets, self.rows = spec, budgets, rows
-        # What other mechanisms are solved for.
-        alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
-        self.spec = spec.model_copy(update=alone)
-        self.progress = progress
-        self.most_seconds, self.most_optimised = limits
-        self.began, self.deadline = time.monotonic(), Deadline(seconds)
-        bins = spec.participation.epoch(spec.workload.n) if "balls_in_bins" in rows.samplings else None
-        self.claims = 0.0 if bins is None else claim_seconds(bins)  # that the last of the time is kept for
+    def __init__(self, plan: ComparisonPlan, progress: CompareCallback | None) -> None:
+        self.plan, self.progress = plan, progress
+        self.spec, self.budgets, self.rows, self.deadline = plan.spec, plan.budgets, plan.rows, plan.deadline
+        self.held = set[str]()  # digests of what was found
+        self.began = time.monotonic()
         self.done = self.total = 0
         self.dual: Mapping[str, np.ndarray] = {}
 
@@ -211,9 +170,7 @@ class _Run:
             return self._compare(hurried=True)
 
     def _compare(self, *, hurried: bool) -> Comparison:
-        attempts = distinct([*self._candidates(), *self._optimised()])
-        plans = self._plan_all([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
-        plans = [*(self._leads() if hurried else []), *plans]
+        plans = self.plan.attempts(hurried=hurried)
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
         tasks = [partial(self._try, group) for group in groups(plans, hurried=hurried)]
@@ -227,44 +184,6 @@ class _Run:
                 plan.solved = plan.solved._replace(lead=True)  # its claim, like theirs, is tested in any case
         better = [lead for lead in leads if any(lead.stands_for(one) for one in solved if one != lead)]
         return self._table([*(plan for plan in plans if plan not in better), common], workers)
-
-    def _leads(self) -> list[Attempt]:
-        """Return the leads that can be had in about the time, planned; of a public order alone the first."""
-        privacy = self.rows.privacy if "balls_in_bins" in self.rows.samplings else None
-        chosen: list[Attempt] = []
-        for budget in self.budgets:
-            tried = [self._plan(Attempt(*lead, lead=True)) for lead in leads(self.spec, budget, privacy)]
-            had = [plan for plan in tried if plan.spec is not None]
-            fixed = [plan for plan in had if plan.sampling is None]
-            # In bins over several epochs the second one may lead: at a large epsilon by 4 %.
-            chosen += fixed if privacy is not None and not self.spec.participation.single else fixed[:1]
-            chosen += [plan for plan in had if plan.sampling]
-        return distinct(chosen)
-
-    def _plan_all(self, attempts: list[Attempt]) -> list[Attempt]:
-        """Plan all; where so many buffers cannot be had, or not in time, the most that can join them."""
-        plans = [self._plan(attempt) for attempt in attempts]
-        for refused in [plan for plan in plans if plan.spec is None]:
-            tried = (self._plan(smaller) for smaller in refused.smaller())
-            fits = next((plan for plan in tried if plan.spec is not None), None)
-            if fits is not None and not any(fits.repeats(plan) for plan in plans):
-                plans.append(fits)
-        return plans
-
-    def _candidates(self) -> Iterator[Attempt]:
-        """Yield what is optimised for no sampling."""
-        for budget in self.budgets:
-            yield from map(Attempt, mechanisms(self.spec, budget))
-        if {"cyclic_poisson", "b_min_sep"} & set(self.rows.samplings):
-            yield from map(Attempt, fewer_bands(self.spec, self.budgets[-1]))
-
-    def _optimised(self) -> Iterator[Attempt]:
-        """Yield what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
-        if self.own.sampling is not None and self.own.mechanism.kind != "auto":
-            yield Attempt(self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document())
-        if "balls_in_bins" in self.rows.samplings:
-            for budget in self.budgets:
-                yield from starmap(Attempt, optimised(self.spec, budget, self.rows.privacy))
 
     def _table(self, plans: list[Attempt], workers: int) -> Comparison:
         """Put together what was found, in the order of the plans, whichever ended first."""
@@ -316,47 +235,6 @@ class _Run:
         if self.progress is not None:
             self.progress(CompareProgress(self.total - 1, self.total, scheme, time.monotonic() - self.began))
 
-    def _plan(self, plan: Attempt) -> Attempt:
-        most = self._limit(plan)
-        try:
-            plan.spec = self._with(plan.mechanism, plan.sampling, lead=plan.lead)
-            takes_over = self._takes_over(plan.mechanism)
-            if self.look is not None and not (takes_over or plan.spec.user_matrices()):
-                plan.held = self.look(choose(plan.spec))
-            if plan.held is not None:
-                return plan
-            mechanism = {**plan.mechanism, "nu": 0.0} if takes_over else plan.mechanism
-            plan.needed = estimate(self._with(mechanism, plan.sampling, lead=plan.lead), evidence=False)
-            if plan.needed.seconds > most:
-                raise _OutOfTime(
-                    f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
-                    "(--max-seconds, or --seconds for all), or solve this mechanism by its own spec"
-                )
-        except FactorizeError as error:
-            late = isinstance(error, _OutOfTime) and self.deadline.seconds is not None
-            plan.refuse(str(error).partition(ANSWERED)[0], out_of_time=late)
-            plan.needed = Estimate(0.0, 0)
-        return plan
-
-    def _limit(self, plan: Attempt) -> float:
-        most = self.most_seconds if plan.sampling is None else self.most_optimised
-        if plan.lead and plan.sampling is None and self.claims:
-            return _SECOND_LEAD * most
-        if plan.lead:
-            return max(_LEAD * most, _LEAST_LEAD)
-        return math.inf if plan.always else most
-
-    def _takes_over(self, mechanism: dict[str, Any]) -> bool:
-        """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
-        return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
-
-    def _with(self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None, *, lead: bool = False) -> Spec:
-        """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
-        sampled = {} if sampling is None else {"sampling": sampling}
-        parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **sampled})
-        changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism, lead=lead)}
-        return self.spec.model_copy(update={**changes, "sampling": parsed.sampling}).canonical()
-
     def _hear(self, news: _News) -> None:
         self.done += news.ended
         if self.progress is not None and self.done < self.total:
@@ -366,7 +244,7 @@ class _Run:
         """Find the bound that rows without evidence of their own are measured against."""
 
         def find(step: Callable[[Progress], None]) -> None:
-            plan.bound, self.dual = bound_with_dual(self._with({"kind": "identity"}), Reporter(step))
+            plan.bound, self.dual = bound_with_dual(self.plan.spec_with({"kind": "identity"}), Reporter(step))
 
         self._watch(plan, tell, find, more=_BOUND_SECONDS)
 
@@ -377,15 +255,15 @@ class _Run:
             if (
                 plan.spec is not None
                 and not plan.always
-                and self.deadline.over(SOLVES, plan.needed.seconds + self.claims)
+                and self.deadline.over(SOLVES, plan.needed.seconds + self.plan.claims)
             ):
                 plan.refuse(self.deadline.told("was not tried"), out_of_time=True)
-            if plan.spec is not None and self._takes_over(plan.mechanism):
+            if plan.spec is not None and self.plan.takes_over(plan.mechanism):
                 if nu is None:
                     plan.refuse("takes the nu tuned without scaled columns, which was not found")
                 else:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
-                    plan.spec = self._with(plan.mechanism)
+                    plan.spec = self.plan.spec_with(plan.mechanism)
             if plan.spec is not None:
                 more = _MORE_FOR_LEADS if plan.lead else 0.0
                 factorization = self._watch(plan, tell, partial(self._solve, plan), more)
@@ -399,19 +277,19 @@ class _Run:
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""
         # Processor time of this thread: what else the machine does decides nothing.
-        began, last = thread_seconds(), _LATE * self._limit(plan) + more
+        began, last = thread_seconds(), _LATE * self.plan.limit(plan) + more
 
         def step(_progress: Progress) -> None:
             tell(_News(plan.mechanism["kind"], 0))
             passed = thread_seconds() - began
             if passed > last:
-                raise _OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
-            if not plan.always and self.deadline.over(SOLVES, self.claims):
-                raise _OutOfTime(self.deadline.told(f"was stopped after {passed:.3g} s of processor time"))
+                raise OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
+            if not plan.always and self.deadline.over(SOLVES, self.plan.claims):
+                raise OutOfTime(self.deadline.told(f"was stopped after {passed:.3g} s of processor time"))
 
         try:
             return run(step)
-        except _OutOfTime as error:
+        except OutOfTime as error:
             plan.refuse(str(error), out_of_time=self.deadline.seconds is not None)
         except Cancelled:
             raise

@@ -78,8 +78,8 @@ def test_mistakes_are_told_before_any_work(arguments: tuple[Any], words: dict[st
 
 
 def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: [{"kind": "identity"}])
-    monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", lambda *_: [{"kind": "identity"}])
+    monkeypatch.setattr("factorize.solvers.comparing.plan.optimised", lambda *_: [])
     monkeypatch.setattr("factorize.api.calls.comparison", asked := Mock(wraps=comparison))
     heard: list[Any] = []
     words: dict[str, Any] = {"epochs": 2, "epsilon": 2.0, "delta": 1e-5, "mechanism": "blt", "mechanism.buffers": 3}

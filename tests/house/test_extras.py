@@ -24,9 +24,9 @@ print(factors.verify().sensitivity.value)
 """
 WITHOUT_CVXPY = """
 from factorize import parse_spec
-from factorize.solvers.comparing import compare as comparing
+from factorize.solvers.comparing import compare as comparing, plan
 asked = parse_spec('{"workload": {"kind": "prefix", "n": 4}}')
-comparing.mechanisms = lambda *_: [{"kind": "identity"}, {"kind": "semidefinite"}]
+plan.mechanisms = lambda *_: [{"kind": "identity"}, {"kind": "semidefinite"}]
 found = comparing.compare(asked)
 print(len(found.rows), [refused.reason for refused in found.refused if refused.mechanism == "semidefinite"])
 """

@@ -20,7 +20,7 @@ CAME_OUT = {
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [{"kind": "identity"}, {"kind": "square_root"}]  # all others would take a minute here
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: few)
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", lambda *_: few)
     assert CAME_OUT[path.stem](run_cells(path))
 
 

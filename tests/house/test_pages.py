@@ -21,7 +21,7 @@ DECODERS = ("honaker_online", "honaker_full")
 def test_the_code_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     few = [{"kind": "identity"}, {"kind": "square_root"}]  # all others would take their time here
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: few)
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", lambda *_: few)
     names: dict[str, object] = {}
     exec(compile(blocks(page), page, "exec"), names)
     factors = names["factors"]

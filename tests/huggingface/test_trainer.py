@@ -25,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from factorize.adapters.huggingface.losses import example_losses
+from factorize.adapters.huggingface.example_losses import example_losses
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter

@@ -21,7 +21,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
-from factorize.adapters.huggingface.losses import example_losses, labels_ahead
+from factorize.adapters.huggingface.example_losses import example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.mixed_data import share_of_examples
 from factorize.adapters.private import Private, make_private

@@ -30,9 +30,9 @@ FEW = [
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four formulas in place of all mechanisms, whose searches would take their time here."""
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW)
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", lambda *_: FEW)
     for name in ("optimised", "leads"):
-        monkeypatch.setattr(f"factorize.solvers.comparing.compare.{name}", lambda *_: [])
+        monkeypatch.setattr(f"factorize.solvers.comparing.plan.{name}", lambda *_: [])
 
 
 def job(**changes: Any) -> RecommendRequest:
@@ -216,6 +216,6 @@ def test_one_epoch_leaves_random_allocation_to_the_bins() -> None:
 
 
 def test_a_memory_that_nothing_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: FEW[3:])
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", lambda *_: FEW[3:])
     with pytest.raises(ConditionNotMet, match="no mechanism keeps 2 vectors or fewer; allow more memory"):
         advise(job(samplings=["fixed"]), silent)

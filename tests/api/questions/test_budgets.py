@@ -22,7 +22,7 @@ def few(_spec: Any, budget: int | None) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def formulas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", few)
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", few)
 
 
 def test_one_run_answers_for_each_budget_what_a_run_of_its_own_does() -> None:

@@ -33,7 +33,7 @@ def quick(monkeypatch):
     def chosen(*arguments):
         return [one for one in mechanisms(*arguments) if one["kind"] not in ("blt", "semidefinite")]
 
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", chosen)
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", chosen)
 
 
 def rows_of(table, mechanism):
@@ -163,7 +163,7 @@ def test_what_takes_longer_than_its_estimate_or_fails_is_refused(quick, endless,
 def test_a_search_that_still_runs_when_the_time_for_solves_is_over_is_stopped(monkeypatch, quick, endless):
     """Nothing is expected to take time, so that all begin; once begun, all have run out of it."""
     monkeypatch.setattr(Deadline, "over", lambda _self, share, needed=0.0: share == SOLVES and needed == 0.0)
-    monkeypatch.setattr("factorize.solvers.comparing.compare.leads", lambda *_: [])
+    monkeypatch.setattr("factorize.solvers.comparing.plan.leads", lambda *_: [])
     table = compare(spec_of(6), seconds=60)
     late = {refused.mechanism: refused for refused in table.refused if refused.out_of_time}
     assert "was stopped after" in late["square_root"].reason and "--seconds 360" in late["square_root"].reason
@@ -211,7 +211,7 @@ def test_vectors_are_those_that_the_client_keeps():
 
 
 def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy(quick, monkeypatch):
-    monkeypatch.setattr("factorize.solvers.comparing.compare.optimised", lambda *_: [])
+    monkeypatch.setattr("factorize.solvers.comparing.plan.optimised", lambda *_: [])
     target = PrivacyTarget(epsilon=4.0, delta=1e-4)
     sampling = SamplingOptions(dataset_size=800, batch_size=100)
     table = compare(spec_of(8), buffers=3, privacy=target, sampling=sampling, samplings=["poisson", "cyclic_poisson"])

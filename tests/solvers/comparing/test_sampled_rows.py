@@ -36,9 +36,9 @@ def table() -> Comparison:
 def formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three formulas in place of all mechanisms, where a test is not about them."""
     kinds = ("identity", "square_root", "toeplitz")
-    monkeypatch.setattr("factorize.solvers.comparing.compare.mechanisms", lambda *_: [{"kind": kind} for kind in kinds])
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", lambda *_: [{"kind": kind} for kind in kinds])
     for name in ("optimised", "leads"):
-        monkeypatch.setattr(f"factorize.solvers.comparing.compare.{name}", lambda *_: [])
+        monkeypatch.setattr(f"factorize.solvers.comparing.plan.{name}", lambda *_: [])
 
 
 def row_of(table: Comparison, mechanism: str, sampling: str | None) -> Row:

@@ -1,0 +1,156 @@
+"""The plan of a comparison: the mechanisms to try, each with its spec, what it costs and how long it may take."""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import starmap
+from typing import Any
+
+from factorize.client.download import Held
+from factorize.errors import FactorizeError
+from factorize.mechanisms import Auto
+from factorize.solvers.comparing.attempts import Attempt, OutOfTime, distinct
+from factorize.solvers.comparing.candidates import fewer_bands, leads, mechanisms, optimised, tolerance, within
+from factorize.solvers.comparing.sampled_rows import claim_seconds
+from factorize.solvers.comparing.side_by_side import Deadline
+from factorize.solvers.comparing.table_rows import TableRows
+from factorize.solvers.problem import Estimate
+from factorize.solvers.register import ANSWERED, choose
+from factorize.solvers.solving import estimate
+from factorize.spec import Spec, parse_spec
+
+_SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
+_LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
+_OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
+_LEAD, _LEAST_LEAD = 3.0, 3.0  # times the time for all, that a lead may take by its estimate, and at least so long
+_SECOND_LEAD = 0.5  # the same of a public order's, beside one of bins
+
+
+class ComparisonPlan:
+    """What one comparison tries, within which memory and time.
+
+    Args:
+        spec: as it was asked.
+        budgets: memory budgets, ascending; None for any memory.
+        rows: makes the rows of the table.
+        most_seconds: that a mechanism may take by its estimate; see `compare`.
+        seconds: for all, or None.
+        fitting: whether what keeps more than the largest budget is left out.
+        look: returns what is solved already, or None.
+
+    Attributes:
+        spec: what other mechanisms than its own are solved for.
+        deadline: of all.
+        claims: seconds at the end that are kept for the claims of rows in bins.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        budgets: tuple[int | None, ...],
+        rows: TableRows,
+        *,
+        most_seconds: float | None,
+        seconds: float | None,
+        fitting: bool,
+        look: Callable[[Spec], Held | None] | None,
+    ) -> None:
+        self.look = look
+        self.largest = budgets[-1] if fitting else None
+        self.own, self.budgets, self.rows = spec, budgets, rows
+        alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
+        self.spec = spec.model_copy(update=alone)
+        most_seconds = seconds if most_seconds is None else most_seconds
+        least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)
+        self.most_seconds = min(least, _LARGEST_SECONDS) if most_seconds is None else most_seconds
+        self.most_optimised = _OPTIMISED_SECONDS if most_seconds is None else most_seconds
+        self.deadline = Deadline(seconds)
+        bins = spec.participation.epoch(spec.workload.n) if "balls_in_bins" in rows.samplings else None
+        self.claims = 0.0 if bins is None else claim_seconds(bins)
+
+    def attempts(self, *, hurried: bool) -> list[Attempt]:
+        """Return all that is tried or refused; leads first, where there is little time."""
+        attempts = distinct([*self._candidates(), *self._optimised()])
+        plans = self._plan_all([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
+        return [*(self._leads() if hurried else []), *plans]
+
+    def limit(self, plan: Attempt) -> float:
+        """Return the seconds that an attempt may take by its estimate."""
+        most = self.most_seconds if plan.sampling is None else self.most_optimised
+        if plan.lead and plan.sampling is None and self.claims:
+            return _SECOND_LEAD * most
+        if plan.lead:
+            return max(_LEAD * most, _LEAST_LEAD)
+        return math.inf if plan.always else most
+
+    def takes_over(self, mechanism: dict[str, Any]) -> bool:
+        """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
+        return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
+
+    def spec_with(
+        self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None, *, lead: bool = False
+    ) -> Spec:
+        """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
+        sampled = {} if sampling is None else {"sampling": sampling}
+        parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **sampled})
+        changes = {"mechanism": parsed.mechanism, "tolerance": tolerance(self.spec, mechanism, lead=lead)}
+        return self.spec.model_copy(update={**changes, "sampling": parsed.sampling}).canonical()
+
+    def _leads(self) -> list[Attempt]:
+        """Return the leads that can be had in about the time, planned; of a public order alone the first."""
+        privacy = self.rows.privacy if "balls_in_bins" in self.rows.samplings else None
+        chosen: list[Attempt] = []
+        for budget in self.budgets:
+            tried = [self._plan(Attempt(*lead, lead=True)) for lead in leads(self.spec, budget, privacy)]
+            had = [plan for plan in tried if plan.spec is not None]
+            fixed = [plan for plan in had if plan.sampling is None]
+            # In bins over several epochs the second one may lead: at a large epsilon by 4 %.
+            chosen += fixed if privacy is not None and not self.spec.participation.single else fixed[:1]
+            chosen += [plan for plan in had if plan.sampling]
+        return distinct(chosen)
+
+    def _plan_all(self, attempts: list[Attempt]) -> list[Attempt]:
+        """Plan all; where so many buffers cannot be had, or not in time, the most that can join them."""
+        plans = [self._plan(attempt) for attempt in attempts]
+        for refused in [plan for plan in plans if plan.spec is None]:
+            tried = (self._plan(smaller) for smaller in refused.smaller())
+            fits = next((plan for plan in tried if plan.spec is not None), None)
+            if fits is not None and not any(fits.repeats(plan) for plan in plans):
+                plans.append(fits)
+        return plans
+
+    def _candidates(self) -> Iterator[Attempt]:
+        """Yield what is optimised for no sampling."""
+        for budget in self.budgets:
+            yield from map(Attempt, mechanisms(self.spec, budget))
+        if {"cyclic_poisson", "b_min_sep"} & set(self.rows.samplings):
+            yield from map(Attempt, fewer_bands(self.spec, self.budgets[-1]))
+
+    def _optimised(self) -> Iterator[Attempt]:
+        """Yield what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
+        if self.own.sampling is not None and self.own.mechanism.kind != "auto":
+            yield Attempt(self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document())
+        if "balls_in_bins" in self.rows.samplings:
+            for budget in self.budgets:
+                yield from starmap(Attempt, optimised(self.spec, budget, self.rows.privacy))
+
+    def _plan(self, plan: Attempt) -> Attempt:
+        most = self.limit(plan)
+        try:
+            plan.spec = self.spec_with(plan.mechanism, plan.sampling, lead=plan.lead)
+            takes_over = self.takes_over(plan.mechanism)
+            if self.look is not None and not (takes_over or plan.spec.user_matrices()):
+                plan.held = self.look(choose(plan.spec))
+            if plan.held is not None:
+                return plan
+            mechanism = {**plan.mechanism, "nu": 0.0} if takes_over else plan.mechanism
+            plan.needed = estimate(self.spec_with(mechanism, plan.sampling, lead=plan.lead), evidence=False)
+            if plan.needed.seconds > most:
+                raise OutOfTime(
+                    f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
+                    "(--max-seconds, or --seconds for all), or solve this mechanism by its own spec"
+                )
+        except FactorizeError as error:
+            late = isinstance(error, OutOfTime) and self.deadline.seconds is not None
+            plan.refuse(str(error).partition(ANSWERED)[0], out_of_time=late)
+            plan.needed = Estimate(0.0, 0)
+        return plan
