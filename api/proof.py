@@ -33,7 +33,7 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, leave_undecided
 from factorize.checker.report import Report
 from factorize.checker.utility import Utility
-from factorize.encoding import canonical_json, sha256
+from factorize.encoding import JsonObject, canonical_json, sha256
 from factorize.errors import CertificateError, StoreUnavailable, TooLarge
 from factorize.factor_file import from_container
 from factorize.factorization import Factorization
@@ -47,12 +47,11 @@ from factorize.storage.records import user_matrices
 from factorize.storage.store import open_store
 from factorize.structures.layouts import build_matrix
 
-Document = dict[str, Any]
 _C, _DUAL = "C.", "dual."
 """How the names of a draft's tensors begin."""
 
 
-def prove(path: Path, *, store: str, strict: bool = False) -> Document:
+def prove(path: Path, *, store: str, strict: bool = False) -> JsonObject:
     """Have a factor file checked by another process, which stays for the next one and ends with this process.
 
     Args:
@@ -71,11 +70,11 @@ def prove(path: Path, *, store: str, strict: bool = False) -> Document:
         TooLarge: the sensitivity cannot be evaluated exactly at this size, and `strict` asks for it.
         WorkerEnded: the checker ended without an answer.
     """
-    answer: Document = prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict})
+    answer: JsonObject = prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict})
     return answer
 
 
-def certify(path: Path, *, store: str) -> Document:
+def certify(path: Path, *, store: str) -> JsonObject:
     """Have a draft certified by that process, which writes the factor file in its place; see `prove`.
 
     Raises:
@@ -83,7 +82,7 @@ def certify(path: Path, *, store: str) -> Document:
         StoreUnavailable: the disk refuses the file.
         WorkerEnded: see `prove`.
     """
-    answer: Document = prover().ask("certify", {"path": os.fspath(path), "store": store})
+    answer: JsonObject = prover().ask("certify", {"path": os.fspath(path), "store": store})
     return answer
 
 
@@ -95,12 +94,12 @@ def prover() -> Worker:
     return worker
 
 
-def check(request: Document) -> Document:
+def check(request: JsonObject) -> JsonObject:
     """Check the file that a request names (`path`, `store`, `strict`)."""
     return inspect(Path(request["path"]), request["store"], strict=request["strict"])
 
 
-def certify_draft(request: Document) -> Document:
+def certify_draft(request: JsonObject) -> JsonObject:
     """Certify the draft that a request names (`path`, `store`), write its factor file there, and check that."""
     path, store = Path(request["path"]), request["store"]
     spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
@@ -111,7 +110,7 @@ def certify_draft(request: Document) -> Document:
 
 def _timed(
     answer: Callable[[dict[str, object]], dict[str, object]], request: dict[str, object], _tell: Tell
-) -> Document:
+) -> JsonObject:
     """Return an answer, with the seconds that it took."""
     started = time.monotonic()
     try:

@@ -18,6 +18,8 @@ from factorize.errors import InvalidParameter, MalformedJson
 if TYPE_CHECKING:
     import numpy as np
 
+JsonObject = dict[str, Any]
+"""What a JSON object is read as: `read_json` has checked its text, and whoever knows its fields checks those."""
 MAX_JSON_BYTES = 1 << 20
 MAX_DEPTH = 16
 MAX_INTEGER_DIGITS = 15

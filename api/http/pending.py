@@ -9,14 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from threading import Event
-from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import Request
 
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.jobs.long_answers import LongAnswer, LongAnswers
-from factorize.encoding import canonical_json
+from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
 
 WAIT_SECONDS = 45.0
@@ -31,8 +30,7 @@ LOOK_SECONDS = 0.2
 REFUSED = "refused "
 """Begins what the ledger has of an answer that is a refusal; answers are JSON."""
 
-Document = dict[str, Any]
-Work = Callable[[Event, Callable[[Document], object]], Awaitable[bytes]]
+Work = Callable[[Event, Callable[[JsonObject], object]], Awaitable[bytes]]
 """Works an answer out; gets what stops it and what is told of its progress."""
 
 
@@ -45,7 +43,7 @@ class PendingAnswer:
 
     def __init__(self, work: Work) -> None:
         self.stop = Event()
-        self.progress: Document | None = None
+        self.progress: JsonObject | None = None
         self.task = asyncio.ensure_future(work(self.stop, self._tell))
         self.task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # somebody may look later
         self.waiting = 0
@@ -53,7 +51,7 @@ class PendingAnswer:
         """Whether a client has the address, and asks for it, maybe elsewhere."""
         self.looked = asyncio.get_running_loop().time()
 
-    def _tell(self, progress: Document) -> None:
+    def _tell(self, progress: JsonObject) -> None:
         self.progress = progress
 
     @property

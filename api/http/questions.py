@@ -29,7 +29,7 @@ from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.questions.registry import POSTED, QuestionKind
 from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
-from factorize.encoding import canonical_json, json_digest, read_json
+from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
 from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.storage.blobs import Cache
 from factorize.storage.index import Result
@@ -40,8 +40,7 @@ MOST_UNREAD = 64
 """Progress events that wait for a client."""
 _LEAST_MB, _UNKNOWN_MB = 1024, 2048
 
-Document = dict[str, Any]
-Report = Callable[[Document], object]
+Report = Callable[[JsonObject], object]
 _ANSWERED = {200: " | ".join(dict.fromkeys(question.reply for question in POSTED.values())), 202: "PendingAnswer"}
 router = APIRouter(default_response_class=Response)
 
@@ -207,7 +206,7 @@ async def cancel_answer(call: SubmitCall, digest: str) -> Response:
 
 
 def _ask(
-    kind: str, request: Document, memory_mb: int, service: SolverService, caller: Caller, stop: Event, report: Report
+    kind: str, request: JsonObject, memory_mb: int, service: SolverService, caller: Caller, stop: Event, report: Report
 ) -> bytes:
     """Return a worker's answer as JSON; blocks.
 
@@ -257,7 +256,7 @@ async def _frames(work: Work, about: str) -> AsyncGenerator[bytes, None]:
     """Yield the events of a question; the worker ends with the stream."""
     loop, news, stop = asyncio.get_running_loop(), asyncio.Queue[bytes | None](), Event()
 
-    def tell(progress: Document) -> None:
+    def tell(progress: JsonObject) -> None:
         if news.qsize() < MOST_UNREAD:  # a client that does not read misses news, and no memory fills
             data = {name: value for name, value in progress.items() if name != "event"}
             news.put_nowait(event("progress", canonical_json(data)))

@@ -130,8 +130,7 @@ def comparison(
     if service is not None:
 
         def hear(event: Event) -> None:
-            if event.kind == "progress":
-                report(event.data["done"], event.data["total"], event.data["mechanism"])
+            report(event.data["done"], event.data["total"], event.data["mechanism"])
 
         answering = Service(service)
         answering.send_matrices(request.spec)

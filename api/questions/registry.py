@@ -30,7 +30,7 @@ from factorize.api.questions import training_job
 from factorize.api.questions.advice import advice_of, request_of
 from factorize.api.questions.comparison import CompareRequest, Report, comparison, read_request
 from factorize.api.workers.worker_process import Tell
-from factorize.encoding import DIGEST, check_digest
+from factorize.encoding import DIGEST, JsonObject, check_digest
 from factorize.errors import StoreUnavailable
 from factorize.plain_data import Frozen, read_union
 from factorize.predict import AnyQuestion, ask
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     Find = Callable[[str | None], Result]
     """Returns the result of a digest or spec digest that the caller may see; None is the one in the address."""
 
-Document = dict[str, Any]
 Asked = TypeVar("Asked", bound=Frozen)
 PREDICTION_SECONDS = 60.0
 MECHANISMS_COMPARED = 20
@@ -264,7 +263,7 @@ def make_ready() -> None:
         import_module(name)
 
 
-def solve(request: Document, tell: Tell) -> None:
+def solve(request: JsonObject, tell: Tell) -> None:
     """Solve a canonical spec and write the draft of its factor file.
 
     Args:
@@ -279,7 +278,7 @@ def solve(request: Document, tell: Tell) -> None:
     _write(partial(write_draft, draft), request["path"])
 
 
-def form(request: Document, _tell: Tell) -> None:
+def form(request: JsonObject, _tell: Tell) -> None:
     """Write a stored factorization in another form.
 
     Args:
@@ -289,7 +288,7 @@ def form(request: Document, _tell: Tell) -> None:
     _write(in_form(base, request["matrices"], request["dtype"]).save, request["path"])
 
 
-def _answer(question: QuestionKind[Any], request: Document, tell: Tell) -> Mapping[str, object]:
+def _answer(question: QuestionKind[Any], request: JsonObject, tell: Tell) -> Mapping[str, object]:
     return question.answer(question.read(request["request"]), _store(request["store"]), request.get("digest"), tell)
 
 

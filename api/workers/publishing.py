@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from factorize.encoding import sha256
+from factorize.encoding import JsonObject, sha256
 from factorize.errors import InvalidParameter
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest
@@ -21,8 +21,6 @@ from factorize.solution import Progress, ProgressCallback
 if TYPE_CHECKING:
     from factorize.api.workers.pool import SolvePlace
     from factorize.storage.store import Store
-
-Document = dict[str, Any]
 
 
 class Stages:
@@ -55,13 +53,13 @@ class Stages:
         self._callback(replace(self._last, phase=phase, seconds=passed, seconds_left=None))
 
 
-_PROOFS: dict[str, tuple[str, Document]] = {"solve": ("certify", {}), "form": ("check", {"strict": False})}
+_PROOFS: dict[str, tuple[str, JsonObject]] = {"solve": ("certify", {}), "form": ("check", {"strict": False})}
 """Question to the prover about what the solver has written: a draft, or a factor file."""
 
 
 def make_and_store(
     question: str,
-    request: Document,
+    request: JsonObject,
     *,
     place: SolvePlace,
     store: Store,
@@ -92,7 +90,7 @@ def make_and_store(
     with store.objects.stage() as staged:
         path, pair = str(staged.path), place.pair
 
-        def ask(worker: Any, name: str, about: Document, progress: Callable[[Document], object]) -> Any:
+        def ask(worker: Any, name: str, about: JsonObject, progress: Callable[[JsonObject], object]) -> Any:
             return worker.ask(
                 name,
                 {**about, "path": path, "store": store.url},

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from factorize.api.workers.ending import Ending, WorkerEnded, died, out_of_memory, refused
 from factorize.api.workers.search_path import search_path
+from factorize.encoding import JsonObject
 from factorize.errors import CacheUnusable
 
 SOLVER, PROVER = "factorize.api.questions.registry", "factorize.api.proof"
@@ -30,8 +31,6 @@ POLL_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 10.0
 _TAIL_BYTES = 8192
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
-
-Document = dict[str, Any]
 
 
 class Worker:
@@ -58,12 +57,12 @@ class Worker:
     def ask(
         self,
         question: str,
-        request: Document,
+        request: JsonObject,
         *,
         seconds: float = float("inf"),
         memory_mb: int = 0,
         threads: int = 1,
-        progress: Callable[[Document], object] = lambda _event: None,
+        progress: Callable[[JsonObject], object] = lambda _event: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Any:
         """Return the answer to a question; blocks.
@@ -143,11 +142,11 @@ class Worker:
     def _ask(
         self,
         process: subprocess.Popen[bytes],
-        document: Document,
+        document: JsonObject,
         seconds: float,
-        progress: Callable[[Document], object],
+        progress: Callable[[JsonObject], object],
         cancelled: Callable[[], bool],
-    ) -> Document:
+    ) -> JsonObject:
         """Return the last event of an answer."""
         assert process.stdin is not None and process.stdout is not None and self._errors is not None
         memory_mb, deadline = document["memory_mb"], time.monotonic() + seconds
@@ -158,7 +157,7 @@ class Worker:
         while True:
             line, complete, self._unread = self._unread.partition(b"\n")
             if complete:
-                event: Document = json.loads(line)
+                event: JsonObject = json.loads(line)
                 if event["event"] == "progress":
                     progress(event)
                 elif event["event"] == "warning":

@@ -26,9 +26,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from factorize.encoding import JsonObject
 from factorize.errors import CacheUnusable, FactorizeError
 
-Document = dict[str, Any]
 MOST_BYTES = 1 << 30
 SPARE_MB = 384
 """Beside what a question was admitted with: libraries that are loaded late, cvxpy and its solvers above all."""
@@ -50,7 +50,7 @@ class _Stream:
         self._out = os.fdopen(os.dup(1), "w", encoding="ascii")
         os.dup2(2, 1)
         self._next = 0.0
-        self._unsaid: Document = {}
+        self._unsaid: JsonObject = {}
 
     def say(self, event: str, **more: Any) -> None:
         """Write an event, after the last step of progress that was not told."""
@@ -99,7 +99,7 @@ def _relay_warnings(stream: _Stream) -> None:
     warnings.showwarning = cast(Any, relay)
 
 
-def _answer(document: Document, question: Callable[[Document, Tell], object], stream: _Stream) -> None:
+def _answer(document: JsonObject, question: Callable[[JsonObject, Tell], object], stream: _Stream) -> None:
     try:
         with _limit(document["memory_mb"], document["threads"]):
             answer = question(document["request"], stream.tell)

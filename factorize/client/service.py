@@ -182,7 +182,7 @@ class Service:
 
         Args:
             request: `{"spec": {...}, "epsilon": 2, "delta": 1e-5}`, say (docs/http.md).
-            progress: called with each event.
+            progress: called with each event before the last.
 
         Raises:
             ServiceError: the request is refused, or the comparison failed; `problem` says why.
@@ -214,11 +214,11 @@ class Service:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         with self.connection.send("POST", path, body=canonical_json(dict(request)), headers=headers) as reply:
             for event in reply.events():
-                progress(event)
                 if event.kind == "done":
                     return event.data
                 if event.kind == "failed":
                     raise ServiceError(str(event.data.get("detail")), problem=event.data)
+                progress(event)
         raise ServiceUnreachable(f"the answer of {self.connection.url} broke off; ask again")
 
     def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
