@@ -1,4 +1,4 @@
-"""The job engine: submit, cancel, follow. One solve per spec, whatever crashes in between.
+"""The job engine: submit and cancel. One solve per spec, whatever crashes in between.
 
 The ledger says what was asked, the store says what exists, and the engine makes the second follow the
 first. It holds nothing that cannot be rebuilt: a job that nobody runs is found every few seconds and at
@@ -12,18 +12,18 @@ the third it is given up.
 One thread, the engine's own, writes what solves report into the ledger. Requests come in from any thread.
 """
 
-import asyncio
 import logging
 import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
+from factorize.api.jobs.followed_jobs import FollowedJobs
 from factorize.api.jobs.ledger import Ledger, Within
 from factorize.api.jobs.one_solve import LocalSolves
 from factorize.api.jobs.solve_job import (
@@ -40,15 +40,12 @@ from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
 from factorize.errors import StoreUnavailable
 
-FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.4, 1.1
-PAUSE_OF_A_FOLLOWER = 0.001  # seconds: thousands who follow one job would take a core with looks that see nothing
-"""Seconds between the first two looks at a job that is followed, the most, and their growth."""
 OUTAGES = 10
 """Starts after which a job is failed whose child finds no store, though the service does, or whose end is not heard."""
 _log = logging.getLogger(__name__)
 
 
-class JobEngine:
+class JobEngine(FollowedJobs):
     """Runs the jobs of a ledger, on workers of this machine or of a dask cluster."""
 
     def __init__(
@@ -74,12 +71,12 @@ class JobEngine:
             tick: seconds between two rounds of reconciliation.
             settled: told of each end of a solve, in the engine's thread.
         """
+        super().__init__(ledger)
         self.id = new_owner()
         self.solves_total = 0
         self.writes = True
         """Whether leases could be renewed at the last attempt."""
         self._waits = self._refused = False
-        self._ledger = ledger
         self._find = find
         self._tick_seconds = tick
         self._settled = settled
@@ -94,12 +91,8 @@ class JobEngine:
             self.solves = DaskSolves(scheduler, store, self._hear)
         self.room: tuple[int, int] | None = self.solves.capacity()
         """Memory in MB and threads of the largest worker; None while no worker is known."""
-        self.closed = False
-        """Whether the engine ends or has ended."""
         self._lock = threading.RLock()  # of what is sent
         self._sent: dict[str, tuple[SolveJob, Any]] = {}  # jobs whose solves were submitted, with the futures of these
-        self._looks: dict[str, asyncio.Future[SolveJob | None]] = {}
-        self._followers: Counter[str] = Counter()  # of each job
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
 
     # Life
@@ -166,57 +159,6 @@ class JobEngine:
         if job is not None:
             self._drop(job.task, kill=True)
         return job
-
-    async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[SolveJob | None, None]:
-        """Follow a job: what it is now, then each change, up to its end, and None for a look that sees none.
-
-        The row is looked at in pauses that grow to 0.4 seconds, and to a millisecond for each who follows the job,
-        whichever engine changes it, so changes that follow each other quickly may be seen as one.
-
-        Args:
-            spec_digest: the job; an unknown one has no changes.
-            after_seq: number of the last change that the listener has seen.
-
-        Yields:
-            The job, with rising ``seq``, or None; the last has ``finished``. Also ends when the engine closes.
-        """
-        pause = FIRST_PAUSE
-        self._followers[spec_digest] += 1
-        try:
-            while not self.closed:
-                job = await self._row_of(spec_digest)
-                if job is None:
-                    return
-                yield job if job.seq != after_seq else None  # smaller only after a ledger was lost and begun anew
-                after_seq = job.seq
-                if job.finished:
-                    return
-                pause = max(pause, PAUSE_OF_A_FOLLOWER * self._followers[spec_digest])
-                await asyncio.sleep(pause - time.monotonic() % pause)  # all at one beat, who then share a look
-                pause = min(LONGEST_PAUSE, PAUSE_GROWTH * pause)
-        finally:
-            self._followers -= Counter([spec_digest])
-
-    async def _row_of(self, spec_digest: str) -> SolveJob | None:
-        """Return what a job is now; who asks before a look begins shares it, since thousands may follow one job."""
-
-        def begin() -> SolveJob | None:
-            self._looks.pop(spec_digest, None)  # who asks from now on may know of a later change
-            return self._ledger.get(spec_digest)
-
-        look = self._looks.get(spec_digest)
-        if look is None or look.done():  # of an event loop that has ended
-            look = self._looks[spec_digest] = asyncio.ensure_future(asyncio.to_thread(begin))
-        return await asyncio.shield(look)
-
-    async def wait(self, spec_digest: str, seconds: float) -> SolveJob | None:
-        """The job once it has finished, or as it is after ``seconds``; None if there is none."""
-        seen = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), aclosing(self.changes(spec_digest)) as changes:
-                async for job in changes:
-                    seen = job or seen
-        return seen if seen is not None and seen.finished else await self._row_of(spec_digest)
 
     # What is sent
 

@@ -14,7 +14,13 @@ from pathlib import Path
 import coverage
 
 ROOMS = (
-    *("api/jobs/engine.py", "api/jobs/ledger.py", "api/jobs/solve_job.py", "api/jobs/one_solve.py"),
+    *(
+        "api/jobs/engine.py",
+        "api/jobs/followed_jobs.py",
+        "api/jobs/ledger.py",
+        "api/jobs/solve_job.py",
+        "api/jobs/one_solve.py",
+    ),
     *("api/jobs/audit_log.py", "api/jobs/database.py", "api/access/holdings.py", "api/access/key_register.py"),
     *("factorize/storage/*.py", "factorize/storage/medium/*.py", "api/catalog.py"),
 )
