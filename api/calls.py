@@ -192,7 +192,7 @@ def solve(
 
 
 def certify(
-    strategy: Any, spec: Asked = "prefix", /, *, holds: str | None = None, **words: Unpack[SpecKeywords]
+    strategy: object, spec: Asked = "prefix", /, *, holds: str | None = None, **words: Unpack[SpecKeywords]
 ) -> Factorization:
     """Certify anybody's strategy: its sensitivity, its losses, and a lower bound where one is known or cheap.
 
@@ -279,7 +279,7 @@ def compare(
 
 
 def recommend(
-    workload: WorkloadKind | Mapping[str, Any] | str = "prefix",
+    workload: WorkloadKind | Mapping[str, object] | str = "prefix",
     /,
     *,
     examples: int | None = None,
@@ -338,7 +338,7 @@ def recommend(
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remember))
 
 
-def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[str, Any]:
+def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, object]) -> dict[str, object]:
     """Return workload and objective as plain data."""
     if not isinstance(workload, str):
         if words:
@@ -349,7 +349,7 @@ def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, Any]) -> dict[
     return about(document_of_words(JobInWords, {"workload": workload, **fields}))
 
 
-def fields_in(arguments: Mapping[str, object], *models: Any) -> dict[str, Any]:
+def fields_in(arguments: Mapping[str, object], *models: Any) -> dict[str, object]:
     """Return the arguments of a call that are fields of models, sequences as lists; those of None are left out."""
     names = {name for model in models for name in model.model_fields if name not in ("spec", "workload")}
     return {

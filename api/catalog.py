@@ -70,7 +70,7 @@ class Catalog:
 
     def page(
         self, *, workload: str | None, before: Age | None, limit: int, search: str = ""
-    ) -> list[tuple[Age, dict[str, Any]]]:
+    ) -> list[tuple[Age, dict[str, object]]]:
         """Return the results that answer their spec and that no job has made, newest first, each with its age.
 
         Args:
@@ -178,7 +178,7 @@ def _row_of(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _entry(row: Any) -> dict[str, Any]:
+def _entry(row: Any) -> dict[str, object]:
     """Return the entry of a list that a row makes."""
     stored = {name: getattr(row, name) for name in ("spec_digest", "submitted", "workload", "digest", "summary")}
     return {**stored, "state": "done", "progress": None, "error": None, "updated": row.submitted}

@@ -205,7 +205,7 @@ class SolverService:
         """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""
         return self.ledger.get(name) if self.holdings.has_job(caller, name) else None
 
-    def canonicalize(self, source: Source) -> dict[str, Any]:
+    def canonicalize(self, source: Source) -> dict[str, object]:
         """Return canonical spec, digest, whether an answer is stored, estimate and notes. Solves and stores nothing."""
         posted = parse_spec(source)
         spec = self.canonical(posted)
@@ -246,7 +246,7 @@ class SolverService:
             return None if job is None else self.engine.cancel(name, caller.actor)
         return replace(job, state="cancelled")
 
-    def upload(self, array: np.ndarray, caller: Caller = ANYONE) -> dict[str, Any]:
+    def upload(self, array: np.ndarray, caller: Caller = ANYONE) -> dict[str, object]:
         """Store a user's matrix and return the names by which a spec may use it: sha256 and shape.
 
         Raises:

@@ -18,7 +18,7 @@ from factorize.storage.store import open_store
 _PREFIX = {"kind": "prefix", "n": 12}
 _MOMENTUM = {"kind": "momentum", "momentum": 0.9}
 _TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
-_MECHANISMS: tuple[dict[str, Any], ...] = (
+_MECHANISMS: tuple[dict[str, object], ...] = (
     {"kind": "blt", "buffers": 2},
     {"kind": "tree", "decoder": "online"},
     {"kind": "banded_inverse_square_root", "bands": 4},

@@ -43,7 +43,7 @@ class Solution:
     outcome: Outcome
     iterations: int
     dual: Mapping[str, np.ndarray] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
 
 
 class Draft(NamedTuple):

@@ -101,7 +101,7 @@ def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport
     return whole.value[:n, :n], steps
 
 
-def _rounds(data: dict[str, Any], accuracy: float, report: StepReport) -> tuple[dict[str, Any], int]:
+def _rounds(data: dict[str, Any], accuracy: float, report: StepReport) -> tuple[dict[str, object], int]:
     """Return the last answer of SCS and its steps in all."""
     scs: Any = import_module("scs")
     sides = data["dims"]

@@ -110,7 +110,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def _axes(grid: Mapping[str, object], path: Path) -> dict[str, list[Any]]:
+def _axes(grid: Mapping[str, object], path: Path) -> dict[str, list[object]]:
     axes = _flat(grid)
     for field, values in axes.items():
         if not isinstance(values, list) or not values:
@@ -140,7 +140,7 @@ def _matches(base: Mapping[str, object], values: Mapping[str, object], rule: Map
     return all(leaves.get(field) == (isinstance(value, bool), value) for field, value in rule.items())
 
 
-def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, object]:
+def _merged(base: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, object]:
     merged = copy.deepcopy(dict(base))
     for field, value in values.items():
         *folders, last = field.split(".")

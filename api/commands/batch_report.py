@@ -129,7 +129,7 @@ def _array(rows: Iterable[Row]) -> Iterator[str]:
     yield ("[" if before == "[\n" else "\n") + "]\n"
 
 
-def _flat(item: Mapping[str, Any], manifest: Manifest | None) -> dict[str, Any]:
+def _flat(item: Mapping[str, Any], manifest: Manifest | None) -> dict[str, object]:
     error = item["error"]
     places = [f"{place['pointer']}: {place['detail']}" for place in (error or {}).get("errors", ())]
     document = {**(manifest or {}), **item, "error": error and ("; ".join(places) or error["detail"])}

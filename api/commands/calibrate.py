@@ -34,7 +34,7 @@ def calibrate(
     service: str | None = None,
     store: str | None = None,
     *,
-    fields: dict[str, Any],
+    fields: dict[str, object],
 ) -> Shown:
     """Compute the standard deviation of the noise for (--epsilon, --delta), --rho or --mu.
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from factorize.api import local
 from factorize.api.calls import remember
@@ -144,7 +144,7 @@ def _ask(shown: str) -> str:
     return line
 
 
-def _about(workload: str | None) -> dict[str, Any]:
+def _about(workload: str | None) -> dict[str, object]:
     """Return workload and objective as plain data; see `training_job.about`."""
     if workload is None:
         return {}

@@ -176,7 +176,7 @@ def verify_strategy(path: Path, participation: str | None, claim: float, holds: 
     return _shown_report(report, {"strategy": str(path), "shape": list(array.shape), "participation": document})
 
 
-def _participation(text: str, n: int) -> dict[str, Any]:
+def _participation(text: str, n: int) -> dict[str, object]:
     """Return the canonical participation of JSON text, of a file, or of a spec in either."""
     document = {"kind": "single"} if text == "single" else read_json(read_spec_text(text))
     if isinstance(document, dict) and "workload" in document:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Query
@@ -118,7 +118,7 @@ def _register(call: Call) -> KeyRegister:
     return call.service.keys(call.caller.actor)
 
 
-def _shown(key: AccessKey, call: Call) -> dict[str, Any]:
+def _shown(key: AccessKey, call: Call) -> dict[str, object]:
     return {**key.document(time.time()), "own": key.id == call.caller.key}
 
 

@@ -101,7 +101,7 @@ _LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] =
     ("post", "/v1/matrices", "201"): {"file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/sha256"})},
 }
 """By method, path and status of an answer: what can be asked next, and where its parameters stand."""
-BODIES: dict[str, Any] = {
+BODIES: dict[str, object] = {
     "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
     **{question.body.__name__: question.example for question in POSTED.values()},
     "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
@@ -109,7 +109,7 @@ BODIES: dict[str, Any] = {
 """An example of each JSON body, by the name of its schema."""
 _REFERENCE = "#/components/schemas/{model}"
 _BYTES = {"type": "string", "format": "binary"}
-RAW_BODY: dict[str, Any] = {
+RAW_BODY: dict[str, object] = {
     "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BYTES}}}
 }
 _MEANINGS = {
@@ -197,7 +197,7 @@ def _problems(status: int) -> dict[str, object]:
     }
 
 
-def json_body(model: str) -> dict[str, Any]:
+def json_body(model: str) -> dict[str, object]:
     """Return the `openapi_extra` of a route whose body is a JSON document of a named schema."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference_to(model)}}}}
 

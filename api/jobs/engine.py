@@ -231,7 +231,7 @@ class JobEngine(FollowedJobs):
             if job is not None:
                 self._heard(job, str(event.get("event")), event)
 
-    def _heard(self, job: SolveJob, kind: str, event: dict[str, Any]) -> None:
+    def _heard(self, job: SolveJob, kind: str, event: dict[str, object]) -> None:
         ending, progress = SolveEnding.read(event.get("said")), read_progress(event.get("progress"))
         if kind == "ended" and ending is not None:
             self._settle(job, ending)

@@ -157,7 +157,7 @@ def comparison(
     return with_use(table.to_dict(), request.parameters)
 
 
-def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, Any]:
+def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, object]:
     """Return the table with `loader` in each row, and with `seconds_per_step` where the model's size is known.
 
     Args:
@@ -267,7 +267,7 @@ def _choose(table: dict[str, Any], sampled: bool) -> list[str]:
     return [*lines, f"{units}; {gap}"]
 
 
-def chosen_of(table: dict[str, Any]) -> list[dict[str, Any]]:
+def chosen_of(table: dict[str, Any]) -> list[dict[str, object]]:
     """Return the recommendations of a table, one for each memory budget that a row fits."""
     return [one for one in table["recommendations"] if one["row"] is not None]
 

@@ -34,7 +34,7 @@ DEFAULTS = {"epochs": "1", "memory": ",".join(map(str, DEFAULT_MEMORY))}
 """Answers that are shown, and taken where nothing is typed."""
 
 
-def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, Any]:
+def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, object]:
     """Return the answers to all questions that were not answered by options.
 
     Args:

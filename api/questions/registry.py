@@ -292,7 +292,7 @@ def _answer(question: QuestionKind[Any], request: JsonObject, tell: Tell) -> Map
     return question.answer(question.read(request["request"]), _store(request["store"]), request.get("digest"), tell)
 
 
-QUESTIONS: dict[str, Any] = {"solve": solve, "form": form}
+QUESTIONS: dict[str, object] = {"solve": solve, "form": form}
 QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED.items()}
 
 

@@ -62,7 +62,7 @@ class Run(NamedTuple):
     independent: str
     notes: list[str]
     objective: dict[str, Any] | None = None
-    sampled: Mapping[str, Any] = MappingProxyType({})
+    sampled: Mapping[str, object] = MappingProxyType({})
     loader: Mapping[str, Any] = MappingProxyType({})
 
 

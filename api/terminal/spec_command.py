@@ -212,7 +212,7 @@ class ModelCommand(typer.core.TyperCommand):
 
 def _options(
     models: Sequence[str], names: Sequence[str], but: Sequence[str], flags: Mapping[str, str], kind: type | None
-) -> list[Any]:
+) -> list[object]:
     """Return the options of some models, made as those of a function are."""
     parameters: dict[str, inspect.Parameter] = {}
     for model in map(_class_at, models):

@@ -63,7 +63,7 @@ class CalibrationRequest(Frozen):
         return question_of(**{name: getattr(self, name) for name in _ASKED})
 
 
-def read_calibration_request(document: Mapping[str, Any]) -> CalibrationRequest:
+def read_calibration_request(document: Mapping[str, object]) -> CalibrationRequest:
     """Read a request from plain data; raise InvalidSpec with pointers to the fields, or as its `question` does."""
     request: CalibrationRequest = read_union(document, CalibrationRequest)
     _ = request.question

@@ -163,7 +163,7 @@ def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int
     return [each[1:] for each in ranked[: 2 if even else None]]
 
 
-def _copies(items: Sequence[object]) -> list[Any]:
+def _copies(items: Sequence[object]) -> list[object]:
     """Return items that a collation may write to."""
     return [{**item} if isinstance(item, dict) else item for item in items]
 

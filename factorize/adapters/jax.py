@@ -69,7 +69,7 @@ class NoiseTransformation(Secret, optax.GradientTransformation):
 
 
 def correlated_noise(
-    factors: object, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: Any = None
+    factors: object, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: object = None
 ) -> NoiseTransformation:
     """Return the transformation that adds row t of C^-1 Z to the t-th sum of clipped gradients.
 

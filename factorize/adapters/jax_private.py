@@ -176,5 +176,5 @@ class _GuardedNoise:
         self.noise.close()
 
 
-def _running_sums(steps: int) -> dict[str, Any]:
+def _running_sums(steps: int) -> dict[str, object]:
     return {"kind": "prefix", "n": steps}

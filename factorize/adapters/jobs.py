@@ -39,7 +39,7 @@ class Planned(Drawn):
         return [self.factors] if self.second is None else [self.factors, self.second]
 
     @property
-    def shared(self) -> dict[str, Any]:
+    def shared(self) -> dict[str, object]:
         """What has to be the same on all ranks, as plain JSON."""
         job, c = self.job, self.calibration
         users = job.data.user_numbers
@@ -108,7 +108,9 @@ class FactorSource(Source):
             warn_of_dense(factors, "memory=4, say,")
         return certified(factors)
 
-    def _asked(self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _asked(
+        self, steps: int, participation: dict[str, object], amplified: Mapping[str, object] | None
+    ) -> dict[str, object]:
         if self.memory is not None and self.bands is None:
             return spec_within(self.workload(steps), participation, self.memory, amplified)
         banded = {"kind": "identity"} if self.bands == 1 else {"kind": "banded", "bands": self.bands}
@@ -191,7 +193,7 @@ def _squares(job: TrainingJob, sampling: Sampling) -> Source | None:
     return replace(noise.source, spec=noise.second, workload=workload, memory=memory, bands=None)
 
 
-def adam_workload(output: Literal["iterate", "moment"], beta: float, steps: int) -> dict[str, Any]:
+def adam_workload(output: Literal["iterate", "moment"], beta: float, steps: int) -> dict[str, object]:
     """Return the workload of Adam's second moments, or of its iterate where these stay the same.
 
     Args:

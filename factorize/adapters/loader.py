@@ -134,8 +134,8 @@ class PrivateLoader(DataLoader[Any]):
         return [(t, *self._parts(t)) for t in range(step, stop)]
 
     def _signal(
-        self, step: int, parts: list[np.ndarray], masks: np.ndarray | None, fetched: Iterator[Any]
-    ) -> Iterator[Any]:
+        self, step: int, parts: list[np.ndarray], masks: np.ndarray | None, fetched: Iterator[object]
+    ) -> Iterator[object]:
         """Yield the parts of a step, after their rehearsals, and tell the optimizer of each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
         for i, indices in enumerate(parts):

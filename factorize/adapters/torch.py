@@ -30,7 +30,7 @@ class TorchNoiseOptions(TypedDict, total=False):
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
     threads: int | None
-    mesh: Any
+    mesh: object
 
 
 class TorchNoiseGenerator(Secret):
@@ -95,13 +95,13 @@ class TorchNoiseGenerator(Secret):
         seed: int,
         shard: tuple[int, int] | None,
         *,
-        mesh: Any = None,
+        mesh: object = None,
         generator: Literal["torch", "sfc64", "shake128"] | None = None,
         device: torch.device | str | None = None,
         precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = core.MEMORY_BYTES,
         threads: int | None = None,
-    ) -> tuple[None, dict[str, Any]]:
+    ) -> tuple[None, dict[str, object]]:
         """Do the work of the constructor, and return what must be the same on all ranks."""
         held = certified(factors)
         check_own(calibration, held)

@@ -97,7 +97,7 @@ class Checkpointed(Secret, ABC):
         """What tells this noise from that of another seed, in hex, and reveals nothing of either."""
         return str(self._stated["commitment"])
 
-    def header(self, step: int) -> dict[str, Any]:
+    def header(self, step: int) -> dict[str, object]:
         """Return what a checkpoint of a step says of the noise, as plain data."""
         return {**self._stated, "step": step}
 

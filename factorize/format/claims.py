@@ -157,7 +157,7 @@ def check_fields(
     fields: set[str],
     optional: set[str] | frozenset[str] = frozenset(),
     refusal: type[Exception] = CorruptObject,
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     """Return an object that has these fields and no other; else raise the refusal, which names one."""
     if not isinstance(given, dict):
         raise refusal(f"{name} is {str(given)[:40]!r}, no object")

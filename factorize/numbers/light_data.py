@@ -27,7 +27,7 @@ class Whole(NamedTuple):
             limits = f"{self.least} or more" if self.most is None else f"from {self.least} to {self.most}"
             raise InvalidParameter(f"{name} is {str(value)[:40]!r}; it is a whole number, {limits}", field=name)
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[Any], Any]) -> Any:
         """Return pydantic's schema with the same limits, for whole numbers alone."""
         return handler(source) | {"strict": True, "ge": self.least} | ({} if self.most is None else {"le": self.most})
 
@@ -91,10 +91,10 @@ class LightData:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-_HINTS: dict[type, dict[str, Any]] = {}
+_HINTS: dict[type, dict[str, object]] = {}
 
 
-def _hints(kind: type[LightData]) -> dict[str, Any]:
+def _hints(kind: type[LightData]) -> dict[str, object]:
     """Return the types of the fields, which are strings in the source: to evaluate them takes longest here."""
     if kind not in _HINTS:
         _HINTS[kind] = get_type_hints(kind, include_extras=True)

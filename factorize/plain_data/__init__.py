@@ -83,7 +83,7 @@ _LONGEST_NAME = 40
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
-def violations(data: Any, error: ValidationError, of: Any) -> list[Violation]:
+def violations(data: object, error: ValidationError, of: Any) -> list[Violation]:
     """Return what pydantic found in a document of a type, in our words; the first 20."""
     # One more than is shown is read, and a document may have 80,000 unknown fields.
     entries = error.errors(include_url=False)[: 2 * MAX_VIOLATIONS]
@@ -106,7 +106,7 @@ class FaultPlace(NamedTuple):
     pointer: str
     name: str
     owners: tuple[type, ...]
-    annotation: Any
+    annotation: object
 
 
 def _place(location: tuple[int | str, ...], data: Any, of: Any) -> FaultPlace:

@@ -6,7 +6,7 @@ Errors, the command line's options and its completion all ask here, so that a ki
 import dataclasses
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
@@ -26,7 +26,7 @@ class PlainField(NamedTuple):
     """
 
     name: str
-    annotation: Any
+    annotation: object
     required: bool
 
 

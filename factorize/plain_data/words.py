@@ -31,7 +31,7 @@ class Word(NamedTuple):
     name: str
     path: Path
     kinds: tuple[str, ...]
-    annotations: tuple[Any, ...]
+    annotations: tuple[object, ...]
     parts: tuple[str, ...]
 
     @property
@@ -50,7 +50,7 @@ def words_of(of: type) -> dict[str, tuple[Word, ...]]:
     return {name: tuple(own) for name, own in words.items()}
 
 
-def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, Any]:
+def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, object]:
     """Return the document that names and values stand for; whether it is one of the class, its reader says.
 
     Args:
@@ -143,7 +143,7 @@ def _at(found: Mapping[str, object], path: Path) -> dict[str, object] | None:
     return place if isinstance(place, dict) else None
 
 
-def _put(found: dict[str, Any], word: Word, value: Any) -> None:
+def _put(found: dict[str, Any], word: Word, value: object) -> None:
     place = found
     for name in word.path:
         place = place.setdefault(name, {})

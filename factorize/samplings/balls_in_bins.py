@@ -128,7 +128,7 @@ class BallsInBinsSampling(Sampling):
             "order.check_calibration(scale, factors.steps)",
         ]
 
-    def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> BinsAuditor:
+    def auditor(self, drawn: Drawn, users: Sequence[object] | np.ndarray | None) -> BinsAuditor:
         """Return the auditor of the order's own bins."""
         assert isinstance(drawn.order, BallsInBins)
         return BinsAuditor.of(drawn.order, divisor=drawn.calibration.divisor, users=users)

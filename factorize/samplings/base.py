@@ -6,7 +6,7 @@ Calibrations, comparisons, training jobs, audits and pages ask the one class; no
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -125,7 +125,7 @@ class Sampling(ABC):
             squares: of the factorization for the squares of gradients, where these have noise of their own.
         """
 
-    def auditor(self, drawn: Drawn, users: Sequence[Any] | np.ndarray | None) -> Auditor:
+    def auditor(self, drawn: Drawn, users: Sequence[object] | np.ndarray | None) -> Auditor:
         """Return the auditor of a job's order; raise InvalidParameter for users whom it cannot tell apart."""
         return ParticipationAuditor.of(drawn.calibration, drawn.factors.steps, users=users, draws_users=True)
 

@@ -101,6 +101,6 @@ class Batches(ABC):
         """Return why a sensitivity over n steps does not cover the order, and the way out; None where it does."""
 
 
-def epochs_of(epochs: int) -> dict[str, Any]:
+def epochs_of(epochs: int) -> dict[str, object]:
     """Return the participation of the same steps in every epoch."""
     return {"kind": "single"} if epochs == 1 else {"kind": "fixed_epochs", "epochs": epochs}

@@ -267,7 +267,7 @@ class BinsAuditor(Auditor, Secret):
             )
         return flat
 
-    def _promise(self) -> dict[str, Any]:
+    def _promise(self) -> dict[str, object]:
         sizes = {"sampling": self.sampling, "examples": self.examples, "bins": self.bins, "epochs": self.epochs}
         return sizes if self._order is None else self._order.state_dict()
 

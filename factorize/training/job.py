@@ -133,7 +133,7 @@ class JobNoise:
     seed: int | None = field(default=None, repr=False)
     calibration: Calibration | None = None
     adaptive: str = "plain"
-    second: Any = "auto"
+    second: object = "auto"
     beta: float = 0.999
 
     @cached_property

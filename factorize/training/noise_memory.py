@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 from factorize.client.noise_source import source_of
 from factorize.format.certified import CertifiedFactors
@@ -36,7 +35,7 @@ def spec_within(
     participation: Mapping[str, object],
     memory: int,
     amplified: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the spec to solve for a training job that keeps at most so many vectors of noise state.
 
     Without sampling it is the streaming optimum, with the draws of earlier epochs made again; optimised for the

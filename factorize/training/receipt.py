@@ -223,7 +223,7 @@ def _described(
     statement: PrivacyStatement,
     factors: Sequence[CertifiedFactors],
     noise: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what a receipt says of a run before its first step, as it is read back."""
     calibration = statement.calibration
     document = (calibration if statement.moments is None else statement.moments).document()

@@ -76,7 +76,7 @@ class Attempt:
         return own == theirs
 
 
-def _plain(mechanism: dict[str, object]) -> dict[str, Any]:
+def _plain(mechanism: dict[str, object]) -> dict[str, object]:
     """Return a mechanism without a normalisation that is none: the same as none named."""
     return {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
 

@@ -83,7 +83,7 @@ def within(mechanism: dict[str, Any], spec: Spec, vectors: int | None) -> bool:
     return needed.get(mechanism["kind"], 0) <= vectors
 
 
-def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
+def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, object]]:
     """Yield banded mechanisms of as many and fewer diagonals than the memory allows: groups of cyclic sampling grow.
 
     Columns of the Toeplitz ones are even, as that sampling wants them.
@@ -178,7 +178,7 @@ def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
             yield kind, "no size of it is compared of itself here; name it in the spec to add it"
 
 
-def _both(mechanism: dict[str, object], normalization: str = "columns") -> Iterator[dict[str, Any]]:
+def _both(mechanism: dict[str, object], normalization: str = "columns") -> Iterator[dict[str, object]]:
     yield from ({**mechanism, "normalization": normalization} for normalization in ("none", normalization))
 
 

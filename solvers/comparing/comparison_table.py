@@ -97,7 +97,7 @@ class Row:
     rmse_without_secrecy: float | None = None
     next_command: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the plain JSON form."""
         return vars(self) | {
             "origin": vars(self.origin),
@@ -123,7 +123,7 @@ class Refused:
     reason: str
     out_of_time: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the plain JSON form."""
         return dict(vars(self))
 
@@ -170,11 +170,11 @@ class Comparison:
     recommendation: Recommendation | None
     seconds: float
     samplings: tuple[Mapping[str, Any], ...] = ()
-    sampled_bounds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sampled_bounds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     recommendations: tuple[tuple[int | None, Recommendation | None], ...] = ()
     solved: Factorization | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the plain JSON form."""
         return {
             "spec": self.spec,

@@ -234,7 +234,7 @@ def _key(row: Row) -> tuple[str, str | None]:
     return row.spec_digest, row.sampling
 
 
-def described(rows: TableRows, table: Sequence[Row], solved: Sequence[Solved]) -> Iterator[dict[str, Any]]:
+def described(rows: TableRows, table: Sequence[Row], solved: Sequence[Solved]) -> Iterator[dict[str, object]]:
     """Yield the schemes as plain data, each with why no row counts on it, if none does."""
     for name in ("fixed", *rows.samplings):
         counted = sum((row.sampling or "fixed") == name for row in table)

@@ -14,7 +14,6 @@ until what can wrap is small: the second half of the cepstrum and the second hal
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Filter:
     """
 
     coefficients: Array
-    asymptotic: dict[str, Any]
+    asymptotic: dict[str, object]
     outcome: Outcome
     steps: int
 

@@ -33,7 +33,7 @@ from factorize.training.run_lock import RunLock
 
 _SECRET = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 _GIVE_LOSSES = "give example_losses= in PrivacyArguments"
-_COVERED: dict[str, tuple[tuple[Any, ...], str]] = {
+_COVERED: dict[str, tuple[tuple[object, ...], str]] = {
     "max_grad_norm": ((1.0, 0.0, None), "give clip_norm= in PrivacyArguments, for each example"),
     "train_sampling_strategy": (("random",), "the order is one public permutation"),
     "group_by_length": ((False,), "the order is one public permutation"),
@@ -293,7 +293,7 @@ class PrivateTraining(_Mixed):
             self.get_train_dataloader()
         return self.optimizer
 
-    def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: object = None) -> torch.Tensor:
         """Compute the gradients of all parts of a batch; each is clipped before the next one comes.
 
         Returns:
@@ -372,9 +372,9 @@ class PrivateTrainer(PrivateTraining, Trainer):
 class _Kept:
     """In the place of an optimizer that is saved: its state, which all ranks made."""
 
-    state: dict[str, Any]
+    state: dict[str, object]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the state."""
         return self.state
 

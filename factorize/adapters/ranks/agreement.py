@@ -60,7 +60,7 @@ def require_distributed(what: str) -> None:
         raise InvalidParameter(message, field="parameters")
 
 
-def agree(kind: str, make: Callable[[], tuple[Made, dict[str, Any]]]) -> Made:
+def agree(kind: str, make: Callable[[], tuple[Made, dict[str, object]]]) -> Made:
     """Make something on every rank, and return it where all could and what they tell of theirs is the same.
 
     Args:
@@ -114,7 +114,7 @@ def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, 
     return said["result"]
 
 
-def refuse_difference(told: Sequence[dict[str, Any]]) -> None:
+def refuse_difference(told: Sequence[dict[str, object]]) -> None:
     """Refuse what is not the same on all ranks.
 
     Raises:
@@ -131,7 +131,7 @@ def refuse_difference(told: Sequence[dict[str, Any]]) -> None:
             raise InvalidParameter(f"{field} of rank {other[0]} is {theirs}, of rank 0 {ours}: {remedy}", field=field)
 
 
-def _verdict(store: Any, number: int, judge: Callable[[Sequence[dict[str, Any]]], Any]) -> dict[str, Any]:
+def _verdict(store: object, number: int, judge: Callable[[Sequence[dict[str, object]]], Any]) -> dict[str, object]:
     answers = []
     for rank in range(world_size()):
         answer = _wait(store, f"factorize/{number}/{rank}", PATIENCE)
@@ -155,7 +155,7 @@ def _wait(store: Any, key: str, seconds: float) -> bytes | None:
     return value
 
 
-def _shown(field: str, value: Any) -> str:
+def _shown(field: str, value: object) -> str:
     if field == "seed":
         return "none" if value is None else f"another ({str(value)[:6]})"
     return str(value)[:80]

@@ -21,8 +21,8 @@ from factorize.privacy import Calibration
 
 
 def correlated_optimizer(
-    optimizer: Any,
-    factors: Any,
+    optimizer: object,
+    factors: object,
     calibration: Calibration,
     *,
     seed: int,
@@ -119,7 +119,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
             InvalidParameter: the ranks are not at the same step.
         """
 
-        def ready() -> tuple[None, dict[str, Any]]:
+        def ready() -> tuple[None, dict[str, object]]:
             super(ReplicatedOptimizer, self)._check_batch()
             self._check_settings()
             audited = None if self.auditor is None else self.auditor.step

@@ -206,11 +206,11 @@ class ShardLayout:
             at, offset = at + size, offset + math.prod(part.shape)
         return total & _MASK
 
-    def header_of(self, source: Checkpointed) -> dict[str, Any]:
+    def header_of(self, source: Checkpointed) -> dict[str, object]:
         """Return what a checkpoint of any layout says of the same noise."""
         return {**source.header(source.step), "shard": self._shapes}
 
-    def saved(self, source: Checkpointed, *, arrays: bool) -> dict[str, Any]:
+    def saved(self, source: Checkpointed, *, arrays: bool) -> dict[str, object]:
         """Return the state of sharded noise; all ranks call it.
 
         Args:
@@ -226,7 +226,7 @@ class ShardLayout:
         state["state"] = {str(i): part.stacked(count).tensor(held) for i, (part, held) in enumerate(columns)}
         return state
 
-    def restore(self, source: Checkpointed, state: Mapping[str, Any]) -> None:
+    def restore(self, source: Checkpointed, state: Mapping[str, object]) -> None:
         """Go to the position of a checkpoint; all ranks call it.
 
         Raises:
