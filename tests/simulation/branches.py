@@ -13,6 +13,8 @@ from pathlib import Path
 
 import coverage
 
+from tests.simulation.hashes import fix_hashes
+
 ROOMS = (
     *(
         "api/jobs/engine.py",
@@ -81,4 +83,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    fix_hashes("tests.simulation.branches")
     sys.exit(main())

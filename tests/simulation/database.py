@@ -128,18 +128,7 @@ def _asked(connection: Connection, name: str, *, quick: bool = False) -> Iterato
         words = {"conflict": "could not serialize access due to concurrent update", "full": "database or disk is full"}
         return sqlite3.OperationalError(words.get(effect.split("-")[0], "server closed the connection unexpectedly"))
 
-    if database.faults.lasts("database"):
-        raise error("gone")
-    if quick:  # within a transaction that holds the lock anyway
-        effect = database.faults.strikes(name, process)
-        if effect in ("kill", "kill-after"):
-            database.world.kill(process)
-            raise Killed
-        if effect is not None:
-            raise error(effect.removesuffix("-after"))
-        yield
-        return
-    with request(database.faults, process, name, error):
+    with request(database.faults, process, name, error, conditions=["database"], quick=quick):
         yield
 
 

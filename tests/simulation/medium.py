@@ -6,8 +6,8 @@ import errno
 import os
 import random
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,9 @@ from factorize.storage.medium.files import Files
 from .world import EPOCH, Killed, Process, World
 
 ROOT = Path("/simulated/store")
+GROWING = frozenset({"make_directory", "create", "write", "produce", "link", "put", "copy"})
 MUTATING = frozenset({"make_directory", "create", "write", "produce", "seal", "sync", "sync_directory", "link", "rename", "unlink", "refresh"})  # fmt: skip
+BUCKET_MUTATING = frozenset({"put", "copy", "delete"})
 
 
 @dataclass
@@ -79,22 +81,58 @@ class Faults:
 
 
 @contextmanager
-def request(faults: Faults, process: Process, name: str, error: Callable[[str], BaseException]) -> Iterator[str | None]:
-    """Carry a request out between two moments at which others go on, unless a fault strikes before it or after it."""
+def request(
+    faults: Faults,
+    process: Process,
+    name: str,
+    error: Callable[[str], BaseException],
+    *,
+    conditions: Sequence[str] = (),
+    quick: bool = False,
+) -> Iterator[str | None]:
+    """Carry a request out after a moment in which others go on, unless a fault strikes before it or after it.
+
+    Args:
+        faults: what is wrong.
+        process: who asks.
+        name: of the request.
+        error: makes an error of an effect or a condition.
+        conditions: under each of which it fails.
+        quick: whether nobody else goes on before it.
+    """
     world = faults.world
-    world.step()
+    if not quick:
+        world.step()
     effect = faults.strikes(name, process)
     if effect == "kill":
         world.kill(process)
         raise Killed
     if effect is not None and not effect.endswith("-after") and effect != "torn":
         raise error(effect)
+    for condition in filter(faults.lasts, conditions):
+        raise error(condition)
     yield effect
     if effect == "kill-after":
         world.kill(process)
         raise Killed
     if effect is not None and effect.endswith("-after"):
         raise error(effect)
+
+
+def _conditions(name: str, mutating: frozenset[str]) -> list[str]:
+    """Return the conditions of a medium under which a request fails."""
+    return ["read-only"] * (name in mutating) + ["full"] * (name in GROWING) + ["gone"]
+
+
+def _file_error(effect: str) -> OSError:
+    numbers = {"full": errno.ENOSPC, "many": errno.EMFILE, "locks": errno.ENOLCK, "read-only": errno.EROFS}
+    number = numbers.get(effect, errno.EIO)
+    return OSError(number, os.strerror(number))
+
+
+def _bucket_error(effect: str) -> GenericError:
+    words = {"full": "507 InsufficientStorage", "forbidden": "403 Forbidden", "read-only": "403 Forbidden"}
+    return GenericError(words.get(effect, "503 SlowDown"))
 
 
 class Odd(Content):
@@ -211,31 +249,9 @@ class DiskFiles(Files):
     def __init__(self, disk: Disk, process: Process) -> None:
         self.disk, self.process = disk, process
 
-    @contextmanager
-    def _request(self, name: str) -> Iterator[str | None]:
-        def error(effect: str) -> OSError:
-            number = {"full": errno.ENOSPC, "many": errno.EMFILE, "locks": errno.ENOLCK}.get(
-                effect.split("-")[0], errno.EIO
-            )
-            return OSError(number, os.strerror(number))
-
-        faults = self.disk.faults
-        with request(faults, self.process, name, error) as effect:
-            if name in MUTATING:
-                if faults.lasts("read-only"):
-                    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-                if faults.lasts("full") and name not in (
-                    "unlink",
-                    "sync",
-                    "seal",
-                    "sync_directory",
-                    "rename",
-                    "refresh",
-                ):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if faults.lasts("gone"):
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            yield effect
+    def _request(self, name: str) -> AbstractContextManager[str | None]:
+        conditions = _conditions(name, MUTATING)
+        return request(self.disk.faults, self.process, name, _file_error, conditions=conditions)
 
     def make_directory(self, path: Path, mode: int = 0o777) -> None:
         with self._request("make_directory"):
@@ -411,22 +427,9 @@ class CloudCalls:
     def __init__(self, cloud: Cloud, process: Process) -> None:
         self.cloud, self.process = cloud, process
 
-    @contextmanager
-    def _request(self, name: str) -> Iterator[str | None]:
-        def error(effect: str) -> Exception:
-            return GenericError(
-                {"full": "507 InsufficientStorage", "forbidden": "403 Forbidden"}.get(
-                    effect.split("-")[0], "503 SlowDown"
-                )
-            )
-
-        faults = self.cloud.faults
-        with request(faults, self.process, name, error) as effect:
-            if faults.lasts("gone") or (faults.lasts("read-only") and name in ("put", "copy", "delete")):
-                raise error("forbidden" if faults.lasts("read-only") else "gone")
-            if faults.lasts("full") and name in ("put", "copy"):
-                raise error("full")
-            yield effect
+    def _request(self, name: str) -> AbstractContextManager[str | None]:
+        conditions = _conditions(name, BUCKET_MUTATING)
+        return request(self.cloud.faults, self.process, name, _bucket_error, conditions=conditions)
 
     def _at(self, key: str) -> Stored:
         try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.simulation.__main__ import one
+from tests.simulation.hashes import fix_hashes
 
 NOT_FOUND = "not found"
 
@@ -341,4 +342,5 @@ def _hunt(call: tuple[int, int, float]) -> Found:
 
 
 if __name__ == "__main__":
+    fix_hashes("tests.simulation.mutants")
     sys.exit(main())

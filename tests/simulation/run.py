@@ -43,7 +43,7 @@ from factorize.storage.store import open_store
 from .answers import Known, by_digest, by_file, by_spec, library, spec_of
 from .cluster import Cluster, Node, simulated
 from .database import connect_directly
-from .medium import MUTATING, ROOT, Content, Disk, Odd
+from .medium import BUCKET_MUTATING, MUTATING, ROOT, Content, Disk, Odd
 from .world import EPOCH, Task, Violation, World, drive
 
 BUSY_SECONDS = 30.0
@@ -63,7 +63,7 @@ OPERATIONS = {
 }  # fmt: skip
 PLACES = ("blobs", "manifests", "specs", "families", "revoked")
 READS = frozenset({"open", "read", "status", "list", "lock"})
-BUCKET_REQUESTS = frozenset({"put", "head", "get", "list", "copy", "delete"})
+BUCKET_REQUESTS = BUCKET_MUTATING | {"head", "get", "list"}
 STATEMENTS = frozenset({"begin", "statement", "commit"})
 WINDOWS = ("full", "read-only", "gone", "slow", "crawling", "database", "news-lost", "news-twice", "submit", "no-room")
 FAULTS = {

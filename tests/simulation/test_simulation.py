@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-import pytest
+from tests.simulation.run import Item, Plan, read_plan, shortest
 
-from tests.simulation.run import Item, Plan, draw_plan, play, read_plan, shortest
-
-KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
-"""Plans that once failed, and of what: they stay as they are when seeds draw other plans."""
 FRESH = 16
 ROOT = Path(__file__).parents[2]
 
@@ -22,25 +19,23 @@ def fresh_seed() -> int:
     return int(os.environ.get("SEED") or int(head.strip()[:8] or "c0ffee", 16))
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_a_plan_that_once_failed_holds(path):
-    play(read_plan(path.read_text()))
-
-
-def test_fresh_seeds_hold_and_one_repeats_to_the_step(capsys):
+def test_fresh_seeds_and_kept_plans_hold_and_a_seed_repeats_in_another_process(capsys):
     first = fresh_seed()
+    commands = [
+        ["-m", "tests.simulation", "--seed", str(first), *more] for more in (["--count", str(FRESH)], ["--kept"])
+    ]
     with capsys.disabled():
-        print(f"\npython -m tests.simulation --seed {first} --count {FRESH}")
-    worlds = []
-    for seed in (first, *range(first, first + FRESH)):
-        try:
-            worlds.append(play(draw_plan(seed)).world)
-        except Exception as error:
-            raise AssertionError(
-                f"python -m tests.simulation --seed {seed} prints the shortest plan: {error}"
-            ) from error
-    once, again = worlds[:2]
-    assert (once.steps, once.log) == (again.steps, again.log) and once.steps > 10
+        print("\npython", *commands[0])
+    begun = [
+        subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for command in commands
+    ]
+    printed = [process.communicate()[0] for process in begun]
+    assert [process.returncode for process in begun] == [0, 0], "\n".join(printed)
+    logs = [line for text in printed for line in text.splitlines() if line.startswith(f"seed {first} has the log ")]
+    assert len(logs) == 2 and len(set(logs)) == 1
 
 
 def test_a_plan_is_shortened_to_what_fails_and_read_as_it_was_written():

@@ -8,14 +8,13 @@ integer replays a run, and an operation that is left out of a plan changes littl
 from __future__ import annotations
 
 import heapq
-import inspect
+import queue
 import random
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent import futures
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -113,12 +112,12 @@ class World:
 
     def wake(self, task: Task, after: float = 0.0) -> None:
         task.ticket += 1
-        self.count += 1
-        heapq.heappush(self.heap, (self.now + after, self.count, task, task.ticket))
+        self.at(self.now + after, task, task.ticket)
 
-    def at(self, moment: float, call: Callable[[], object]) -> None:
+    def at(self, moment: float, what: Task | Callable[[], object], ticket: int = 0) -> None:
+        """Go on with a thread at a moment, if it has not been woken otherwise since, or call something."""
         self.count += 1
-        heapq.heappush(self.heap, (moment, self.count, call, 0))
+        heapq.heappush(self.heap, (moment, self.count, what, ticket))
 
     def check_alive(self) -> None:
         if self.inside and not self.task.process.alive:
@@ -127,11 +126,10 @@ class World:
     def park(self, seconds: float | None = None) -> None:
         """Wait until somebody wakes this thread, or for so long."""
         self.check_alive()
-        task = self.task
-        task.ticket += 1
-        if seconds is not None:
-            self.count += 1
-            heapq.heappush(self.heap, (self.now + max(0.0, seconds), self.count, task, task.ticket))
+        if seconds is None:
+            self.task.ticket += 1
+        else:
+            self.wake(self.task, max(0.0, seconds))
         self.hub.switch()
         self.check_alive()
 
@@ -171,8 +169,7 @@ class World:
                 what()
             elif what.ticket == ticket and not what.done:
                 if what.process.stopped_until > moment:
-                    self.count += 1
-                    heapq.heappush(self.heap, (what.process.stopped_until, self.count, what, ticket))
+                    self.at(what.process.stopped_until, what, ticket)
                     continue
                 self.now = max(self.now, moment)
                 self.steps += 1
@@ -184,41 +181,6 @@ class World:
         return until()
 
 
-class Lock:
-    """A lock of a process's threads, taken again by its holder if it is reentrant."""
-
-    def __init__(self, world: World, reentrant: bool = False) -> None:
-        self.world, self.reentrant = world, reentrant
-        self.holder: Any = None
-        self.depth = 0
-        self.waiters: list[Task] = []
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = getcurrent()
-        while self.holder is not None and not (self.reentrant and self.holder is me):
-            if not blocking:
-                return False
-            self.waiters.append(self.world.task)
-            self.world.park()
-        self.holder, self.depth = me, self.depth + 1
-        return True
-
-    def release(self) -> None:
-        self.depth -= 1
-        if self.depth == 0:
-            self.holder = None
-            waiters, self.waiters = self.waiters, []
-            for task in waiters:
-                if task.process.alive:
-                    self.world.wake(task)
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 class Event:
     """`threading.Event`."""
 
@@ -228,10 +190,10 @@ class Event:
 
     def set(self) -> None:
         self.flag = True
-        for task in self.waiters:
+        waiters, self.waiters = self.waiters, []
+        for task in waiters:
             if task.process.alive:
                 self.world.wake(task)
-        self.waiters = []
 
     def is_set(self) -> bool:
         return self.flag
@@ -243,13 +205,39 @@ class Event:
         return self.flag
 
 
+class Lock:
+    """A lock of a process's threads, taken again by its holder if it is reentrant."""
+
+    def __init__(self, world: World, reentrant: bool = False) -> None:
+        self.free, self.reentrant, self.holder, self.depth = Event(world), reentrant, None, 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me: Any = getcurrent()
+        while self.holder is not None and not (self.reentrant and self.holder is me):
+            if not blocking:
+                return False
+            self.free.flag = False
+            self.free.wait()
+        self.holder, self.depth = me, self.depth + 1
+        return True
+
+    def release(self) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.holder = None
+            self.free.set()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class SimpleQueue:
     """`queue.SimpleQueue`."""
 
     def __init__(self, world: World) -> None:
-        import queue
-
-        self.world, self.entries, self.arrived, self.empty = world, [], Event(world), queue.Empty
+        self.entries, self.arrived = list[Any](), Event(world)
 
     def put(self, entry: Any) -> None:
         self.entries.append(entry)
@@ -260,7 +248,7 @@ class SimpleQueue:
             self.arrived.flag = False
             self.arrived.wait(timeout)
         if not self.entries:
-            raise self.empty
+            raise queue.Empty
         return self.entries.pop(0)
 
 
@@ -285,7 +273,7 @@ class Thread:
             self.world.park()
 
 
-class SimFuture(Future[Any]):
+class SimFuture(futures.Future[Any]):
     """A future whose answer is waited for on the simulated clock."""
 
     world: World
@@ -298,7 +286,7 @@ class SimFuture(Future[Any]):
         return super().result()
 
 
-class Executor:
+class Executor(futures.Executor):
     """`ThreadPoolExecutor`: each call has a thread of its own."""
 
     def __init__(self, world: World, *_: Any) -> None:
@@ -308,6 +296,7 @@ class Executor:
     def submit(self, call: Callable[..., Any], *args: Any) -> SimFuture:
         future = SimFuture()
         future.world = self.world
+        future.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
@@ -322,25 +311,10 @@ class Executor:
         self.running = [one for one in self.running if not one.done()] + [future]
         return future
 
-    def map(self, call: Callable[..., Any], values: Iterable[Any]) -> Iterator[Any]:
-        return iter([future.result() for future in [self.submit(call, value) for value in values]])
-
     def shutdown(self, wait: bool = True, **_: Any) -> None:
-        if wait:
-            for future in self.running:
-                future.exception() if future.done() else self._await(future)
-
-    def _await(self, future: SimFuture) -> None:
-        try:
-            future.result()
-        except Exception:
-            return
-
-    def __enter__(self) -> Executor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
+        for future in self.running if wait else ():
+            with suppress(Exception):
+                future.result()
 
 
 def drive(coroutine: Any) -> Any:
@@ -350,17 +324,6 @@ def drive(coroutine: Any) -> Any:
     except StopIteration as stop:
         return stop.value
     raise AssertionError("a coroutine waits for something real")
-
-
-class _Timeout:
-    def __init__(self, world: World, seconds: float) -> None:
-        self.world, self.end = world, world.now + seconds
-
-    async def __aenter__(self) -> None:
-        self.world.task.greenlet.deadline = self.end
-
-    async def __aexit__(self, *_: object) -> None:
-        del self.world.task.greenlet.deadline
 
 
 def stand_ins(world: World) -> dict[str, Any]:
@@ -374,6 +337,15 @@ def stand_ins(world: World) -> dict[str, Any]:
     def wall() -> float:
         return EPOCH + world.now + (world.task.process.skew if world.inside else 0.0)
 
+    @asynccontextmanager
+    async def timeout(seconds: float) -> AsyncIterator[None]:
+        thread = world.task.greenlet
+        thread.deadline = world.now + seconds
+        try:
+            yield
+        finally:
+            del thread.deadline
+
     async def sleep(seconds: float) -> None:
         end = getattr(world.task.greenlet, "deadline", float("inf"))
         world.park(min(seconds, end - world.now))
@@ -383,11 +355,11 @@ def stand_ins(world: World) -> dict[str, Any]:
     async def to_thread(call: Callable[..., Any], *args: Any, **_: Any) -> Any:
         return call(*args)
 
-    def wait(futures: list[Future[Any]], seconds: float) -> Any:
+    def wait(running: list[futures.Future[Any]], seconds: float) -> Any:
         end = world.now + seconds
-        while world.now < end and not all(future.done() for future in futures):
+        while world.now < end and not all(future.done() for future in running):
             world.park(0.1)
-        return SimpleNamespace(not_done=[future for future in futures if not future.done()])
+        return SimpleNamespace(not_done=[future for future in running if not future.done()])
 
     def token(size: int) -> str:
         return world.tokens.randbytes(size).hex()
@@ -404,12 +376,12 @@ def stand_ins(world: World) -> dict[str, Any]:
             Event=lambda: Event(world),
             Thread=lambda **options: Thread(world, **options),
         ),
-        "queue": SimpleNamespace(SimpleQueue=lambda: SimpleQueue(world), Empty=sys.modules["queue"].Empty),
+        "queue": SimpleNamespace(SimpleQueue=lambda: SimpleQueue(world), Empty=queue.Empty),
         "secrets": SimpleNamespace(token_hex=token, randbelow=world.tokens.randrange),
         "asyncio": SimpleNamespace(
             to_thread=to_thread,
             sleep=sleep,
-            timeout=lambda seconds: _Timeout(world, seconds),
+            timeout=timeout,
             ensure_future=lambda begun: begun,  # it is awaited before anybody else has a turn
             shield=lambda begun: begun,
         ),
@@ -421,7 +393,6 @@ def stand_ins(world: World) -> dict[str, Any]:
     }
 
 
-REAL = {"time": time, "threading": threading, "datetime": datetime}
 ROOMS = ("factorize.api", "factorize.storage")
 
 
@@ -429,17 +400,9 @@ ROOMS = ("factorize.api", "factorize.storage")
 def standing_in(world: World) -> Iterator[None]:
     """Let modules of the service and the store find the simulated world under the names of the real one."""
     ours = stand_ins(world)
-    patches = []
-    for name, module in list(sys.modules.items()):
-        if name.startswith(ROOMS):
-            for attribute in ours.keys() & vars(module).keys():
-                old = getattr(module, attribute)
-                if inspect.ismodule(old) or attribute in REAL or callable(old):
-                    patches.append(mock.patch.object(module, attribute, ours[attribute]))
-    for patch in patches:
-        patch.start()
-    try:
+    with ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith(ROOMS):
+                for attribute in ours.keys() & vars(module).keys():
+                    stack.enter_context(mock.patch.object(module, attribute, ours[attribute]))
         yield
-    finally:
-        for patch in patches:
-            patch.stop()
