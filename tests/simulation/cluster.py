@@ -15,7 +15,7 @@ from unittest import mock
 
 from factorize.api import service as service_module
 from factorize.api.access import gate
-from factorize.api.jobs import audit_log, engine, one_solve, solve_job
+from factorize.api.jobs import audit_log, dask_cluster, dask_solves, engine, one_solve, solve_job
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers import pool
@@ -58,8 +58,7 @@ class StubWorker:
     def kill(self) -> None:
         self.killed = True
 
-    def close(self) -> None:
-        self.killed = True
+    close = kill
 
     def _work(
         self,
@@ -141,8 +140,9 @@ class StubWorker:
 class RemoteFuture:
     """What a service has of a task on the scheduler."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, cancel: Callable[..., None]) -> None:
         self.status, self.calls, self.process = "pending", list[Callable[[Any], object]](), process
+        self.cancel = cancel
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         self.calls.append(call)
@@ -195,10 +195,9 @@ class Scheduler:
 
     def die(self) -> None:
         """Forget everything; workers end with their scheduler, and both are there again some seconds later."""
-        self.up, tasks, self.tasks = False, self.tasks, {}
-        for task in tasks.values():
-            for future in task.futures:
-                future.end("lost")
+        self.up = False
+        for key in list(self.tasks):
+            self.end(key, "lost")
         for worker in self.workers:
             self.world.kill(worker)
         self.listeners.clear()
@@ -206,7 +205,7 @@ class Scheduler:
         self.world.at(self.world.now + 3.0, lambda: setattr(self, "up", True))
 
     def submit(self, key: str, document: Any, process: Process) -> RemoteFuture:
-        future = RemoteFuture(process)
+        future = RemoteFuture(process, lambda **_: self.end(key, "cancelled"))
         fresh = key not in self.tasks
         task = self.tasks.setdefault(key, RemoteTask(document))
         task.futures.append(future)
@@ -236,59 +235,41 @@ class Scheduler:
 
     def end(self, key: str, status: str) -> None:
         task = self.tasks.pop(key, None)
-        for future in task.futures if task else ():
-            future.end(status)
-
-    def cancel(self, key: str) -> None:
-        task = self.tasks.pop(key, None)
         if task is not None:
             task.wanted = False
             for future in task.futures:
-                future.end("cancelled")
+                future.end(status)
 
 
-class RemoteSolves:
-    """`DaskSolves` on the stub of a scheduler."""
+class StubClient:
+    """`SchedulerClient`, and dask's client in it, of one service and one life of the scheduler."""
 
-    here = False
-
-    def __init__(self, scheduler: Scheduler, process: Process, listen: Callable[[Any], object]) -> None:
-        self.scheduler, self.process, self.listen = scheduler, process, listen
-        self.life, self.keys, self.without = -1, dict[Any, str](), 0
+    def __init__(self, scheduler: Scheduler, listen: Callable[[Any], object]) -> None:
+        if not scheduler.up:
+            raise OSError("no scheduler answers")
+        self.scheduler, self.life, self.process, self.client = (
+            scheduler,
+            scheduler.life,
+            scheduler.world.task.process,
+            self,
+        )
+        scheduler.listeners.append((self.process, listen))
 
     @property
     def up(self) -> bool:
         return self.scheduler.up and self.life == self.scheduler.life
 
-    def capacity(self) -> tuple[int, int] | None:
-        return (1000, 2) if self.up and any(worker.alive for worker in self.scheduler.workers) else None
+    def scheduler_info(self, **_: Any) -> dict[str, Any]:
+        offers = {"resources": dask_cluster.offer(1000, 2)}
+        return {"workers": {worker.name: offers for worker in self.scheduler.workers if worker.alive}}
 
-    def submit(self, one: Any, room: tuple[int, int]) -> RemoteFuture:
+    def submit(self, _: Any, document: str, store: str, *, key: str, **__: Any) -> RemoteFuture:
         if self.scheduler.cluster.faults.lasts("submit"):
             raise OSError("the scheduler does not answer")
-        future = self.scheduler.submit(one.task, one, self.process)
-        self.keys[future] = one.task
-        return future
-
-    def cancel(self, future: Any) -> None:
-        self.scheduler.cancel(self.keys[future])
-
-    def outcome(self, future: Any) -> solve_job.SolveEnding | None:
-        if future.status == "finished":
-            return solve_job.SolveEnding(Ending.UNHEARD, None, None, 0.0)
-        message = {"type": "worker_lost", "message": "the workers that were given the solve died, or could not run it"}
-        return solve_job.SolveEnding(Ending.LOST, None, message, 0.0) if future.status == "error" else None
-
-    def look_after(self) -> bool:
-        self.without = 0 if self.up else self.without + 1
-        if self.life >= 0 and self.without < 2:
-            return False
-        self.life = self.scheduler.life if self.scheduler.up else -2
-        self.scheduler.listeners.append((self.process, self.listen))
-        return True
+        return self.scheduler.submit(key, solve_job.SolveJob(**json.loads(document)), self.process)
 
     def close(self) -> None:
-        self.life = -2
+        self.life = -1
 
 
 class Node:
@@ -319,9 +300,6 @@ class Node:
                 service.close()  # it is told to end before it has started
             process.world.park(1.0)
         service.holdings._clock = cluster.wall
-        if cluster.scheduler is not None:
-            service.engine.solves.close()
-            service.engine.solves = RemoteSolves(cluster.scheduler, process, service.engine._hear)
         self.gate = gate.Gate(service.keys(), clock=cluster.wall)
         self.service = service.start()
 
@@ -359,7 +337,8 @@ class Cluster:
             "max_solve_seconds": SOLVE_LIMIT_SECONDS,
             "cache_bytes": CACHE_BYTES,
         }
-        self.settings = Settings(store=self.url, database=self.database.url, **options)
+        scheduler = "tcp://127.0.0.1:8786" if shape["remote"] else None
+        self.settings = Settings(store=self.url, database=self.database.url, scheduler=scheduler, **options)
         self.scheduler: Scheduler | None = None
         self.nodes: list[Node] = []
         self.folder = folder
@@ -435,6 +414,8 @@ def simulated(cluster: Cluster) -> Iterator[None]:
         (solve_job, "os", numbers),
         (solve_job, "_here", cluster.here),
         (engine, "has_ended", cluster.has_ended),
+        (dask_cluster, "SchedulerClient", lambda address, listen: StubClient(cluster.scheduler, listen)),
+        (dask_solves, "fire_and_forget", lambda future: None),
         (one_solve, "_store", lambda url: cluster.own_store()),
         (service_module, "record_job", lambda *_: None),
         (service_module.solvers, "estimate", lambda spec: Estimate(ESTIMATED_SECONDS, 60 << 20)),
