@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,11 +28,12 @@ from factorize.solvers.problem import Estimate
 from factorize.storage import blobs, fsck
 from factorize.storage import store as store_module
 from factorize.storage.medium import bucket, directory
+from factorize.storage.medium.bucket_lock import BucketLock
 
 from .answers import by_file, by_spec, library, spec_of
 from .database import Database, compiling_once, connecting
 from .medium import ROOT, Cloud, Disk, DiskFiles, Faults, bucket_of
-from .world import EPOCH, Process, World, standing_in
+from .world import EPOCH, Process, Violation, World, standing_in
 
 SOLVE_LIMIT_SECONDS, ESTIMATED_SECONDS = 20.0, 4.9
 CACHE_BYTES = 40_000
@@ -171,7 +173,7 @@ class Scheduler:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.world = cluster, cluster.world
-        self.up, self.life, self.started = True, 0, 0
+        self.up, self.life, self.started, self.luck = True, 0, 0, random.Random(cluster.world.seed)
         self.tasks: dict[str, RemoteTask] = {}
         self.workers: list[Process] = []
         self.listeners: list[tuple[Process, Callable[[Any], object]]] = []
@@ -197,7 +199,9 @@ class Scheduler:
         """Forget everything; workers end with their scheduler, and both are there again some seconds later."""
         self.up = False
         for key in list(self.tasks):
-            self.end(key, "lost")
+            if self.luck.random() < 0.5:
+                self.end(key, "lost")
+        self.tasks.clear()  # of the others nobody hears any more
         for worker in self.workers:
             self.world.kill(worker)
         self.listeners.clear()
@@ -326,6 +330,7 @@ class Cluster:
         self.skews: dict[str, float] = {}
         self.boots: dict[str, int] = {}
         self.stores: dict[Process, Any] = {}
+        self.holders: list[tuple[BucketLock, Process]] = []
         self.in_bucket = shape["medium"] == "bucket"
         self.medium: Any = (
             Cloud(world, self.faults, shape.get("broken")) if self.in_bucket else Disk(world, self.faults)
@@ -398,17 +403,38 @@ class Cluster:
         return TemporaryDirectory(dir=self.folder, **options)
 
 
+class WatchedLock(BucketLock):
+    """A bucket's lock that sees that nobody holds it together with somebody who holds it alone."""
+
+    cluster: Cluster
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        cluster, me = self.cluster, self.cluster.world.task.process
+        with super().hold():
+            others = [one for one, process in cluster.holders if process.alive and one._key in cluster.medium.objects]
+            others = [one for one in others if one._folder == self._folder and self._key in cluster.medium.objects]
+            if any(self._exclusive or other._exclusive for other in others):
+                raise Violation(f"{self._key} is held beside {others[0]._key}")
+            cluster.holders.append((self, me))
+            try:
+                yield
+            finally:
+                cluster.holders.remove((self, me))
+
+
 @contextmanager
 def simulated(cluster: Cluster) -> Iterator[None]:
     """Let the product's modules live in a cluster's world."""
     world = cluster.world
-    StubWorker.cluster = cluster
+    StubWorker.cluster = WatchedLock.cluster = cluster
     numbers = SimpleNamespace(getpid=cluster.number_of_process)
     patches: list[tuple[Any, str, Any]] = [
         (pool, "Worker", StubWorker),
         (store_module, "Files", cluster.files),
         (store_module, "connect", lambda url: bucket_of(cluster.medium, world.task.process)),
         (store_module, "Container", cluster.container),
+        (bucket, "BucketLock", WatchedLock),
         (bucket, "TemporaryDirectory", cluster.temporary_directory),
         (directory, "os", numbers),
         (solve_job, "os", numbers),

@@ -224,6 +224,14 @@ class Disk:
         files = {path: content for path, content in self.names.items() if content is not None and ROOT in path.parents}
         return {str(path.relative_to(ROOT)): content.cached for path, content in files.items()}
 
+    def written_since(self, moment: float) -> set[str]:
+        """Return the keys of objects that are younger than a moment."""
+        return {
+            str(path.relative_to(ROOT))
+            for path, content in self.names.items()
+            if content is not None and ROOT in path.parents and self.modified.get(content, EPOCH) >= moment
+        }
+
     def bytes_at(self, key: str) -> bytes | None:
         content = self.names.get(ROOT / key)
         return None if content is None else content.cached
@@ -412,6 +420,10 @@ class Cloud:
     def leave(self, key: str, data: bytes, age: float) -> None:
         self.store(key, data)
         self.objects[key].modified -= age
+
+    def written_since(self, moment: float) -> set[str]:
+        """Return the keys of objects that are younger than a moment."""
+        return {key for key, one in self.objects.items() if one.modified >= moment}
 
     def bytes_at(self, key: str) -> bytes | None:
         return self.objects[key].data if key in self.objects else None

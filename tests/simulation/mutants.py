@@ -223,8 +223,8 @@ MUTANTS = (
     Mutant(
         "an error ends the engine's thread",
         ENGINE,
-        "        except StoreUnavailable as error:  # an outage",
-        "        except MemoryError as error:  # an outage",
+        "            self._waits = self._refused = True\n",
+        "            raise\n",
     ),
     Mutant(
         "what was sent is kept when the scheduler is lost",

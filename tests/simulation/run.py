@@ -155,7 +155,27 @@ def draw_plan(seed: int) -> Plan:
         soon = kind == "act" and luck.random() < 0.7  # else what it is for is solved already
         at = round(luck.uniform(0.0, 2.0), 3) if soon else moment(0.0)
         items.append(Item(number, at, f"!{kind}", _values(kind, shape, liked, luck)))
+    items += [more for item in items for more in _beside(item, random.Random(f"{seed} {item.number}"), shape["nodes"])]
     return Plan(seed, shape, sorted(items, key=lambda item: item.at))
+
+
+def _beside(item: Item, luck: random.Random, nodes: int) -> list[Item]:
+    """Return what makes a rare moment less rare: puts beside a revocation, long solves on services that stop or fall."""
+    number = 20 * item.number + 1000
+    if item.kind == "revoke":
+        puts = [(luck.randrange(nodes), item.values[1], 0, luck.randrange(1000)) for _ in range(4)]
+        moments = [round(item.at + luck.uniform(-0.05, 0.15), 3) for _ in puts]
+        return [Item(number + k, at, "put", put) for k, (at, put) in enumerate(zip(moments, puts, strict=True))]
+    if item.kind == "!stop" and item.values[1] > LEASE_SECONDS and item.at > 2.0:
+        spec = luck.randrange(9)
+        act = Item(number, item.at - 2.0, "!act", (spec, ("hang",) * 3))
+        return [act, Item(number + 1, item.at - 1.5, "post", (item.values[0], spec, 0, luck.randrange(1000)))]
+    if item.kind == "!power" and item.at > 2.0 and nodes > 1:
+        specs = luck.sample(range(9), 4)
+        acts = [Item(number + spec, item.at - 1.5, "!act", (spec, ("hang",))) for spec in specs]
+        posts = [(luck.randrange(nodes), spec, 0, luck.randrange(1000)) for spec in specs]
+        return acts + [Item(number + 10 + post[1], item.at - 1.0, "post", post) for post in posts]
+    return []
 
 
 def _values(kind: str, shape: dict[str, Any], liked: list[int], luck: random.Random) -> tuple[Any, ...]:
@@ -488,11 +508,15 @@ class Run:
                 raise Violation("a result that nobody has stored was deleted")
         if luck.random() < 0.8:
             self._put_beside(known, luck)
-        self.oracle.swept |= grace == 0.0 or self.world.task.process.skew > grace  # all is old by such a clock
+        skew, medium = self.world.task.process.skew, self.cluster.medium
+        self.oracle.swept |= grace == 0.0 or skew > grace  # all is old by such a clock
+        young = medium.written_since(EPOCH + self.world.now - grace) if skew <= 0.0 else set()
         removed = gc_module.gc(service.store, grace_seconds=grace, delete=delete, dry_run=luck.random() < 0.1)
-        if isinstance(self.cluster.medium, Disk) and not removed.dry_run:
+        if taken := {removal.key for removal in removed.removals if removal.kind == "unnamed-blob"} & young:
+            raise Violation(f"{taken} went, and nothing names what is {grace:g} s old")
+        if isinstance(medium, Disk) and not removed.dry_run:
             for path in (ROOT / manifest_key(digest) for digest in removed.deleted):
-                if path in self.cluster.medium.durable and path not in self.cluster.medium.names:
+                if path in medium.durable and path not in medium.names:
                     raise Violation(f"{path} was deleted, and a power loss now would bring it back")
         return f"{len(removed.removals)} removed"
 
@@ -853,11 +877,17 @@ class Run:
         taken_away = key.startswith("revoked/") and self.cluster.medium.bytes_at(key) is None
         if taken_away and Path(key).stem in self.oracle.revoked:
             raise Violation(f"{key} was acknowledged, and is taken away")
-        if self.oracle.rotten or key.partition("/")[0] not in ("manifests", "specs", "families"):
-            return
         there = self.cluster.medium.bytes_at
         data = there(key)
+        if key.startswith("quarantine/blobs/") and data is not None and sha256(data) == Path(key).stem:
+            raise Violation(f"{key} was taken out, and is sound")
+        if self.oracle.rotten or key.partition("/")[0] not in ("manifests", "specs", "families"):
+            return
         if data is None:
+            name = Path(key).stem.encode()
+            naming = [one for one, text in self.cluster.medium.stored().items() if one[:5] == "specs" and name in text]
+            if key.startswith("manifests") and naming:
+                raise Violation(f"{key} is gone, and {naming[0]} names it")
             return
         record = json.loads(data)["record"]
         name = record["digest"] if "digest" in record else Path(key).stem
