@@ -1,6 +1,7 @@
-"""Ids of clients: the one form in which a federated run tells its clients apart."""
+"""Ids of clients: the one form in which a federated run tells its clients apart, and those that it knows."""
 
 import unicodedata
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -9,6 +10,12 @@ from factorize.errors import InvalidParameter
 MAX_ID_CHARACTERS = 256
 """Of a client's id: the state keeps the ids of all clients, and some are sent by the clients themselves."""
 
+EARLY = "too early"
+"""Why a client is refused whose timer has not run out: no fault of its own."""
+_FULL = (
+    "clients={clients}, and as many ids were admitted: a client that comes back under another id would take part more "
+    "often than it may; give each an id that it keeps (client_id=), or begin a run with all clients that may come"
+)
 ClientId = str | int
 
 
@@ -33,3 +40,69 @@ def client_id(value: object) -> ClientId:
         f"at most {MAX_ID_CHARACTERS} characters without spaces around it",
         field="client_id",
     )
+
+
+class KnownClients:
+    """The clients of one run: each has the number of its first admission, by which its timer is kept.
+
+    Args:
+        most: that the run may have.
+        ids: of those that it has, in the order of their numbers.
+        named_by: what they are known by.
+
+    Attributes:
+        numbers: by id.
+    """
+
+    def __init__(self, most: int, ids: Iterable[ClientId] = (), *, named_by: str | None = None) -> None:
+        self.most, self.named_by = most, named_by
+        self.numbers: dict[ClientId, int] = {client: number for number, client in enumerate(ids)}
+
+    def admit(self, known: ClientId) -> None:
+        """Give a client its number, where it has none."""
+        self.numbers.setdefault(known, len(self.numbers))
+
+    def name(self, by: str) -> None:
+        """Say what clients are known by: the name of an id, which the run keeps.
+
+        Raises:
+            InvalidParameter: the run knows its clients by another id, so that its timers would not hold for these.
+        """
+        if self.numbers and self.named_by != by:
+            message = f"the run knows its clients by {self.named_by!r}, not by {by!r}; name clients as when it began"
+            raise InvalidParameter(message, field="client_id")
+        self.named_by = by
+
+    def sort_out(
+        self, clients: Iterable[object], asked: Collection[ClientId], timer: Callable[[int], str | None]
+    ) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
+        """Return the ids that may take part in a round, and (client, reason, why) of the others, each once.
+
+        Args:
+            clients: who is there.
+            asked: those who were admitted to the round already.
+            timer: returns why a number has to wait, or None.
+        """
+        able, refused = set[ClientId](), list[tuple[object, str, str]]()
+        kind = next((type(known) for known in self.numbers), None)
+        for client in clients:
+            try:
+                known = client_id(client)
+            except InvalidParameter as reason:
+                refused.append((client, "no client id", str(reason)))
+                continue
+            early = timer(self.numbers[known]) if known in self.numbers else None
+            if known in asked or known in able:
+                able.add(known)
+            elif early:
+                refused.append((known, EARLY, early))
+            elif known in self.numbers:
+                able.add(known)
+            elif kind not in (None, type(known)):
+                why = f"ids of this run are {kind.__name__}, not {type(known).__name__}: 7 and '7' are not one client"
+                refused.append((known, "another type of id", why))
+            elif len(self.numbers) >= self.most:
+                refused.append((known, "fleet is full", _FULL.format(clients=self.most)))
+            else:
+                able.add(known)
+        return sorted(able, key=lambda one: (isinstance(one, str), one)), refused

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.client_ids import ClientId, client_id
+from factorize.adapters.client_ids import EARLY, ClientId, KnownClients
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
 from factorize.adapters.state_file import read_state, write_state
 from factorize.adapters.statement import PrivacyStatement
@@ -36,11 +36,6 @@ from factorize.training.run_lock import RunLock
 
 Arrays = Sequence[np.ndarray]
 _VERSION = 2
-_EARLY = "too early"
-_FULL = (
-    "clients={clients}, and as many ids were admitted: a client that comes back under another id would take part more "
-    "often than it may; give each an id that it keeps (client_id=), or begin a run with all clients that may come"
-)
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +63,7 @@ class FederatedRounds(Secret):
 
     Attributes:
         calibration: scale and guarantee.
+        fleet: the clients that were admitted so far.
         statement: of the guarantee, for a log.
         step: rounds that were released.
         steps: n; no round is released after them.
@@ -109,8 +105,7 @@ class FederatedRounds(Secret):
         about = held.digest, self.steps, clients, clients, "fixed", "user"
         self.statement = PrivacyStatement(self.calibration, *about, users=clients, loss="per_client", factors=held)
         self.refused: Counter[str] = Counter()
-        self.named_by: str | None = None
-        self._numbers: dict[ClientId, int] = {}  # of clients, in the order in which they were first admitted
+        self.fleet = KnownClients(self.clients)
         self._open: set[ClientId] = set()  # clients admitted to the open round
         self._lost: set[ClientId] = set()  # those of them that a process which ended has asked
         self._answered: set[ClientId] = set()
@@ -130,18 +125,7 @@ class FederatedRounds(Secret):
     @property
     def known(self) -> list[ClientId]:
         """Clients that were admitted so far."""
-        return list(self._numbers)
-
-    def name_clients(self, by: str) -> None:
-        """Say what clients are known by: the name of an id, which the run keeps.
-
-        Raises:
-            InvalidParameter: the run knows its clients by another id, so that its timers would not hold for these.
-        """
-        if self._numbers and self.named_by != by:
-            message = f"the run knows its clients by {self.named_by!r}, not by {by!r}; name clients as when it began"
-            raise InvalidParameter(message, field="client_id")
-        self.named_by = by
+        return list(self.fleet.numbers)
 
     @property
     def last(self) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
@@ -164,7 +148,7 @@ class FederatedRounds(Secret):
         gone = self._lost.difference(again)
         missing = min(len(others), max(0, self.clients_a_round - len(self._open - gone)))
         for client, reason, why in refused:
-            if reason != _EARLY:
+            if reason != EARLY:
                 self.refuse(client, reason, why)
         return self.admit([*again, *random.sample(others, missing)])
 
@@ -187,7 +171,7 @@ class FederatedRounds(Secret):
             for one in refused:
                 self.refuse(*one)
             for known in able:
-                self._numbers.setdefault(known, len(self._numbers))
+                self.fleet.admit(known)
                 self._open.add(known)
                 admitted.append(known)
         if len(self._open) > before:
@@ -267,7 +251,7 @@ class FederatedRounds(Secret):
         noisy = (self._sum.total + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
         mean = noisy.astype(np.float64) / self.clients_a_round
         self._kept = before, mean
-        taken = [self._numbers[client] for client in self._open]
+        taken = [self.fleet.numbers[client] for client in self._open]
         self._open, self._lost, self._answered, self._sum = set(), set(), set(), GroupedSum(len(mean))
         self._auditor.record(np.array(taken, dtype=np.int64))  # writes the state and then the receipt, in `commit`
         self._broken = False
@@ -288,29 +272,7 @@ class FederatedRounds(Secret):
 
     def _sort_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
         """Return the ids that may take part in this round, and (client, reason, why) of the others, each once."""
-        able, refused = set[ClientId](), list[tuple[object, str, str]]()
-        kind = next((type(known) for known in self._numbers), None)
-        for client in clients:
-            try:
-                known = client_id(client)
-            except InvalidParameter as reason:
-                refused.append((client, "no client id", str(reason)))
-                continue
-            early = self._auditor.refusal(self._numbers[known]) if known in self._numbers else None
-            if known in self._open or known in able:
-                able.add(known)
-            elif early:
-                refused.append((known, _EARLY, early))
-            elif known in self._numbers:
-                able.add(known)
-            elif kind not in (None, type(known)):
-                why = f"ids of this run are {kind.__name__}, not {type(known).__name__}: 7 and '7' are not one client"
-                refused.append((known, "another type of id", why))
-            elif len(self._numbers) >= self.clients:
-                refused.append((known, "fleet is full", _FULL.format(clients=self.clients)))
-            else:
-                able.add(known)
-        return sorted(able, key=lambda one: (isinstance(one, str), one)), refused
+        return self.fleet.sort_out(clients, self._open, self._auditor.refusal)
 
     def _refuse_past(self) -> None:
         if self._broken:
@@ -373,8 +335,8 @@ class FederatedRounds(Secret):
             "auditor": counted,
             "noise": self._noise.state_dict(arrays=False),
             **self._fleet(),
-            "named_by": self.named_by,
-            "ids": list(self._numbers),
+            "named_by": self.fleet.named_by,
+            "ids": list(self.fleet.numbers),
             "open": list(self._open),
             "refused": dict(self.refused),
         }
@@ -396,8 +358,8 @@ class FederatedRounds(Secret):
             raise InvalidParameter(message, field="model")
         self._auditor.load_state_dict({**kept["auditor"], "last": arrays["last"], "count": arrays["count"]})
         self._noise.load_state_dict(kept["noise"])
-        self._numbers = {client: number for number, client in enumerate(kept["ids"])}
-        self.named_by, self.refused = kept["named_by"], Counter(kept["refused"])
+        self.fleet = KnownClients(self.clients, kept["ids"], named_by=kept["named_by"])
+        self.refused = Counter(kept["refused"])
         self._open, self._lost = set(kept["open"]), set(kept["open"])
         if "mean" in arrays:
             self._kept = arrays["model"], arrays["mean"]

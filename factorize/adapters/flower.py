@@ -76,7 +76,7 @@ class CorrelatedNoise(Strategy):
                 "take part too often; name the key of the clients' answers, or give a function of the node's id"
             )
             raise InvalidParameter(message, field="client_id")
-        rounds.name_clients(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
+        rounds.fleet.name(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
         self.strategy, self.rounds, self._client_id, self._seconds = strategy, rounds, client_id, seconds
         self._names: dict[int, ClientId] = {}  # of the nodes that are asked
         self._available = max(1, strategy.min_available_nodes, strategy.min_train_nodes)
