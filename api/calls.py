@@ -26,6 +26,7 @@ from factorize.api.terminal.targets import check_target
 from factorize.client import load
 from factorize.client.cache import VARIABLE, FactorCache, default_folder
 from factorize.client.held_factors import look_first
+from factorize.encoding import JsonObject
 from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization
 from factorize.format.container import local_path
@@ -50,7 +51,7 @@ class Document:
         document: the whole (docs/cli.md has its fields).
     """
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document: JsonObject) -> None:
         self.document = document
 
     def _repr_html_(self) -> str:
@@ -62,12 +63,12 @@ class ComparisonTable(Document):
     """Every mechanism that fits a spec side by side, best first; HTTP and the command line have the same document."""
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[JsonObject]:
         """One for each mechanism, and for each sampling that it counts on, sorted by the loss."""
         return list(self.document["rows"])
 
     @property
-    def recommended(self) -> dict[str, Any] | None:
+    def recommended(self) -> JsonObject | None:
         """The row to take for the memory that was given, or None where no row fits."""
         chosen = self.document["recommendation"]
         return None if not chosen else dict(self.document["rows"][chosen["row"]])
@@ -82,7 +83,7 @@ class ComparisonTable(Document):
         """How many rows."""
         return len(self.document["rows"])
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[JsonObject]:
         """The rows, best first."""
         return iter(self.rows)
 
@@ -105,12 +106,12 @@ class Advice(Document):
         return str(self.document["sampling"])
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> JsonObject:
         """What `factorize.solve` takes."""
         return dict(self.document["spec"])
 
     @property
-    def sigma(self) -> dict[str, Any]:
+    def sigma(self) -> JsonObject:
         """Standard deviations per entry of Z: `sums`, and `means` with `divisor`, at `clip_norm`."""
         return dict(self.document["sigma"])
 

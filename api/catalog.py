@@ -29,6 +29,7 @@ from factorize.api.jobs.database import (
 )
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.api.workers.publishing import form_of
+from factorize.encoding import JsonObject
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import Manifest
@@ -139,7 +140,7 @@ class Catalog:
                     connection.execute(self._insert(results).on_conflict_do_nothing(), part)
         return len(new) <= READS
 
-    def _row(self, digest: str) -> dict[str, Any] | None:
+    def _row(self, digest: str) -> JsonObject | None:
         """Return the row of a manifest; None if it is damaged, or while its entry may be on its way."""
         try:
             manifest = self._store.index.manifest(digest).manifest()
@@ -163,7 +164,7 @@ def _parts(values: Iterable[object]) -> Iterator[list[Any]]:
     return iter(lambda: list(islice(rest, _BATCH)), [])
 
 
-def _row_of(manifest: Manifest) -> dict[str, Any]:
+def _row_of(manifest: Manifest) -> JsonObject:
     """Return the row of a result, without its standing; times are such that texts sort as they do."""
     created = datetime.fromisoformat(manifest.created).astimezone(UTC)
     return {
@@ -194,7 +195,7 @@ def list_items(
     limit: int,
     caller: Caller = ANYONE,
     search: str = "",
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> tuple[list[JsonObject], str | None]:
     """Return a page of a service's list, newest first, and the cursor of the next.
 
     It has the caller's jobs, and stored results that no job has made.
@@ -204,7 +205,7 @@ def list_items(
     """
     holder = None if caller.sees_all else caller.owner
     before = None if cursor is None else read_cursor(cursor)
-    query: dict[str, Any] = {"workload": workload, "search": search, "before": before, "limit": limit + 1}
+    query: JsonObject = {"workload": workload, "search": search, "before": before, "limit": limit + 1}
     aged = []
     for job in ledger.page(state=state, holder=holder, **query):
         more = {"workload": job.workload, "digest": job.digest, "summary": describe_spec(json.loads(job.spec))}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from factorize.client.checkpoints import check_stated, step_of
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices, read_participation
@@ -77,7 +78,7 @@ class Auditor(ABC):
         """
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> JsonObject:
         """Return what a checkpoint keeps; restore it together with the noise."""
 
     @abstractmethod
@@ -220,7 +221,7 @@ class ParticipationAuditor(Auditor):
         who = int(self._identify([index])[0])
         return self._reason_of(who) if who < len(self._last) else None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> JsonObject:
         """Return what a checkpoint keeps; restore it together with the noise."""
         plain = {"version": _VERSION, "step": self.step, "most": self.most, "closest": self.closest}
         plain["period"] = self.period

@@ -1,7 +1,7 @@
 """`factorize calibrate`, `profile`, `predict`: the noise for a privacy target, what a noise is worth, exact losses."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from factorize.api.terminal.sources import check_picture, open_target, read_spec
 from factorize.api.terminal.spec_command import options_of
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.client.service import Service
-from factorize.encoding import is_digest, read_json
+from factorize.encoding import JsonObject, is_digest, read_json
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
 from factorize.factorization import Factorization
 from factorize.format.quantities import at_most
@@ -80,7 +80,7 @@ def check_sensitivity(factorization: Factorization) -> None:
         )
 
 
-def _text(document: dict[str, Any]) -> str:
+def _text(document: JsonObject) -> str:
     """One line per number, the one to use first."""
     names = ("sigma_of_sums", "sigma_of_means", "divisor", "noise_multiplier", "sensitivity", "clip_norm", "adjacency")
     shown = [f"{name:<18}{document[name]}" for name in names if document[name] is not None]
@@ -99,7 +99,7 @@ def _text(document: dict[str, Any]) -> str:
     return "\n".join(shown)
 
 
-def _of_bins(document: dict[str, Any]) -> list[str]:
+def _of_bins(document: JsonObject) -> list[str]:
     """What else the answer rests on, and what is left of it without secrecy."""
     cost = document["absolute_cost"]
     shown = {
@@ -127,7 +127,7 @@ def profile(
     plot: Annotated[Path | None, option(help="Draw both curves: .png, .pdf or .svg.")] = None,
     store: str | None = None,
     *,
-    fields: dict[str, Any],
+    fields: JsonObject,
 ) -> Shown:
     """Compute delta at many epsilons for a given noise, under a sampling and without; all hold at once.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -45,7 +45,7 @@ from factorize.client import load as load_from
 from factorize.client.connection import Event
 from factorize.client.mirror import KEY_VARIABLE, VARIABLE, is_index
 from factorize.client.service import Origin
-from factorize.encoding import is_digest
+from factorize.encoding import JsonObject, is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
 from factorize.factor_file import load
 from factorize.format.labels import describe_part
@@ -93,7 +93,7 @@ def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> 
     return len(entries), sound
 
 
-def _item(manifest: Manifest) -> dict[str, Any]:
+def _item(manifest: Manifest) -> JsonObject:
     spec, certificate = manifest.spec, manifest.certificate
     parts = ", ".join(describe_part(spec[name]) for name in ("workload", "participation", "mechanism"))
     return {
@@ -153,7 +153,7 @@ def get(
     """
     accept = partial(check_signature, signature=signature, public_key=public_key)
     key: str | Path | None = public_key
-    last: dict[str, dict[str, Any]] = {}
+    last: dict[str, JsonObject] = {}
     if service is None:
         try:
             manifest, origin = _from_store(source, to, store, dtype, accept)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -28,7 +28,7 @@ from factorize.api.terminal.sources import existing_results, file_of, open_targe
 from factorize.checker.check import check_matrix_sensitivity
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
-from factorize.encoding import read_json
+from factorize.encoding import JsonObject, read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.format.claims import is_exact
 from factorize.format.labels import in_one_line
@@ -197,7 +197,7 @@ def _shown_report(report: Report, head: dict[str, object], *, explain: bool = Fa
     return document, explained(text) if explain else text, code
 
 
-def _report_lines(report: Report, document: dict[str, Any]) -> list[str]:
+def _report_lines(report: Report, document: JsonObject) -> list[str]:
     """Return a report as text."""
     headline = ("NOT ALL SEEN" if report.unseen else "verified") if report.supported else "NOT SUPPORTED"
     lines = [f"{headline:13} {document.get('digest') or document.get('strategy', '')}"]
@@ -264,7 +264,7 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
 def _calibration_lines(report: CalibrationReport, target: str) -> list[str]:
     """Return a report as text."""
     lines = [f"{'accepted' if report.supported else 'REFUSED':13} {target}"]
-    numbers: dict[str, Any] = report.calibration
+    numbers: JsonObject = report.calibration
     if "sigma_of_sums" in numbers:
         level = f"epsilon {at_most(numbers['epsilon'])}, delta {at_most(numbers['delta'])}"
         noise = f"{level} at a sigma of sums of {numbers['sigma_of_sums']!r}"

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, nullcontext, suppress
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query
@@ -30,7 +30,7 @@ from factorize.api.http.schema import SPEC_BODY, answers
 from factorize.api.http.work_gate import EventStream, working
 from factorize.api.jobs.solve_job import SolveJob, State, shown_error
 from factorize.api.workers.publishing import ANY_FORM, Form, read_form
-from factorize.encoding import canonical_json
+from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.spec import parse_spec
 from factorize.storage.index import Result
@@ -223,8 +223,8 @@ async def frames_of(
 
 def frame(job: SolveJob) -> bytes:
     """Return a job's newest event; that of a job that waits, or has said nothing yet, is its state."""
-    ends: dict[str, Any] = {"done": {"digest": job.digest}, "failed": {"error": shown_error(job.error)}}
-    about: dict[str, Any] = {"spec_digest": job.spec_digest}
+    ends: JsonObject = {"done": {"digest": job.digest}, "failed": {"error": shown_error(job.error)}}
+    about: JsonObject = {"spec_digest": job.spec_digest}
     if job.finished:
         return _numbered(job, job.state, about | ends.get(job.state, {}))
     if job.progress is None:

@@ -16,6 +16,7 @@ from factorize.api.http.answer_schemas import ANSWERS
 from factorize.api.http.problems import KINDS, MEDIA_TYPE, ProblemAnswer
 from factorize.api.questions.registry import POSTED
 from factorize.api.settings import PATH_PREFIX
+from factorize.encoding import JsonObject
 from factorize.spec import Spec
 
 SECURITY_SCHEME = "key"
@@ -31,7 +32,7 @@ _ANY_REQUEST = (
 """Problems that the way in may answer any request with, one for each status; others of the same status are with it."""
 _TEXT = {"type": "string"}
 _REQUEST_ID = "0f" * 8
-_HEADERS: dict[str, dict[str, Any]] = {
+_HEADERS: dict[str, JsonObject] = {
     name: {"description": meaning, "schema": _TEXT}
     for name, meaning in {
         "X-Request-Id": "Of this request, as in logs and problem documents.",
@@ -122,7 +123,7 @@ _MEANINGS = {
 }
 
 
-def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) -> None:
+def complete(document: JsonObject, rows: Sequence[RouteRow], *, keys: bool) -> None:
     """Add to each operation what all of them have, and the shared components.
 
     Args:
@@ -156,7 +157,7 @@ def complete(document: dict[str, Any], rows: Sequence[RouteRow], *, keys: bool) 
         }
 
 
-def _complete_operation(row: RouteRow, operation: dict[str, Any], keys: bool) -> None:
+def _complete_operation(row: RouteRow, operation: JsonObject, keys: bool) -> None:
     scope = row.access.scope or row.access.details
     needed: list[dict[str, list[str]]] = [] if scope is None else [{SECURITY_SCHEME: [scope.value]}]
     operation["security"] = needed if not needed or (keys and row.access.scope) else [*needed, {}]

@@ -7,7 +7,7 @@ panels of Figure 1 of Choquette-Choo et al. 2024, and `memory` what few buffers 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import draw, draw_heatmap
 from factorize.api.questions.comparison import name_of
 from factorize.client.noise_source import source_of
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
 
@@ -166,7 +167,7 @@ _LEAST_GAP = 1e-4  # smaller ones are drawn as this: an optimum would stretch th
 _MOST_BARS = 40
 
 
-def draw_comparison(table: dict[str, Any]) -> Figure:
+def draw_comparison(table: JsonObject) -> Figure:
     """Return a figure: bars of the loss above the bound (or at the privacy asked for), and loss against memory."""
     rows = table["rows"]
     bars = range(min(len(rows), _MOST_BARS))
@@ -189,7 +190,7 @@ def draw_comparison(table: dict[str, Any]) -> Figure:
     return figure
 
 
-def _against_memory(axes: Axes, table: dict[str, Any], values: list[float], colours: list[str]) -> None:
+def _against_memory(axes: Axes, table: JsonObject, values: list[float], colours: list[str]) -> None:
     """Draw the points of all rows, the best of each sampling joined by a line, the budget and the bounds."""
     rows, taken = table["rows"], table["recommendation"] and table["recommendation"]["row"]
     vectors = [row["noise_vectors"] for row in rows]
@@ -231,7 +232,7 @@ def _staircase(axes: Axes, points: list[tuple[int, float, str]], colour: str, la
     return max(y for _, y, _ in best)
 
 
-def _bounds(table: dict[str, Any]) -> dict[str, float]:
+def _bounds(table: JsonObject) -> dict[str, float]:
     """Return the errors at the privacy that no matrix beats, by sampling, where rows are drawn at a privacy."""
     if not table["samplings"] or table["objective"] != "mean":
         return {}  # others bound no root mean square
@@ -242,7 +243,7 @@ def _bounds(table: dict[str, Any]) -> dict[str, float]:
     return errors
 
 
-def _values(table: dict[str, Any]) -> tuple[list[float], str]:
+def _values(table: JsonObject) -> tuple[list[float], str]:
     """Return what is drawn, and its name."""
     rows = table["rows"]
     if table["samplings"]:
@@ -253,7 +254,7 @@ def _values(table: dict[str, Any]) -> tuple[list[float], str]:
     return [row["loss"]["objective"] for row in rows], f"objective {table['objective']}"
 
 
-def _sampling(row: dict[str, Any]) -> str:
+def _sampling(row: JsonObject) -> str:
     return row["sampling"] or "fixed"
 
 
@@ -261,7 +262,7 @@ def _bar_name(table: dict[str, object], row: dict[str, object]) -> str:
     return f"{name_of(row)}, {_sampling(row)}" if table["samplings"] else name_of(row)
 
 
-def _title(table: dict[str, Any]) -> str:
+def _title(table: JsonObject) -> str:
     parts = ", ".join(describe_part(table["spec"][name]) for name in ("workload", "participation"))
     head = f"{parts}, objective {table['objective']}"
     if not table["recommendation"]:
@@ -273,7 +274,7 @@ def _title(table: dict[str, Any]) -> str:
     return f"{head}\n{_bar_name(table, row)}: {numbers}, {row['noise_vectors']} vectors"
 
 
-def draw_profile(document: dict[str, Any]) -> Figure:
+def draw_profile(document: JsonObject) -> Figure:
     """Return a figure with both curves, delta on a logarithmic axis."""
     figure = _figure(7, 5)
     axes, sampling = figure.subplots(), document["sampling"]

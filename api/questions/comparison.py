@@ -6,12 +6,13 @@ Nothing is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, model_validator
 
 from factorize.api.questions.step_pace import step_pace
 from factorize.client.service import Origin, Service
+from factorize.encoding import JsonObject
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
@@ -34,7 +35,7 @@ SamplingNames = Annotated[
     Field(max_length=8),
 ]
 """Schemes that rows may count on: what the loader can do. A fixed order always counts."""
-ALL_SAMPLINGS: dict[str, Any] = {"x-default": list(SAMPLINGS), "description": "A fixed order always counts."}
+ALL_SAMPLINGS: JsonObject = {"x-default": list(SAMPLINGS), "description": "A fixed order always counts."}
 
 
 class CompareRequest(Frozen):
@@ -112,7 +113,7 @@ def comparison(
     *,
     fitting: bool = False,
     look: Callable[[Spec], Held | None] | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the table as plain data.
 
     Args:
@@ -157,7 +158,7 @@ def comparison(
     return with_use(table.to_dict(), request.parameters)
 
 
-def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, object]:
+def with_use(table: JsonObject, parameters: int | None) -> dict[str, object]:
     """Return the table with `loader` in each row, and with `seconds_per_step` where the model's size is known.
 
     Args:
@@ -175,7 +176,7 @@ def with_use(table: dict[str, Any], parameters: int | None) -> dict[str, object]
     return {**table, "step_pace": step}
 
 
-def text(table: dict[str, Any]) -> str:
+def text(table: JsonObject) -> str:
     """Return the table for people."""
     sampled, timed = bool(table["samplings"]), bool(table.get("step_pace"))
     rows = table["rows"]
@@ -211,7 +212,7 @@ _HEAD = (
 )
 
 
-def _row(row: dict[str, Any], private: bool) -> str:
+def _row(row: JsonObject, private: bool) -> str:
     loss, kind = row["loss"], row["sensitivity"]["kind"]
     line = f"{loss['objective']:>13.7g}{_gap(row)}{loss['rmse']:>10.5g}{loss['max_error']:>11.5g}"
     line += f"{row['rmse_at_privacy']:>12.5g}" if private else ""
@@ -232,12 +233,12 @@ def _sampled(row: dict[str, object]) -> str:
     return line + f"{row['noise_vectors']:>9}{row['seconds']:>8.2f}"
 
 
-def _gap(row: dict[str, Any]) -> str:
+def _gap(row: JsonObject) -> str:
     gap = row["relative_gap"]
     return f"{'-':>9}" if gap is None else f"{100 * gap:>9.3g}"
 
 
-def _bounds(table: dict[str, Any]) -> list[str]:
+def _bounds(table: JsonObject) -> list[str]:
     bound = table["lower_bound"]
     lines = ["no lower bound is known" if bound is None else f"lower bound {bound['objective']:.9g} ({bound['rule']})"]
     return lines + [
@@ -247,7 +248,7 @@ def _bounds(table: dict[str, Any]) -> list[str]:
     ]
 
 
-def _choose(table: dict[str, Any], sampled: bool) -> list[str]:
+def _choose(table: JsonObject, sampled: bool) -> list[str]:
     """What to take for each budget, how to get it, and what dense noise costs."""
     chosen = chosen_of(table)
     several = len(chosen) > 1
@@ -267,12 +268,12 @@ def _choose(table: dict[str, Any], sampled: bool) -> list[str]:
     return [*lines, f"{units}; {gap}"]
 
 
-def chosen_of(table: dict[str, Any]) -> list[dict[str, object]]:
+def chosen_of(table: JsonObject) -> list[dict[str, object]]:
     """Return the recommendations of a table, one for each memory budget that a row fits."""
     return [one for one in table["recommendations"] if one["row"] is not None]
 
 
-def name_of(row: dict[str, Any]) -> str:
+def name_of(row: JsonObject) -> str:
     """Return mechanism and parameters, whether columns are normalised, what it is optimised for, and if it finished."""
     brief = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row["parameters"].items()}
     parameters = [f"{name}={value}" for name, value in brief.items()]

@@ -78,7 +78,7 @@ class QuestionKind(ABC, Generic[Asked]):
     seconds = 600.0
     threads = 0
 
-    def complete(self, schemas: dict[str, Any], reference: str) -> None:  # noqa: B027 - most have nothing to add
+    def complete(self, schemas: JsonObject, reference: str) -> None:  # noqa: B027 - most have nothing to add
         """Add to the schemas of all bodies, by name, what the body's class does not say; `reference` has `{model}`."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class PredictionRequest(Frozen):
         factorization: digest or spec digest of the stored result that it is about.
     """
 
-    question: dict[str, Any]
+    question: JsonObject
     factorization: str | None = None
 
 
@@ -123,7 +123,7 @@ class _Predict(QuestionKind[PredictionRequest]):
     work, seconds, threads = "question", PREDICTION_SECONDS, 1
     remedy = "ask for less, or ask `factorize predict`, which has no limit"
 
-    def complete(self, schemas: dict[str, Any], reference: str) -> None:
+    def complete(self, schemas: JsonObject, reference: str) -> None:
         kinds = TypeAdapter(AnyQuestion).json_schema(ref_template=reference)
         schemas |= {**kinds.pop("$defs", {}), "Question": kinds}
         digest = {"type": "string", "pattern": f"^{DIGEST}$", "description": "digest or spec digest of a stored result"}
@@ -195,7 +195,7 @@ class _Recommend(QuestionKind[training_job.Job]):
     example = {"examples": 6400, "batch_size": 100, "epochs": 2, "epsilon": 2.0, "delta": 1e-5, "memory": [4]}
     work, remedy = "comparison", "give fewer seconds, or ask `factorize recommend`, which has no limit"
 
-    def complete(self, schemas: dict[str, Any], reference: str) -> None:
+    def complete(self, schemas: JsonObject, reference: str) -> None:
         schemas |= training_job.schemas(reference)
 
     def read(self, document: Mapping[str, object]) -> training_job.Job:

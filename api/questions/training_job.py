@@ -18,6 +18,7 @@ from factorize.api.questions.optimizer import (
     read_optimizer,
     with_warmup,
 )
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.format.labels import describe_part
 from factorize.plain_data import Count, Frozen, Positive, read_union
@@ -56,12 +57,12 @@ class Run(NamedTuple):
     title: str
     steps: int
     divisor: int
-    participation: dict[str, Any]
-    numbers: dict[str, Any]
+    participation: JsonObject
+    numbers: JsonObject
     units: str
     independent: str
     notes: list[str]
-    objective: dict[str, Any] | None = None
+    objective: JsonObject | None = None
     sampled: Mapping[str, object] = MappingProxyType({})
     loader: Mapping[str, Any] = MappingProxyType({})
 
@@ -86,8 +87,8 @@ class Job(Frozen):
         Field(min_length=1, max_length=8, description="in vectors of the size of the model"),
     ] = list(DEFAULT_MEMORY)
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
-    workload: dict[str, Any] | None = None
-    objective: dict[str, Any] | None = None
+    workload: JsonObject | None = None
+    objective: JsonObject | None = None
     seconds: Positive = DEFAULT_SECONDS
 
     @property
@@ -111,7 +112,7 @@ class Job(Frozen):
         return read_optimizer(with_warmup(self.workload, self.run.steps)[0])
 
     @cached_property
-    def sums(self) -> dict[str, Any]:
+    def sums(self) -> JsonObject:
         """The workload that is answered for, as plain data without `n`; see `optimizer`."""
         if self.optimizer is not None:
             return nearest_workload(self.optimizer)
@@ -272,7 +273,7 @@ def check_batch(examples: int, batch_size: int) -> None:
         )
 
 
-def about(document: Mapping[str, Any]) -> dict[str, Any]:
+def about(document: Mapping[str, Any]) -> JsonObject:
     """Return the workload and the objective of a spec of which nothing else is given.
 
     Raises:
@@ -289,7 +290,7 @@ def about(document: Mapping[str, Any]) -> dict[str, Any]:
     return dict(document)
 
 
-def schemas(reference: str) -> dict[str, Any]:
+def schemas(reference: str) -> JsonObject:
     """Return the schemas of jobs and of the workloads that they may name, by name.
 
     Args:

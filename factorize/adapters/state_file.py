@@ -4,11 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
 
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.storage.medium.files import replace_file
 
@@ -19,7 +19,7 @@ def write_state(path: Path, plain: Mapping[str, object], arrays: Mapping[str, np
     replace_file(path, [hashlib.sha256(body).digest(), body])
 
 
-def read_state(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_state(path: Path) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """Return the plain data and the arrays of a state.
 
     Raises:

@@ -3,12 +3,11 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from factorize.client.single_use import NoiseUse, Secret
-from factorize.encoding import canonical_json
+from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import InvalidParameter
 
 
@@ -22,7 +21,7 @@ class Checkpointed(Secret, ABC):
 
     step: int = 0
     steps: int
-    _stated: dict[str, Any]
+    _stated: JsonObject
     """What every checkpoint of this noise says of it."""
     _use: NoiseUse
 
@@ -39,7 +38,7 @@ class Checkpointed(Secret, ABC):
         self._refuse_past(self.step + steps)
         self._advance_to(self.step + steps)
 
-    def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
+    def state_dict(self, *, arrays: bool = True) -> JsonObject:
         """Return what a checkpoint needs beside the seed.
 
         Args:

@@ -12,10 +12,9 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from factorize.encoding import read_json
+from factorize.encoding import JsonObject, read_json
 from factorize.errors import InvalidParameter, MalformedJson, ServiceError, ServiceUnreachable
 
 TIMEOUT = 30.0
@@ -41,7 +40,7 @@ class Event:
     """
 
     kind: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: JsonObject = field(default_factory=dict)
 
 
 ProgressCallback = Callable[[Event], None]
@@ -136,7 +135,7 @@ class Reply(AbstractContextManager["Reply"]):
         """Close it."""
         self.close()
 
-    def document(self, limit: int = _DOCUMENT_BYTES) -> dict[str, Any]:
+    def document(self, limit: int = _DOCUMENT_BYTES) -> JsonObject:
         """Return the whole body as one JSON object.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, urlencode
 
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
-from factorize.encoding import canonical_json, check_digest, is_digest
+from factorize.encoding import JsonObject, canonical_json, check_digest, is_digest
 from factorize.errors import (
     Cancelled,
     CorruptObject,
@@ -36,7 +36,7 @@ _ECHOED = {name: name for name in ("sampling", "epsilon", "delta", "clip_norm", 
 class Documented(Protocol):
     """A spec that writes itself as plain data (`factorize.Spec`)."""
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the plain JSON form, which names matrices by their sha256."""
 
     def user_matrices(self) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ class Service:
         """Of what it answers."""
         return Origin("service", self.connection.url)
 
-    def post(self, spec: SpecSource) -> dict[str, Any]:
+    def post(self, spec: SpecSource) -> JsonObject:
         """Ask for a factorization; the numbers of a `factorize.Spec` are sent first.
 
         Returns:
@@ -129,7 +129,7 @@ class Service:
                 with self.connection.send("POST", path, body=data, headers=headers) as reply:
                     reply.document()
 
-    def status(self, digest: str) -> dict[str, Any]:
+    def status(self, digest: str) -> JsonObject:
         """Return the manifest or the job document of a digest or spec digest.
 
         Raises:
@@ -138,7 +138,7 @@ class Service:
         """
         return self._call("GET", f"{PATH}/{check_digest(digest)}")
 
-    def cancel(self, spec_digest: str) -> dict[str, Any]:
+    def cancel(self, spec_digest: str) -> JsonObject:
         """Cancel a job and return its document.
 
         Raises:
@@ -146,7 +146,7 @@ class Service:
         """
         return self._call("DELETE", f"{PATH}/{check_digest(spec_digest)}")
 
-    def retry(self, spec_digest: str) -> dict[str, Any]:
+    def retry(self, spec_digest: str) -> JsonObject:
         """Queue a failed or cancelled job again; its document, or the manifest where a result is known by now.
 
         Raises:
@@ -156,7 +156,7 @@ class Service:
 
     def jobs(
         self, *, state: str | None = None, workload: str | None = None, search: str | None = None, limit: int = 50
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Return the newest jobs, then results that no job has made.
 
         Args:
@@ -173,11 +173,11 @@ class Service:
         items: list[dict[str, object]] = self._call("GET", f"{PATH}?{query}")["items"]
         return items
 
-    def canonicalize(self, spec: SpecSource) -> dict[str, Any]:
+    def canonicalize(self, spec: SpecSource) -> JsonObject:
         """Return the canonical spec, its digest, whether it is known, and an estimate of seconds and bytes."""
         return self._call("POST", "/v1/canonicalize", spec_bytes(spec))
 
-    def compare(self, request: Mapping[str, object], *, progress: ProgressCallback = ignore) -> dict[str, Any]:
+    def compare(self, request: Mapping[str, object], *, progress: ProgressCallback = ignore) -> JsonObject:
         """Return the comparison of all mechanisms that fit a spec, as `factorize compare --output json` prints it.
 
         Args:
@@ -190,7 +190,7 @@ class Service:
         """
         return self._answer("/v1/compare", request, progress)
 
-    def calibrate(self, digest: str, request: Mapping[str, object]) -> dict[str, Any]:
+    def calibrate(self, digest: str, request: Mapping[str, object]) -> JsonObject:
         """Return the noise of a stored factorization, as `factorize calibrate --output json` prints it.
 
         Args:
@@ -209,7 +209,7 @@ class Service:
             raise CorruptObject(f"the service answered another question: {wrong[0]} is {document.get(wrong[0])!r}")
         return document
 
-    def _answer(self, path: str, request: Mapping[str, object], progress: ProgressCallback = ignore) -> dict[str, Any]:
+    def _answer(self, path: str, request: Mapping[str, object], progress: ProgressCallback = ignore) -> JsonObject:
         """Ask a question, follow its events and return the answer."""
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         with self.connection.send("POST", path, body=canonical_json(dict(request)), headers=headers) as reply:
@@ -221,7 +221,7 @@ class Service:
                 progress(event)
         raise ServiceUnreachable(f"the answer of {self.connection.url} broke off; ask again")
 
-    def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> dict[str, Any]:
+    def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> JsonObject:
         """Look at a job until it ends: at first many times a second, then once in `pause` seconds.
 
         Args:
@@ -317,7 +317,7 @@ class Service:
             raise CorruptObject(f"asked for {manifest.digest} in {dtype}, and the service sent {rounded.digest}")
         return rounded
 
-    def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+    def _call(self, method: str, path: str, body: bytes | None = None) -> JsonObject:
         headers = {} if body is None else {"Content-Type": "application/json"}
         with self.connection.send(method, path, body=body, headers=headers) as reply:
             return reply.document()

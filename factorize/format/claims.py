@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from factorize.encoding import canonical_json
+from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter
 from factorize.numbers.scalars import finite_real
 
@@ -70,7 +70,7 @@ class Sensitivity:
     value: float
     kind: Kind
     rule: str
-    participation: dict[str, Any]
+    participation: JsonObject
 
     def __post_init__(self) -> None:
         """Raise CertificateError where doubles cannot have bounded the value: below 1e-60, infinite or NaN."""
@@ -85,7 +85,7 @@ class Sensitivity:
         """Whether an allowed contribution attains the value, so that it is no upper bound."""
         return self.kind == "exact"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the contract's JSON form."""
         return {**vars(self), "hex": self.value.hex()}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from factorize.encoding import canonical_json, check_digest, json_digest, read_json
+from factorize.encoding import JsonObject, canonical_json, check_digest, json_digest, read_json
 from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, UnsupportedProblem
 from factorize.format.claims import check_fields
 from factorize.format.description import check_description, named_tensors
@@ -71,7 +71,7 @@ class MatrixEntry(NamedTuple):
     bytes: int
 
 
-class Manifest(dict[str, Any]):
+class Manifest(JsonObject):
     """What a factor file says of itself: plain data for JSON, which code reads by the properties and never changes.
 
     `check` and `read` make one from what others sent, `sealed` from what was made here.
@@ -125,17 +125,17 @@ class Manifest(dict[str, Any]):
         return str(self["spec_digest"])
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> JsonObject:
         """What was asked, canonical."""
         return dict(self["spec"])
 
     @property
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> JsonObject:
         """What was certified, in the contract's JSON form."""
         return dict(self["certificate"])
 
     @property
-    def solver(self) -> dict[str, Any]:
+    def solver(self) -> JsonObject:
         """Where C comes from: mechanism, version, outcome, and `cast_from` for one that was rounded."""
         return dict(self["solver"])
 

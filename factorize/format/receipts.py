@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from factorize.encoding import is_digest, json_digest, read_json
+from factorize.encoding import JsonObject, is_digest, json_digest, read_json
 from factorize.errors import InvalidParticipation
 from factorize.format.quantities import ClaimRefused, check_keys, integer, number, require
 from factorize.format.weights import KINDS
@@ -183,7 +183,7 @@ _OPTIONAL: dict[str, Shape] = {
 }
 
 
-def read_receipt(text: bytes) -> dict[str, Any]:
+def read_receipt(text: bytes) -> JsonObject:
     """Return a receipt whose digest is its own, with the keys of docs/receipt.md and values that each may have.
 
     Raises:
@@ -239,7 +239,7 @@ def _check_releases(receipt: Mapping[str, Any], sampled: str) -> None:
     require(len(names) == len(others), f"{len(others)} other runs have {len(names)} names")
 
 
-def _counts(receipt: Mapping[str, Any]) -> dict[str, Any]:
+def _counts(receipt: Mapping[str, Any]) -> JsonObject:
     steps = receipt["steps"]
     names = ("participations", "separation", "period")
     counted = {name: steps["counted"][name] for name in ("number", "contributions")}
@@ -280,7 +280,7 @@ def _check_secret(receipt: Mapping[str, Any]) -> None:
         require(same, f"{known} do not make the sampling probability {stated['sampling_probability']!r}")
 
 
-def statement_of(receipt: Mapping[str, object], name: str, sha256: str) -> dict[str, Any]:
+def statement_of(receipt: Mapping[str, object], name: str, sha256: str) -> JsonObject:
     """Return the in-toto statement that a model was released by the run of a receipt.
 
     Args:

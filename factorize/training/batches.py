@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 
@@ -56,7 +57,7 @@ class Batches(ABC):
 
     @property
     @abstractmethod
-    def participation(self) -> dict[str, Any]:
+    def participation(self) -> JsonObject:
         """The spec's participation for this order."""
 
     def __getitem__(self, step: int) -> np.ndarray:

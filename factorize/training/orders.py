@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from factorize.auditor import numbered_users
 from factorize.client.single_use import Secret
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.participation import example_indices, read_participation
 from factorize.training.batches import Batches, MicroBatches, epochs_of
@@ -56,7 +57,7 @@ class Order(Batches):
         return len(np.unique(np.concatenate(self._batches)))
 
     @property
-    def participation(self) -> dict[str, Any]:
+    def participation(self) -> JsonObject:
         """The spec's participation for this order; of fixed epochs, if no example is in two batches of one epoch."""
         return epochs_of(self.epochs) if self._made_for is None else dict(self._made_for)
 
@@ -248,7 +249,7 @@ class DrawnTurns(Batches, Secret):
         return int(np.minimum(self._owned.counts, -(-len(self) // self.of_users.period)).sum())
 
     @property
-    def participation(self) -> dict[str, Any]:
+    def participation(self) -> JsonObject:
         """That of users."""
         return self.of_users.participation
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from factorize.encoding import canonical_json, json_digest, read_json
+from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.container import local_path
 from factorize.format.quantities import ClaimRefused
@@ -64,7 +64,7 @@ class Receipt:
         self.others = mu_by_name(others)
         self.trials = trials
         self.refused: Mapping[str, int] | None = None
-        self._document: dict[str, Any] | None = None
+        self._document: JsonObject | None = None
         self._statement: PrivacyStatement | None = None
         self._process = secrets.token_hex(32)
         self._lock: RunLock | None = None
@@ -163,7 +163,7 @@ class Receipt:
         self._write()
         self._lock.release()
 
-    def _kept(self) -> dict[str, Any] | None:
+    def _kept(self) -> JsonObject | None:
         """Return the receipt that is in the file, open and whole; None where there is no file."""
         self._on_disk = self._read()
         if self._on_disk is None:
@@ -207,7 +207,7 @@ class Receipt:
     def _text(self) -> bytes:
         """Return the receipt as it is now."""
         assert self._document is not None and self._auditor is not None
-        counts: dict[str, Any] = dict(self._auditor.counts())
+        counts: JsonObject = dict(self._auditor.counts())
         counted = {"unit": self._auditor.unit, **{name: counts.pop(name) for name in ("number", "contributions")}}
         self._document["steps"] |= {"counted": counted, **counts}
         if self.refused is not None:

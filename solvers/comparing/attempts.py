@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.download import Held
+from factorize.encoding import JsonObject
 from factorize.errors import Cancelled
 from factorize.solvers.comparing.comparison_table import Refused, Row
 from factorize.solvers.comparing.sampled_rows import Solved
@@ -39,8 +39,8 @@ class Attempt:
         solved: kept where it is calibrated under sampling.
     """
 
-    mechanism: dict[str, Any]
-    sampling: dict[str, Any] | None = None
+    mechanism: JsonObject
+    sampling: JsonObject | None = None
     lead: bool = False
     spec: Spec | None = None
     held: Held | None = None

@@ -1,8 +1,8 @@
 """Candidates to compare for a spec: every mechanism, in the sizes that a memory budget or a default ladder asks for."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from factorize.encoding import JsonObject
 from factorize.privacy import PrivacyTarget
 from factorize.solvers.epochs.fitted_columns import MAX_N_FITTED, refuse_fitted
 from factorize.solvers.register import SOLVERS
@@ -31,11 +31,11 @@ LEAD_TOLERANCE = 2e-2
 MOST_STEPS_FITTED_QUICKLY, MOST_BINS_FITTED_QUICKLY = 2048, 256
 """Steps and bins up to which the columns of a lead are fitted: arrays of their squares take seconds beyond."""
 
-Lead = tuple[dict[str, Any], dict[str, Any] | None]
+Lead = tuple[JsonObject, JsonObject | None]
 """A mechanism, and the sampling that it is optimised for or None, both as plain data."""
 
 
-def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
+def mechanisms(spec: Spec, buffers: int | None) -> Iterator[JsonObject]:
     """Yield the mechanisms to compare as plain data, cheap ones first, each kind with its column normalisation.
 
     Args:
@@ -69,7 +69,7 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[dict[str, Any]]:
         yield {"kind": "semidefinite"}
 
 
-def within(mechanism: dict[str, Any], spec: Spec, vectors: int | None) -> bool:
+def within(mechanism: JsonObject, spec: Spec, vectors: int | None) -> bool:
     """Return whether a mechanism may keep no more than so many vectors of state: what keeps all rows needs n.
 
     Args:
@@ -105,7 +105,7 @@ def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, object]]:
 
 def optimised(
     spec: Spec, buffers: int | None, privacy: PrivacyTarget | None
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+) -> Iterator[tuple[JsonObject, JsonObject]]:
     """Yield mechanisms to optimise for balls in bins, with that sampling, both as plain data, where there are epochs.
 
     Args:
@@ -207,7 +207,7 @@ def _states(spec: Spec, buffers: int | None) -> list[int]:
     return [count for count in {min(count, apart - 1) for count in _buffers(spec, buffers)} if count]
 
 
-def _trees(spec: Spec) -> Iterator[dict[str, Any]]:
+def _trees(spec: Spec) -> Iterator[JsonObject]:
     decoders = ("online", "honaker_online", "honaker_full")
     yield from ({"kind": "tree", "decoder": decoder} for decoder in decoders)
     apart, count, _ = spec.participation.spread(spec.workload.n)

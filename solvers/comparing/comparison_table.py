@@ -7,6 +7,7 @@ from typing import Any
 from factorize.certificate.certificate import Loss
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.service import Origin
+from factorize.encoding import JsonObject
 from factorize.factorization import Factorization
 from factorize.format.claims import Sensitivity
 from factorize.privacy import Calibration
@@ -69,7 +70,7 @@ class Row:
     """
 
     mechanism: str
-    parameters: dict[str, Any]
+    parameters: JsonObject
     normalization: str | None
     tolerance: float
     spec_digest: str
@@ -118,7 +119,7 @@ class Refused:
     """
 
     mechanism: str
-    parameters: dict[str, Any]
+    parameters: JsonObject
     normalization: str | None
     reason: str
     out_of_time: bool = False
@@ -161,7 +162,7 @@ class Comparison:
         sampled_bounds: by scheme, squared errors at the privacy that no matrix beats, with their rule.
     """
 
-    spec: dict[str, Any]
+    spec: JsonObject
     objective: str
     lower_bound: LowerBound | None
     budget: int | None

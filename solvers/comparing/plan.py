@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterator
 from itertools import starmap
-from typing import Any
 
 from factorize.client.download import Held
+from factorize.encoding import JsonObject
 from factorize.errors import FactorizeError
 from factorize.mechanisms import Auto
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, distinct
@@ -82,13 +82,11 @@ class ComparisonPlan:
             return max(_LEAD * most, _LEAST_LEAD)
         return math.inf if plan.always else most
 
-    def takes_over(self, mechanism: dict[str, Any]) -> bool:
+    def takes_over(self, mechanism: JsonObject) -> bool:
         """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
         return mechanism == _SCALED_NU and self.spec.mechanism.kind != "nu_toeplitz"
 
-    def spec_with(
-        self, mechanism: dict[str, Any], sampling: dict[str, Any] | None = None, *, lead: bool = False
-    ) -> Spec:
+    def spec_with(self, mechanism: JsonObject, sampling: JsonObject | None = None, *, lead: bool = False) -> Spec:
         """Return the spec with another mechanism; the numbers of a user's matrix stay with it."""
         sampled = {} if sampling is None else {"sampling": sampling}
         parsed = parse_spec({**self.spec.document(), "mechanism": mechanism, **sampled})

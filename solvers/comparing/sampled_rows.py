@@ -6,11 +6,12 @@ that is recommended is one that was tested.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from factorize.accounting.bins_lower_bound import bins_lower_bound
+from factorize.encoding import JsonObject
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
@@ -248,7 +249,7 @@ def _epochs(spec: Spec) -> int:
     return spec.participation.passes or 0
 
 
-def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) -> dict[str, JsonObject]:
     """Return what no matrix beats at the privacy, by scheme: known under balls in bins and fixed epochs."""
     target = rows.privacy
     if "balls_in_bins" not in rows.samplings or target is None or not spec.participation.periodic:

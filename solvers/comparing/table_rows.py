@@ -8,7 +8,7 @@ from typing import Any
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.client.service import Origin
-from factorize.encoding import canonical_json
+from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import ConditionNotMet, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
@@ -122,7 +122,7 @@ class TableRows:
         return f" && factorize calibrate factors.safetensors {target}{scheme.options(options)}{bounds}"
 
 
-def named(mechanism: dict[str, Any]) -> tuple[str, dict[str, Any], str | None]:
+def named(mechanism: JsonObject) -> tuple[str, JsonObject, str | None]:
     """Return kind, other parameters and normalization of a mechanism as plain data."""
     parameters = {key: value for key, value in mechanism.items() if key not in ("kind", "normalization")}
     return mechanism["kind"], parameters, mechanism.get("normalization")

@@ -18,6 +18,7 @@ import torch
 from factorize.adapters.ranks.agreement import agree, own_rank, settle
 from factorize.client.checkpoints import Checkpointed, refuse_vectors
 from factorize.client.regions import Region
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:  # where torch is built without them, nothing is sharded
@@ -180,7 +181,7 @@ class ShardLayout:
         """Entries here of each tensor."""
         return [math.prod(part.local) for part in self.parts]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return what must be the same on all ranks, as plain JSON."""
         meshes = {tuple(part.mesh.mesh.flatten().tolist()) for part in self.parts if part.mesh is not None}
         return {
@@ -241,7 +242,7 @@ class ShardLayout:
 
     def _checked(
         self, source: Checkpointed, state: Mapping[str, Any]
-    ) -> tuple[tuple[int, np.ndarray | None], dict[str, Any]]:
+    ) -> tuple[tuple[int, np.ndarray | None], JsonObject]:
         """Return a checkpoint's step and what is here of its vectors, and what must be the same on all ranks."""
         stored, own = state.get("state"), source.vectors
         if isinstance(stored, torch.Tensor | np.ndarray):  # of one process
