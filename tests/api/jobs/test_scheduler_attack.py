@@ -32,15 +32,14 @@ ROOT = Path(__file__).parents[3]
 SPEC = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "square_root"}}
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_worker_that_turns_against_its_service_runs_no_code_there(tls: bool, tmp_path: Path) -> None:
+def test_a_worker_that_turns_against_its_service_runs_no_code_there(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     opened = tmp_path / "opened"
     opened.mkdir()
     pickle.loads(pickle.dumps(Bomb(str(opened))))
     assert (opened / str(os.getpid())).exists(), "the bomb goes off where it is opened"
-    address = f"{'tls' if tls else 'tcp'}://127.0.0.1:{port}"
-    files = [str(path) for path in authority_with(tmp_path, "member")] if tls else []
+    address = f"tls://127.0.0.1:{port}"
+    files = [str(path) for path in authority_with(tmp_path, "member")]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FACTORIZE_")}
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
     environment = kept | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
@@ -64,9 +63,7 @@ def test_a_worker_that_turns_against_its_service_runs_no_code_there(tls: bool, t
 
         scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--protocol"]
         quiet = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        start(
-            *scheduler, address.partition(":")[0], *quiet, *named(("--tls-ca-file", "--tls-cert", "--tls-key"), files)
-        )
+        start(*scheduler, "tls", *quiet, *named(("--tls-ca-file", "--tls-cert", "--tls-key"), files))
         stored = ["--store", str(tmp_path / "store")]
         own = dict(zip(("FACTORIZE_TLS_CA", "FACTORIZE_TLS_CERT", "FACTORIZE_TLS_KEY"), files, strict=False))
         service = start("-m", "factorize.api.cli", "serve", "--port", "0", "--scheduler", address, *stored, **own)
@@ -81,11 +78,9 @@ def test_a_worker_that_turns_against_its_service_runs_no_code_there(tls: bool, t
         job = client.get(f"/v1/factorizations/{name}").json()
         assert job["state"] in ("queued", "running") and "certificate" not in job, "a foreign answer ends no job"
         assert not (opened / str(service.pid)).exists(), "the service has opened a stranger's pickle"
-        outsiders = []
-        if tls:
-            certificate(tmp_path, "other", certificate(tmp_path, "stranger"))
-            forged = [str(tmp_path / name) for name in ("authority.crt", "other.crt", "other.key")]
-            outsiders = [worker(f"tcp://127.0.0.1:{port}", []), worker(address, forged)]
+        certificate(tmp_path, "other", certificate(tmp_path, "stranger"))
+        forged = [str(tmp_path / name) for name in ("authority.crt", "other.crt", "other.key")]
+        outsiders = [worker(f"tcp://127.0.0.1:{port}", []), worker(address, forged)]
         worker(address, files)
         client.until(f"/v1/factorizations/{name}", lambda answer: "certificate" in answer, 600)
         assert not (opened / str(service.pid)).exists()

@@ -72,9 +72,13 @@ def assert_hold(ends: Any, true: dict[str, Fraction], width: float = WIDEST) -> 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_road_encloses_those_of_fractions(name: str, objective: str) -> None:
-    """By series, by recursions, by whole matrices in doubles and by those of balls."""
+    """By series, by recursions, by whole matrices in doubles and by those of balls.
+
+    Every second workload, so that each strategy meets all workloads, and each objective too.
+    """
     matrix, reached = STRATEGIES[name], set()
-    for workload, fields in WORKLOADS.items():
+    turn = list(STRATEGIES).index(name) + list(OBJECTIVES).index(objective)
+    for workload, fields in list(WORKLOADS.items())[turn % 2 :: 2]:
         spec = spec_of(fields, "dense", objective=OBJECTIVES[objective]).canonical().document()
         one = Utility(spec, Strategy(matrix.structure, matrix.tensors(), N), {}, {})
         true = true_losses(decoder(name, workload), spec["objective"])
