@@ -35,7 +35,7 @@ MAX_N = 512
 """Steps of a search over listed patterns, which decomposes X some thousand times: a quarter of an hour."""
 _SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
 _NEWTON_STEPS = 160.0  # of both problems
-_SEARCH_STEPS = 12000.0  # decompositions of a search over listed patterns and of its bound
+_SEARCH_STEPS = 1.5e5  # decompositions of a search over listed patterns and of its bound, with what is done beside them
 _EVIDENCE_ACCURACY = 1e-8
 _FAINT = 1e-14  # of the largest weight: what a pattern below it adds to a bound is lost in rounding
 
