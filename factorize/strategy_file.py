@@ -162,7 +162,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         arrays = read(data)
     except (SafetensorError, zipfile.BadZipFile, zlib.error, TokenError, *_BY_PYTHON) as why:
-        raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}") from None
+        ways = "" if path.suffix.endswith(kind) else "; what is read is .npy, .npz, .safetensors and TensorProto"
+        raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}{ways}") from None
     own = {name.removeprefix("C."): one for name, one in arrays.items() if not name.startswith(_BESIDE)}
     return _by_our_names(own, str(path))
 

@@ -43,7 +43,7 @@ from factorize.api.terminal.spec_command import is_name
 from factorize.client import fetch
 from factorize.client import load as load_from
 from factorize.client.connection import Event
-from factorize.client.mirror import KEY_VARIABLE, VARIABLE, is_index
+from factorize.client.mirror import KEY_VARIABLE, VARIABLE, is_index, mirror_of_environment
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject, is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
@@ -158,11 +158,13 @@ def get(
         try:
             manifest, origin = _from_store(source, to, store, dtype, accept)
         except NotFound:
-            service = os.environ.get(VARIABLE)
-            if not service:
+            if mirror_of_environment() is None:
                 raise
+            service = os.environ[VARIABLE]
             key = os.environ.get(KEY_VARIABLE) or None
     if service is not None:
+        if is_name(source) and not is_digest(source):
+            raise InvalidParameter(f"{source} begins a digest; {service} takes all 64 digits of one", field="source")
         named = source if is_digest(source) else read_spec_text(source)
         with display(service) as shown:
 

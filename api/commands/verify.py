@@ -101,6 +101,8 @@ def verify(
             raise InvalidParameter("--sigma and --delta take --spec SPEC, for which the strategy is", field="spec")
         return verify_strategy(strategy, participation, 1.0 if claim is None else claim, holds)
     assert target is not None
+    if target.endswith((".npy", ".npz")):
+        raise InvalidParameter(f"{target} is a matrix and no factor file: verify --strategy {target}", field="target")
     if calibration is not None:
         return verify_calibration(target, store, calibration, seed == "fresh")
     try:

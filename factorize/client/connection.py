@@ -211,6 +211,9 @@ class Connection:
     def __init__(self, url: str, *, timeout: float = TIMEOUT, mirror: bool = False) -> None:
         self._address = address_of(url)
         self.url, self.timeout, self._mirror = self._address.geturl(), timeout, mirror
+        if self.url.endswith("/index.json"):
+            message = f"{self.url} is a mirror, which computes nothing; name it in FACTORIZE_MIRROR, and no service"
+            raise InvalidParameter(message, field="url")
         self._authorization()
 
     def send(

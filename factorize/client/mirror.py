@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from factorize.client.cache import FactorCache
-from factorize.client.connection import TIMEOUT, ProgressCallback, address_of, ignore
+from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
 from factorize.client.service import PATH, PATIENCE, Origin, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import check_digest, is_digest, json_digest, read_json, sha256
 from factorize.errors import (
@@ -167,7 +167,7 @@ class Mirror(Service):
         timeout: float = TIMEOUT,
         patience: float = PATIENCE,
     ) -> None:
-        super().__init__(url.removesuffix(f"/{INDEX}"), timeout=timeout, patience=patience, mirror=True)
+        super().__init__(url.rstrip("/").removesuffix(f"/{INDEX}"), timeout=timeout, patience=patience, mirror=True)
         self._key, self._cache = public_key, FactorCache() if cache is None else cache
         self._index: MirrorIndex | None = None
 
@@ -289,7 +289,7 @@ class Mirror(Service):
 
 def is_index(url: str | None) -> bool:
     """Whether an address is that of a mirror's index."""
-    return url is not None and address_of(url).path.endswith(f"/{INDEX}")
+    return url is not None and url.rstrip("/").endswith(f"/{INDEX}")
 
 
 def service_at(

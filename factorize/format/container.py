@@ -31,10 +31,10 @@ def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> 
     """
     text = os.path.expanduser(os.fsdecode(path))
     try:
-        if not text or b"\0" in os.fsencode(text):
+        if not text or b"\0" in os.fsencode(text) or text.startswith(("http://", "https://")):
             raise ValueError
     except ValueError:
-        message = f"{text[:80]!a} is no path: it is empty, or has a NUL or half a character; name a file"
+        message = f"{text[:80]!a} is no path: it is empty, an address, or has a NUL or half a character; name a file"
         raise InvalidParameter(message, field=field) from None
     return Path(text)
 

@@ -20,6 +20,7 @@ from factorize.api.mirror import write_mirror
 from factorize.client import FactorCache, fetch
 from factorize.client.held_factors import look_first
 from factorize.client.mirror import Mirror
+from factorize.client.service import Service
 from factorize.errors import (
     CacheUnusable,
     CorruptObject,
@@ -290,7 +291,9 @@ def test_what_is_no_place_for_a_mirror(made: Path, tmp_path: Path) -> None:
         write_mirror(stored(made), str(tmp_path))
 
 
-def test_an_address_without_an_index_says_what_belongs_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_an_index_says_what_belongs_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refusal(url: str) -> str:
         with pytest.raises((ServiceError, CorruptObject)) as caught:
             factorize.load(asked(0), url=url, cache=tmp_path / "cache")
@@ -308,6 +311,24 @@ def test_an_address_without_an_index_says_what_belongs_there(tmp_path: Path, mon
             f"{url} answered with HTTP status 404 (Not Found); a browser has to show there what `factorize mirror` wrote"
         )
         assert "give the address of one that `factorize mirror` wrote" in refusal(f"{folder}/page/index.json")
+        for spelt in (url, f"{url}/"):
+            with pytest.raises(
+                InvalidParameter, match="is a mirror, which computes nothing; name it in FACTORIZE_MIRR"
+            ):
+                Service(spelt)
+            assert Mirror(spelt).connection.url == folder
+    monkeypatch.setenv("FACTORIZE_MIRROR", "nonsense")
+    assert run(["get", "prefix", "--n", "5", "--to", str(tmp_path / "to"), "--store", str(tmp_path / "none")]) == 2
+    assert "FACTORIZE_MIRROR is 'nonsense'; give the address of an index.json" in capsys.readouterr().err
+    monkeypatch.delenv("FACTORIZE_MIRROR")
+    for words in (
+        ["verify", url],
+        ["get", "31cf33", "--service", url, "--to", str(tmp_path / "to")],
+        ["verify", "C.npy"],
+    ):
+        assert run(words) == 2
+    told = capsys.readouterr().err
+    assert "is no path" in told and "takes all 64 digits" in told and "verify --strategy C.npy" in told
     monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "patience", 0.0)
     assert "refused); a browser has to show there" in refusal(url)
     untrusted = ssl.SSLCertVerificationError("x")
