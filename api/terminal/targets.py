@@ -16,13 +16,12 @@ def check_target(path: Path | None) -> None:
     """Refuse a file that cannot be written, before the work whose result it is to hold.
 
     Raises:
-        InvalidParameter: it is a folder, or there is no folder for it in which files can be made.
+        InvalidParameter: it is a folder or a device, or there is no folder for it in which files can be made.
     """
     if path is None:
         return
     path = local_path(path)
-    if path.is_dir():
-        raise InvalidParameter(f"{path} is a folder; name the file to write", field="to")
+    files.check_is_file(path)
     folder = path.absolute().parent
     if not folder.is_dir():
         raise InvalidParameter(f"{path} cannot be written: there is no folder {folder}; make it first", field="to")

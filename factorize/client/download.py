@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,12 +15,12 @@ from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCall
 from factorize.client.mirror import Mirror, is_index, service_at
 from factorize.client.service import Origin, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest, json_digest
-from factorize.errors import CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
+from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.container import local_path
 from factorize.format.manifest import Manifest, StoredFile
 from factorize.format.reading import check_file
 from factorize.signatures import check_signature
-from factorize.storage.medium.files import Files, replace_file
+from factorize.storage.medium.files import Files, check_is_file, replace_file
 
 ATTEMPTS = 3
 """Whole transfers with wrong bytes after which a download gives up."""
@@ -72,23 +73,26 @@ def fetch(
         SolveFailed, Cancelled: the solve ended without a result.
         ServiceError, ServiceUnreachable: refused, or for a minute no connection has brought a new byte.
         StoreUnavailable: the file cannot be written.
-        InvalidParameter: `to` is a folder, or another download writes it now.
+        InvalidParameter: `to` is a folder or a device, or another download writes it now.
     """
     target = local_path(to)
-    if target.is_dir():
-        raise InvalidParameter(f"{target} is a folder; name the file to write", field="to")
+    check_is_file(target)
     service = service_at(url, timeout=timeout, public_key=public_key)
     if signature is None and is_index(url):
         public_key = None  # which is that of the index
     accept = partial(check_signature, signature=signature, public_key=public_key)
     if isinstance(service, Mirror) and dtype is None:
-        kept = FactorCache()
-        held = find_cached(source, service, kept) or fetch_cached(source, service, kept, progress)
-        accept(held.path)
-        with _named(target), held.path.open("rb") as file:
-            replace_file(target, iter(partial(file.read, _BUFFER_BYTES), b""))
-        progress(Event("origin", vars(held.origin)))
-        return target
+        try:
+            kept = FactorCache()
+            held = find_cached(source, service, kept) or fetch_cached(source, service, kept, progress)
+        except StoreUnavailable as error:
+            warnings.warn(f"{error}; what is loaded is not kept", CacheUnusable, stacklevel=2)
+        else:
+            accept(held.path)
+            with _named(target), held.path.open("rb") as file:
+                replace_file(target, iter(partial(file.read, _BUFFER_BYTES), b""))
+            progress(Event("origin", vars(held.origin)))
+            return target
     manifest = service.manifest(source, progress=progress, dtype=dtype)
     download(service, manifest, target, progress=progress, accept=accept)
     progress(Event("origin", vars(service.origin)))

@@ -234,7 +234,8 @@ class Mirror(Service):
                 f"the index of {url} has the sequence {index.sequence}, and {highest} was seen before: it is an old "
                 f"one, which may hide what was revoked. Use another mirror; if its owner began anew, remove {memory}"
             )
-        if index.sequence == highest and (memory / str(highest)).read_text() != name:
+        before = (memory / str(highest)).read_text(errors="replace") if index.sequence == highest else name
+        if before != name and is_digest(before):  # else a damaged note, which is written anew
             raise CorruptObject(
                 f"{url} showed another index with the sequence {highest} before; use another mirror, or ask its owner"
             )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from factorize.errors import InvalidParameter
 from factorize.format.container import local_path
 
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -122,14 +123,23 @@ class Files:
         return sorted(os.listdir(path))
 
 
+def check_is_file(target: Path) -> None:
+    """Refuse a name that a file cannot take the place of: root's would take that of a device, too."""
+    if target.exists() and not target.is_file():
+        what = "folder" if target.is_dir() else "device or a pipe"
+        raise InvalidParameter(f"{target} is a {what}; name the file to write", field="to")
+
+
 @contextmanager
 def write_whole(target: Path) -> Iterator[Path]:
     """Give a name to write to, and the file its own once it is on the disk; so is the name when this returns.
 
     Raises:
         OSError: it cannot be written; what was there before is still there.
+        InvalidParameter: see `check_is_file`.
     """
     target = local_path(target)
+    check_is_file(target)
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part{target.suffix}")
     try:
         yield part

@@ -288,6 +288,12 @@ def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
             assert len(str(told.value)) < 500
     with pytest.raises(FileNotFoundError):
         toeplitz.save(tmp_path / "no folder" / "file")
+    os.mkfifo(tmp_path / "pipe")  # a device alike, whose place the file of a user who may would take
+    for door in (toeplitz.save, lambda name: factorize.solve(toeplitz.spec, to=name)):
+        for name in (tmp_path / "pipe", tmp_path):
+            with pytest.raises(InvalidParameter, match="name the file to write"):
+                door(name)
+    assert (tmp_path / "pipe").is_fifo()
     for shape in ((2.7,), "2", (2**70,), (2**30, 2**30)):
         with pytest.raises(InvalidParameter, match="give the parameters' shape"):
             toeplitz.noise(toeplitz.calibrate(mu=1.0), shape, seed=1 << 64)

@@ -31,6 +31,7 @@ from factorize.errors import (
     Revoked,
     ServiceError,
     SolveFailed,
+    StoreUnavailable,
 )
 from factorize.solvers import choose, solve
 from factorize.spec import Spec
@@ -116,6 +117,21 @@ def test_what_was_chosen_for_a_spec_need_not_be_said(tmp_path: Path, monkeypatch
         monkeypatch.setenv("FACTORIZE_MIRROR", url)
         found = look_first()(choose(factorize.parse_spec({**listed, "tolerance": 0.1})))
         assert found is not None and factorize.load(found[0]).digest == made.digest
+
+
+def test_a_cache_that_is_damaged_or_full_keeps_nobody_from_a_file(mirror: Path, tmp_path: Path) -> None:
+    kept, full = FactorCache(), StoreUnavailable("cache/x cannot be written: No space left on device")
+    with served(mirror) as url:
+        fetch(asked(0), url=url, to=tmp_path / "first")
+        for note in [path for path in kept.folder.rglob("*") if path.is_file()]:
+            note.write_bytes(b"\xff no digest")
+        fetch(asked(0), url=url, to=tmp_path / "second")
+        with mock.patch.object(FactorCache, "path", side_effect=full), pytest.warns(CacheUnusable, match="is not kept"):
+            fetch(asked(1), url=url, to=tmp_path / "third")
+        (note,) = kept.folder.glob("mirrors/*/*")
+        assert len(note.read_text()) == 64  # written anew
+    first, second, third = (factorize.load(tmp_path / name) for name in ("first", "second", "third"))
+    assert first.digest == second.digest != third.digest
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
