@@ -27,6 +27,7 @@ from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
 from factorize import parse_spec
+from factorize.adapters.given import ExampleGradients
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.solvers import solve
 
@@ -34,6 +35,7 @@ SEED, STEPS, EXAMPLES, LAYERS, RANK = (1 << 100) + 9, 4, 16, 10, 5
 MECHANISMS: dict[str, dict[str, Any] | None] = {
     "Opacus": None,
     "identity": {"kind": "identity"},
+    "identity, streamed": {"kind": "identity"},
     "8 vectors": {"kind": "banded_square_root", "bands": 9},
 }
 
@@ -65,7 +67,8 @@ def measured(name: str, *, adapters: bool, width: int, dtype: torch.dtype) -> di
     torch.manual_seed(0)
     torch.set_num_threads(1)
     kind = Adapted if adapters else lambda side: torch.nn.Linear(side, side, bias=False)
-    model = GradSampleModule(torch.nn.Sequential(*(kind(width) for _ in range(LAYERS))).to(dtype))
+    plain = torch.nn.Sequential(*(kind(width) for _ in range(LAYERS))).to(dtype)
+    model = ExampleGradients(plain, mode="streamed") if name.endswith("streamed") else GradSampleModule(plain)
     optimizer, data = made(name, model), torch.randn(STEPS, EXAMPLES, width).to(dtype)
     times: list[float] = []
     Path("/proc/self/clear_refs").write_text("5")  # begins the peak anew

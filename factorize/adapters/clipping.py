@@ -20,6 +20,7 @@ import torch
 
 from factorize.adapters.clipped_sums import MAX_ADDED_EXAMPLES, SHRUNK
 from factorize.adapters.clipping_kernels import add_squares, add_weighted
+from factorize.adapters.layer_rows import LayerRows, Rows, iterate_rows
 from factorize.errors import InvalidParameter
 from factorize.numbers.compiling import HAS_COMPILER
 
@@ -32,9 +33,7 @@ MIN_SHARE_ENTRIES = 1 << 19
 """Entries that are worth a thread of their own."""
 
 
-def example_rows(
-    parameters: Sequence[tuple[str, torch.nn.Parameter]], examples: int | None = None
-) -> list[torch.Tensor]:
+def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples: int | None = None) -> list[Rows]:
     """Return the gradients of all parameters by example, shapes (examples, *shape), of all backward passes together.
 
     Args:
@@ -61,10 +60,14 @@ def example_rows(
         if any(each.shape[1:] != p.shape for each in passes):
             shapes = [tuple(each.shape[1:]) for each in passes]
             raise InvalidParameter(f"{name} of shape {tuple(p.shape)} has gradients of shape {shapes}", field="model")
-    return [passes[0] if len(passes) == 1 else torch.cat(passes) for _, _, passes in found]
+    return [passes[0] if len(passes) == 1 else torch.cat([*map(_whole, passes)]) for _, _, passes in found]
 
 
-def _passes(name: str, parameter: torch.nn.Parameter) -> list[torch.Tensor]:
+def _whole(rows: Rows) -> torch.Tensor:
+    return rows.rows(0, len(rows)) if isinstance(rows, LayerRows) else rows
+
+
+def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
     """Return a parameter's per-example gradients by backward pass."""
     samples = getattr(parameter, "grad_sample", None)
     if samples is None:
@@ -79,7 +82,7 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[torch.Tensor]:
 
 
 def clipped_sums(
-    samples: Sequence[torch.Tensor],
+    samples: Sequence[Rows],
     clip_norm: float,
     counted: torch.Tensor | None = None,
     *,
@@ -98,16 +101,37 @@ def clipped_sums(
     Returns:
         Shapes (*shape), on the devices of the samples; on the CPU for a device without float64.
     """
-    return _weigh_all(samples, *_factors(samples, clip_norm, counted), _zeros(samples) if out is None else out)
+    factors, spoilt = _factors(samples, clip_norm, counted)
+    totals = _zeros(samples) if out is None else [total.zero_() for total in out]
+    return [total.view_as(total) for total in _add_up(samples, factors, spoilt, totals, _weigh_all)]
 
 
 def clipped_moments(
-    samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None = None
+    samples: Sequence[Rows], clip_norm: float, counted: torch.Tensor | None = None
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the sums of clipped gradients, and those of the squares of their entries; see `clipped_sums`."""
     factors, spoilt = _factors(samples, clip_norm, counted)
-    squares = [_weigh(*each, factors, spoilt, squared=True) for each in zip(samples, _zeros(samples), strict=True)]
-    return _weigh_all(samples, factors, spoilt, _zeros(samples)), squares
+    squares = _add_up(samples, factors, spoilt, _zeros(samples), partial(_weigh_each, squared=True))
+    return _add_up(samples, factors, spoilt, _zeros(samples), _weigh_all), squares
+
+
+def _add_up(
+    samples: Sequence[Rows],
+    factors: torch.Tensor,
+    spoilt: torch.Tensor,
+    totals: list[torch.Tensor],
+    weigh: Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor, Sequence[torch.Tensor]], None],
+) -> list[torch.Tensor]:
+    """Add the weighted sum of all examples to `totals`, group by group, by what weighs those that are in memory."""
+    group = totals
+    for rows, part in iterate_rows(samples):
+        if rows.start and rows.start % MAX_ADDED_EXAMPLES == 0:
+            group = _zeros(samples)
+        weigh(part, factors[rows], spoilt[rows], group)
+        if group is not totals and (rows.stop % MAX_ADDED_EXAMPLES == 0 or rows.stop == len(factors)):
+            for total, more in zip(totals, group, strict=True):
+                total += more
+    return totals
 
 
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
@@ -126,10 +150,10 @@ def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
 
 
 def _factors(
-    samples: Sequence[torch.Tensor], clip_norm: float, counted: torch.Tensor | None
+    samples: Sequence[Rows], clip_norm: float, counted: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what each example's gradient is multiplied by, and which gradients are not finite, shapes (examples,)."""
-    squares = _squares_of_all(samples)
+    squares = torch.cat([_squares_of_all(part) for _, part in iterate_rows(samples)])
     spoilt = ~squares.isfinite()
     factors = (clip_norm * SHRUNK / squares.sqrt()).clamp(max=1.0)
     left_out = spoilt if counted is None else spoilt | ~counted.to(squares.device)
@@ -167,18 +191,15 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
 
 def _weigh_all(
     samples: Sequence[torch.Tensor], factors: torch.Tensor, spoilt: torch.Tensor, totals: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Write the sums of factor * gradient into `totals`, and return views of them; padding takes as long as examples.
-
-    What stands there before does not matter.
-    """
+) -> None:
+    """Add the sums of factor * gradient to `totals`; padding takes as long as examples."""
     plain = _plain_rows(samples)
     if plain is None or spoilt.all():
-        return [_weigh(*each, factors, spoilt) for each in zip(samples, totals, strict=True)]
+        _weigh_each(samples, factors, spoilt, totals)
+        return
     bad = spoilt.numpy()
     places = np.where(bad, np.argmin(bad), np.arange(len(bad)))  # 0 times NaN is NaN: another row stands in for it
     for each, total in zip(plain, totals, strict=True):
-        total.zero_()
         for first in range(0, len(each), MAX_ADDED_EXAMPLES):
             some = slice(first, first + MAX_ADDED_EXAMPLES)
             part = torch.zeros_like(total) if first else total
@@ -186,29 +207,33 @@ def _weigh_all(
             _share(each.shape[1], each.size, add)
             if first:
                 total += part
-    return [total.view_as(total) for total in totals]
 
 
-def _weigh(
-    sample: torch.Tensor, out: torch.Tensor, factors: torch.Tensor, spoilt: torch.Tensor, *, squared: bool = False
-) -> torch.Tensor:
-    """Write the sum of factor * gradient, or of its squares, into `out`, and return a view of it.
+def _weigh_each(
+    samples: Sequence[torch.Tensor],
+    factors: torch.Tensor,
+    spoilt: torch.Tensor,
+    totals: Sequence[torch.Tensor],
+    *,
+    squared: bool = False,
+) -> None:
+    """Add the sums of factor * gradient, or of its squares, to `totals`.
 
     By products in float64, which torch never makes in TF32 or bfloat16.
     """
-    factors, dropped = factors.to(out.device), spoilt.to(out.device)[:, None] if spoilt.any() else None
-    total = out.zero_().view(-1)
-    for rows, columns, part in _widened(sample):
-        if dropped is not None:
-            part.masked_fill_(dropped[rows], 0.0)
-        if squared:
-            total[columns].addmv_(part.square_().T, factors[rows].square())
-        else:
-            total[columns].addmv_(part.T, factors[rows])
-    return out.view_as(out)
+    for sample, out in zip(samples, totals, strict=True):
+        own, total = factors.to(out.device), out.view(-1)
+        dropped = spoilt.to(out.device)[:, None] if spoilt.any() else None
+        for rows, columns, part in _widened(sample):
+            if dropped is not None:
+                part.masked_fill_(dropped[rows], 0.0)
+            if squared:
+                total[columns].addmv_(part.square_().T, own[rows].square())
+            else:
+                total[columns].addmv_(part.T, own[rows])
 
 
-def _zeros(samples: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _zeros(samples: Sequence[Rows]) -> list[torch.Tensor]:
     """Return memory for the sums of gradients over their examples."""
     return [torch.zeros(each.shape[1:], dtype=torch.float64, device=_home(each.device)) for each in samples]
 

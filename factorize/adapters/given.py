@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,12 @@ from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
+from factorize.adapters.layer_rows import keep_pass
 from factorize.errors import InvalidParameter, InvalidParticipation
 
-GRAD_SAMPLE_MODES = ("hooks", "functorch")
-"""Modes of Opacus that compute a gradient of each example for every layer."""
+GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
+"""Ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
+_STREAMED = (torch.nn.Linear, torch.nn.Embedding)  # whose gradients may be larger than what they are made of
 _KEPT = (
     *("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
     *("generator", "prefetch_factor", "persistent_workers", "in_order"),
@@ -148,7 +151,22 @@ def _check_dataset(dataset: object) -> None:
 
 
 class ExampleGradients(GradSampleModule):
-    """Opacus's module, with words for a second backward pass through one forward pass."""
+    """Opacus's module, with words for a second backward pass through one forward pass.
+
+    Args:
+        model: that is wrapped.
+        mode: one of `GRAD_SAMPLE_MODES`; `streamed` keeps no gradient of each example of large layers
+            (`factorize.adapters.layer_rows`).
+        **options: of Opacus's module.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, mode: str = "hooks", **options: Any) -> None:
+        if mode == "streamed":
+            samplers = GradSampleModule.GRAD_SAMPLERS
+            self.GRAD_SAMPLERS = {
+                kind: partial(keep_pass, each) if kind in _STREAMED else each for kind, each in samplers.items()
+            }
+        super().__init__(model, force_functorch=mode == "functorch", **options)
 
     def rearrange_grad_samples(self, *, module: torch.nn.Module, **others: Any) -> Any:
         """Return activations and backprops with the examples in front; see Opacus.

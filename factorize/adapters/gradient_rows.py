@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from factorize.adapters.altered_batches import Altered
+from factorize.adapters.layer_rows import Rows, iterate_rows
 from factorize.errors import InvalidParameter
 
 MAX_SKETCH_ENTRIES = 1 << 16
@@ -41,9 +42,9 @@ class GradientRows(NamedTuple):
     rounding: float
 
     @classmethod
-    def of(cls, samples: Sequence[torch.Tensor]) -> GradientRows:
+    def of(cls, samples: Sequence[Rows]) -> GradientRows:
         """Return the rows of per-example gradients by parameter."""
-        sketch = _sketch(samples)
+        sketch = torch.cat([_sketch(part) for _, part in iterate_rows(samples)])
         norms = torch.linalg.vector_norm(sketch.float() if sketch.device.type == "mps" else sketch.double(), dim=1)
         return cls(sketch, norms, max(_rounding(sample) for sample in samples))
 
@@ -55,10 +56,10 @@ class GradientRows(NamedTuple):
         return (self.sketch[places] * weight).masked_fill_(weight == 0, 0.0)
 
 
-def _rounding(sample: torch.Tensor) -> float:
+def _rounding(sample: Rows) -> float:
     """Return the relative rounding of a gradient; CUDA devices may make products of float32 in TF32."""
     own = torch.finfo(sample.dtype).eps
-    return max(own, 2.0**-11) if sample.is_cuda and sample.dtype == torch.float32 else own
+    return max(own, 2.0**-11) if sample.device.type == "cuda" and sample.dtype == torch.float32 else own
 
 
 def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -129,7 +130,7 @@ def difference_of_passes(
 
 
 def difference_of_autograd(
-    named: Sequence[tuple[str, torch.nn.Parameter]], samples: Sequence[torch.Tensor], rows: GradientRows
+    named: Sequence[tuple[str, torch.nn.Parameter]], samples: Sequence[Rows], rows: GradientRows
 ) -> InvalidParameter | None:
     """Return what is wrong if the gradients of examples do not add up to plain autograd's gradient of the batch.
 
@@ -146,7 +147,8 @@ def difference_of_autograd(
     near = min(float((whole[0] - whole[1] * factor).norm()) for factor in factors)
     if near <= allowed / 2 or not np.isfinite(near):
         return None
-    sums = [sample.sum(0, dtype=torch.float64) for sample in samples]
+    parts = [[each.sum(0, dtype=torch.float64) for each in part] for _, part in iterate_rows(samples)]
+    sums = [torch.stack(own).sum(0) for own in zip(*parts, strict=True)]
     pairs = [list(zip(sums, [p.grad.double() * factor for _, p in named], strict=True)) for factor in factors]
     errors = min(([float((own - other).norm()) for own, other in each] for each in pairs), key=np.linalg.norm)
     if not np.linalg.norm(errors) > allowed:

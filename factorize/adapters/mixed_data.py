@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
@@ -18,7 +19,6 @@ MAX_COMPARED_EXAMPLES = 1 << 13
 """Examples of each of two data sets that are compared: read in seconds, and enough to find a part of a million."""
 MAX_DRAWS = 32
 """Random numbers under which that is done: of mixing that one batch in ten sees, 97 percent shows."""
-_WAY_OUT = "so that an example takes part more often than the participation allows; make each item of one example alone"
 
 
 def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: int = 0) -> None:
@@ -39,40 +39,40 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
     before = Randomness.now()
     places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_LOOKED_AT_EXAMPLES + 1)]
     try:
-        for draw in range(MAX_DRAWS):
-            if (column := _find_mixed_column(dataset, places[draw % len(places)], draw)) is not None:
-                raise InvalidParameter(
-                    f"the data set reads several entries of its {column} for one item, {_WAY_OUT}", field="data"
-                )
-        items = [_read(dataset, place, 0) for place in places]
-        first = [_read(dataset, place, 0) for place in (*places[:1] * 3, places[1], places[0])]
-        if _alike(first[1], first[2]) and not _alike(first[2], first[4]):
-            raise InvalidParameter(f"an item of the data set depends on those read before it, {_WAY_OUT}", field="data")
-        for draw in range(MAX_DRAWS):
-            one, two, other = (_rows(items, chosen, collate, axis, draw) for chosen in ("0123", "0123", "0424"))
-            if _alike(one, two) and not all(map(_alike, one, other)):
-                raise InvalidParameter(f"the collation mixes the examples of a batch, {_WAY_OUT}", field="data")
+        columns = [_find_mixed_column(dataset, places[draw % len(places)], draw) for draw in range(MAX_DRAWS)]
+        items = [_call_seeded(0, dataset.__getitem__, i) for i in (*places, *places[:1] * 3, places[1], places[0])]
+        one, two, _, three = map(_digest, items[-4:])
+        last = one == two != three
+        mixed = any(_is_mixed(items, collate, axis, draw) for draw in range(MAX_DRAWS))
     finally:
         before.restore()
+    column = next(filter(None, columns), None)
+    if column or last or mixed:
+        what = (
+            f"the data set reads several entries of its {column} for one item"
+            if column
+            else ("an item of the data set depends on those read before it" if last else "the collation mixes examples")
+        )
+        raise InvalidParameter(
+            f"{what}, so that an example takes part more often than the participation allows; make each item of one "
+            "example alone",
+            field="data",
+        )
 
 
-def _read(dataset: Any, place: int, draw: int) -> Any:
-    """Return an item under random numbers of their own."""
-    _seed(draw)
-    return dataset[place]
-
-
-def _seed(draw: int) -> None:
+def _call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
+    """Return what a call returns under random numbers of its own."""
     random.seed(draw)
     np.random.seed(draw)
     torch.manual_seed(draw)
+    return call(given)
 
 
 class _Watched:
     """What a data set holds one of for each example; keeps which entries are read."""
 
-    def __init__(self, column: Any, read: set[int]) -> None:
-        self._column, self._entries_read = column, read
+    def __init__(self, column: Any) -> None:
+        self._column, self.entries = column, set[int]()
 
     def __len__(self) -> int:
         return len(self._column)
@@ -83,7 +83,7 @@ class _Watched:
     def __getitem__(self, key: Any) -> Any:
         first = key[0] if isinstance(key, tuple) and key else key
         if not isinstance(first, (str, bytes)):
-            self._entries_read.update(np.atleast_1d(np.arange(len(self))[first]).tolist())
+            self.entries.update(np.atleast_1d(np.arange(len(self))[first]).tolist())
         return self._column[key]
 
     def __getattr__(self, name: str) -> Any:
@@ -94,47 +94,31 @@ def _find_mixed_column(dataset: Any, place: int, draw: int) -> str | None:
     """Return the name of an attribute of which one item takes several entries."""
     while isinstance(dataset, torch.utils.data.Subset):
         dataset, place = dataset.dataset, int(dataset.indices[place])
-    held = {name: each for name, each in getattr(dataset, "__dict__", {}).items() if _is_column(each, len(dataset))}
-    read: dict[str, set[int]] = {name: set() for name in held}
-    try:
+    held = {}
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        if hasattr(type(value), "__getitem__") and not isinstance(value, (str, bytes, Mapping)):
+            with suppress(TypeError):  # of tensors without an axis
+                held.update({name: _Watched(value)} if len(value) == len(dataset) else {})
+    with suppress(Exception):  # a data set that needs the very types shows nothing
         watched = copy(dataset)
-        watched.__dict__.update({name: _Watched(each, read[name]) for name, each in held.items()})
-        _read(watched, place, draw)
-    except Exception:  # a data set that needs the very types shows nothing
-        return None
-    return next((name for name, entries in read.items() if len(entries) > 1), None)
+        watched.__dict__.update(held)
+        _call_seeded(draw, watched.__getitem__, place)
+        return next((name for name, each in held.items() if len(each.entries) > 1), None)
+    return None
 
 
-def _is_column(value: Any, examples: int) -> bool:
-    plain = hasattr(type(value), "__getitem__") and not isinstance(value, (str, bytes, Mapping))
-    try:
-        return plain and len(value) == examples
-    except TypeError:
-        return False
-
-
-def _rows(items: Sequence[Any], chosen: str, collate: Callable[[list[Any]], Any], axis: int, draw: int) -> list[Any]:
-    """Return the first and the third row of every tensor of a batch; nothing where they do not collate."""
-    _seed(draw)
-    try:
-        batch = collate([copy(items[int(i)]) for i in chosen])
-    except Exception:  # examples of other shapes do not always stack
-        return []
-    tensors = [t for t in tensors_of(batch) if t.dim() > axis and t.shape[axis] == MAX_LOOKED_AT_EXAMPLES]
-    return [tensor.movedim(axis, 0)[::2] for tensor in tensors]
-
-
-def _alike(one: Any, two: Any) -> bool:
-    """Return whether two items hold the same; tensors of other shapes show nothing."""
-    if isinstance(one, Mapping) and isinstance(two, Mapping):
-        return one.keys() == two.keys() and all(_alike(one[key], two[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(two) and all(map(_alike, one, two))
-    if torch.is_tensor(one):
-        return one.shape != two.shape or torch.allclose(one, two, rtol=0, atol=0, equal_nan=True)
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, two))
-    return bool(one == two) or one != one
+def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: int, draw: int) -> bool:
+    """Return whether the first and the third row of a batch change with the others, and with nothing else."""
+    found = []
+    for chosen in ((0, 1, 2, 3), (0, 1, 2, 3), (0, 4, 2, 4)):
+        try:
+            batch = _call_seeded(draw, collate, [copy(items[i]) for i in chosen])
+        except Exception:  # examples of other shapes do not always stack
+            return False
+        tensors = [each for each in tensors_of(batch) if each.dim() > axis and each.shape[axis] == len(chosen)]
+        found.append([(each.shape, _digest(each.movedim(axis, 0)[::2])) for each in tensors])
+    pairs = zip(found[0], found[2], strict=False)
+    return found[0] == found[1] and any(mine != other and mine[0] == other[0] for mine, other in pairs)
 
 
 def share_of_examples(some: Any, data: Any) -> float:

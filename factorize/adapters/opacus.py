@@ -15,6 +15,7 @@ from factorize.adapters.clipped_sums import check_roundings
 from factorize.adapters.clipping import clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.gradient_rows import GradientRows, difference_of_autograd
+from factorize.adapters.layer_rows import Rows
 from factorize.adapters.ranks.placements import is_sharded, values_sum
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -186,7 +187,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         return False
 
     @property
-    def grad_samples(self) -> list[torch.Tensor]:
+    def grad_samples(self) -> list[Rows]:
         """Gradients by parameter, one row for each example.
 
         Raises:
@@ -216,17 +217,17 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 p.summed_grad = total
             else:
                 p.summed_grad += total  # in place: it keeps the mark of sums that were released
-            _mark_as_processed(p.grad_sample)
+            _mark_as_processed(p.grad_sample if isinstance(p.grad_sample, list) else [p.grad_sample])
         self._samples, self._added = self._samples + len(samples[0]), self._added + 1
 
-    def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
+    def accumulate_moments(self, samples: list[Rows]) -> list[torch.Tensor]:
         """Return the sums of the clipped gradients of a part of the batch; of its first one in memory that is kept."""
         begun = any(p.summed_grad is not None for p in self.params)
         sums = clipped_sums(samples, self.max_grad_norm, self._count(samples), out=None if begun else self._memory)
         self._memory = self._memory if begun else sums
         return sums
 
-    def _count(self, samples: list[torch.Tensor]) -> torch.Tensor | None:
+    def _count(self, samples: list[Rows]) -> torch.Tensor | None:
         """Return which rows do not pad, after a look at the gradients of a run's first step."""
         counted = self._unpadded(len(samples[0]))
         if self.rehearsal is not None:

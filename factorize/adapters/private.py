@@ -58,7 +58,7 @@ def make_private(
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
     loss: Loss | Literal["rehearsed", "not_looked_at"] = "rehearsed",
     loss_reduction: Literal["mean", "sum"] = "mean",
-    grad_sample_mode: Literal["hooks", "functorch"] = "hooks",
+    grad_sample_mode: Literal["hooks", "functorch", "streamed"] = "hooks",
     batch_first: bool = True,
     users: Sequence[object] | np.ndarray | None = None,
     order_seed: int = 0,
@@ -108,7 +108,8 @@ def make_private(
             and a batch of the loader, one loss for each example: that is rehearsed before the first batch comes, and
             the loop has to compute the same. Or `not_looked_at`: nothing does, and the statement begins with that.
         loss_reduction: of the caller's loss over a batch.
-        grad_sample_mode: of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are some.
+        grad_sample_mode: of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are some;
+            or `streamed`, hooks that keep no gradient of each example of a large layer.
         batch_first: of Opacus's `GradSampleModule`: whether examples are the first axis of the model's inputs.
         users: user of each example. Each gives one example to a step, whose turn it is; the order, or the law of
             secret batches, is that of users, an epoch is one turn of each, and epsilon is per user.
@@ -173,8 +174,7 @@ def make_private(
 
     planned, given = plan_here()[0] if ranks == 1 else agree("the plan of the job", plan_here)
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
-    functorch = grad_sample_mode == "functorch"
-    wrapped = ExampleGradients(model, batch_first=batch_first, loss_reduction=loss_reduction, force_functorch=functorch)
+    wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
     warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
     private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction)

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from factorize.adapters.altered_batches import Altered, BatchMarks, Randomness, tensors_of
 from factorize.adapters.clipping import example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
+from factorize.adapters.layer_rows import Rows
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -283,7 +284,7 @@ class Rehearsal:
         self._seen, self._part, self._passes, self.again = None, None, [], True
         self._clear()
 
-    def compare(self, samples: Sequence[torch.Tensor], counted: torch.Tensor | None, clip_norm: float) -> None:
+    def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
         """Compare a step's gradients with those of the rehearsal, and keep what is wrong as `fault`."""
         if not self._passes:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 
@@ -12,7 +13,10 @@ from handmade import handmade
 from opacus import GradSampleModule
 
 from factorize.adapters.clipped_sums import SHRUNK, check_roundings
-from factorize.adapters.clipping import clipped_sums, refuse_narrow
+from factorize.adapters.clipping import clipped_moments, clipped_sums, refuse_narrow
+from factorize.adapters.given import ExampleGradients
+from factorize.adapters.gradient_rows import GradientRows
+from factorize.adapters.layer_rows import LayerRows
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.client import even_shard
@@ -145,6 +149,45 @@ class TestClippedSums:
             assert all(map(torch.equal, clipped_sums(samples, CLIP), expected))
         finally:
             torch.set_float32_matmul_precision(before)
+
+
+class Twice(torch.nn.Module):
+    """A table of words that is its last layer, too, and a layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words, self.between = torch.nn.Embedding(11, 20), torch.nn.Linear(20, 20)
+        self.last = torch.nn.Linear(20, 11, bias=False)
+        self.last.weight = self.words.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.between(torch.tanh(self.between(self.words(x)))))
+
+
+class TestStreamed:
+    """Gradients of examples that are made a few at a time are those that are in memory."""
+
+    @pytest.mark.parametrize(("examples", "exact"), [(7, True), (1100, False)])
+    def test_sums_are_those_of_rows_in_memory(self, examples, exact, monkeypatch):
+        monkeypatch.setattr("factorize.adapters.layer_rows.MAX_STREAMED_ENTRIES", 2000)
+        x = torch.randint(0, 11, (examples, 1), generator=torch.Generator().manual_seed(0))
+        counted, found = torch.arange(examples) != 3, []
+        for kind in (GradSampleModule, functools.partial(ExampleGradients, mode="streamed")):
+            model = kind(Twice())
+            model(x).square().mean().backward()
+            samples = [p.grad_sample for p in model.parameters()]
+            found.append((*clipped_sums(samples, 1e-3, counted), *clipped_moments(samples, CLIP)[1]))
+            rows = GradientRows.of(samples)
+            assert rows.sketch.shape == (examples, 11 * 20 + 20 * 20 + 20)
+        assert all(isinstance(sample, LayerRows) for sample in samples)
+        for mine, theirs in zip(*found, strict=True):
+            assert torch.equal(mine, theirs) if exact else torch.allclose(mine, theirs, rtol=1e-12)
+
+    def test_what_is_smaller_than_its_layer_keeps_stays_in_memory(self):
+        model = ExampleGradients(torch.nn.Linear(3, 2), mode="streamed")
+        model(torch.ones(4, 9, 3)).sum().backward()
+        assert torch.is_tensor(model._module.weight.grad_sample)
 
 
 class TestRelease:

@@ -139,6 +139,12 @@ def test_what_mixes_examples_is_refused_before_anything_is_released(name: str) -
     assert all(map(torch.equal, before, made.model.parameters()))
 
 
+def test_a_loss_that_mixes_is_refused_where_rows_are_not_in_memory() -> None:
+    made = private(network(torch.nn.Linear(8, 40), torch.nn.Linear(40, 8)), grad_sample_mode="streamed")
+    with pytest.raises(InvalidParameter, match="mixes the examples of a batch"):
+        train(made, weighted)
+
+
 def test_a_loss_of_one_example_is_refused_wherever_it_stands() -> None:
     """The largest loss stays the largest if others are replaced, and then no gradient moves."""
     found = set()
@@ -162,6 +168,11 @@ SOUND: dict[str, tuple[Any, Loop, dict[str, Any]]] = {
     "sums": (network, lambda m, b: mean(m, b, reduction="sum"), {"loss_reduction": "sum"}),
     "a size that is written down": (network, lambda m, b: cross_entropy(m(b[0]).view(SIZE, 3), b[1]), {}),
     "parts": (network, mean, {"physical_batch_size": 3}),
+    "rows that are not in memory": (
+        lambda: network(torch.nn.Linear(8, 40), torch.nn.Linear(40, 8)),
+        mean,
+        {"grad_sample_mode": "streamed", "physical_batch_size": 3},
+    ),
     "parts of one": (network, mean, {"physical_batch_size": 1}),
     "batches of one": (network, mean, {"size": 1}),
     "two processes that load": (network, mean, {"data": DataLoader(vectors(), batch_size=SIZE, num_workers=1)}),

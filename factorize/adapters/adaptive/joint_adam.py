@@ -8,6 +8,7 @@ import torch
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.jobs import check_floor, second_seed
+from factorize.adapters.layer_rows import Rows
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -120,7 +121,7 @@ class JointAdam(CorrelatedOptimizer):
         self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)
         self._squares: list[torch.Tensor] | None = None
 
-    def accumulate_moments(self, samples: list[torch.Tensor]) -> list[torch.Tensor]:
+    def accumulate_moments(self, samples: list[Rows]) -> list[torch.Tensor]:
         """Return the sums of clipped gradients, and keep those of their squares."""
         sums, squares = clipped_moments(samples, self.max_grad_norm, self._count(samples))
         if self._squares is None or self.params[0].summed_grad is None:  # what was there was thrown away
