@@ -124,10 +124,6 @@ class Refused:
     reason: str
     out_of_time: bool = False
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the plain JSON form."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -183,7 +179,7 @@ class Comparison:
             "lower_bound": self.lower_bound and self.lower_bound._asdict(),
             "budget": self.budget,
             "rows": [row.to_dict() for row in self.rows],
-            "refused": [refused.to_dict() for refused in self.refused],
+            "refused": [dict(vars(refused)) for refused in self.refused],
             "recommendation": self.recommendation and dict(vars(self.recommendation)),
             "recommendations": [
                 {"budget": budget, **({"row": None, "reason": "nothing fits"} if one is None else vars(one))}

@@ -18,6 +18,7 @@ nothing waits in a spin loop, and a forked or embedded process finds no pool lef
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -32,6 +33,8 @@ WIDTH = 8
 """Doubles that move together in a vector; see `lanes`."""
 
 
+Product = Callable[[Array], Array]
+"""Multiplies a vector by a matrix."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _FLAGS = {"reassoc", "contract", "nsz"}
@@ -48,6 +51,23 @@ A compiled function would round on its own, and another kernel's sums would come
 
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def sum_of(first: Callable[[Array, Array], None], second: Callable[[Array, Array], None], *, together: bool) -> Product:
+    """Return the product with the sum of two matrices.
+
+    Args:
+        first: writes the product of one with its first argument into its second.
+        second: the same of the other.
+        together: see `run`.
+    """
+
+    def product(x: Array) -> Array:
+        below, above = np.empty_like(x), np.empty_like(x)
+        run([partial(first, x, below), partial(second, x, above)], together=together)
+        return np.add(below, above, out=below)
+
+    return product
 
 
 def run(calls: Sequence[Callable[[], None]], *, together: bool) -> None:

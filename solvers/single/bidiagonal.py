@@ -14,13 +14,12 @@ so nothing is lost to the condition number, whatever the schedule.  Cost: O(n) p
 
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from factorize.solvers.methods.bidiagonal_systems import solve
-from factorize.solvers.methods.compiled import Array, Index, compiled, run
+from factorize.solvers.methods.compiled import Array, Index, Product, compiled, run, sum_of
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.single.newton import require_range, vectors
 from factorize.solvers.single.streaming import Generators
@@ -96,7 +95,7 @@ class Bidiagonal:
                 rise(self._p2, self._q2, v, t, first, saved[k], rows)
             fall(self._p2, self._q2, v, t, w, self._back, first, f, ratio, rows, x)
 
-    def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
+    def hessian(self, v: Array, poles: Poles) -> Product:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
 
         The next call overwrites the arrays behind the product: mapping them afresh would cost more than filling them.
@@ -105,20 +104,8 @@ class Bidiagonal:
             self._work = np.empty((2, self.size, poles.nodes.size))
         (ratio, scale), state = self._work, np.empty((2, _APART * poles.nodes.size))
         self._factor(v, poles, ratio, scale)
-        pays = self._pays(poles)
-
-        def product(x: Array) -> Array:
-            below, above = np.empty_like(x), np.empty_like(x)
-            run(
-                [
-                    partial(product_below, ratio, scale, state[0], x, below),
-                    partial(product_above, ratio, scale, self._back, state[1], x, above),
-                ],
-                together=pays,
-            )
-            return np.add(below, above, out=below)
-
-        return product
+        below = partial(product_below, ratio, scale, state[0])
+        return sum_of(below, partial(product_above, ratio, scale, self._back, state[1]), together=self._pays(poles))
 
     def generators(self, v: Array, poles: Poles) -> Generators:
         """One buffer per pole: decay rho, input w (K^-1)[k, k], output 1."""

@@ -21,9 +21,10 @@ import numpy as np
 
 from factorize.errors import InvalidParameter, SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.methods.compiled import Product
 from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
-from factorize.solvers.single.newton import Product, ascend
+from factorize.solvers.single.newton import ascend
 from factorize.spec import Spec
 
 _UNIT = 2.0**-52

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.solvers.methods.bidiagonal_systems import accumulate, add_neighbour
-from factorize.solvers.methods.compiled import Array, Index, compiled, inlined, run
+from factorize.solvers.methods.compiled import Array, Index, Product, compiled, inlined, run, sum_of
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.single.streaming import Generators
 
@@ -122,7 +122,7 @@ class Filtered:
             self._filters.predict(self._steps, v, poles.nodes[part], self._back, state, filtered)
             self._filters.combine(self._steps, v, poles.nodes[part], poles.weights[part], state, filtered, x)
 
-    def hessian(self, v: Array, poles: Poles) -> Callable[[Array], Array]:
+    def hessian(self, v: Array, poles: Poles) -> Product:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
 
         The next call overwrites the array behind the product.
@@ -130,21 +130,9 @@ class Filtered:
         loops = self._work = _resized(self._work, poles.nodes.size)
         states = np.empty((2, _ROWS, poles.nodes.size))
         self._filters.close(self._steps, v, poles.nodes, poles.weights * poles.nodes, self._back, states[0], loops)
-        pays = self._pays(poles)
         sum_above, sum_below = (_above_two, _below_two) if self._states == 2 else (_above_three, _below_three)
-
-        def product(x: Array) -> Array:
-            above, below = np.empty_like(x), np.empty_like(x)
-            run(
-                [
-                    partial(sum_above, loops, self._back, states[0], x, above),
-                    partial(sum_below, loops, states[1], x, below),
-                ],
-                together=pays,
-            )
-            return np.add(above, below, out=above)
-
-        return product
+        above = partial(sum_above, loops, self._back, states[0])
+        return sum_of(above, partial(sum_below, loops, states[1]), together=self._pays(poles))
 
     def generators(self, v: Array, poles: Poles) -> Generators:
         """As many states per pole as the workload has: transition ``Phi[i-1]^T``, input e1, output ``w sigma``."""

@@ -30,12 +30,10 @@ from typing import Protocol
 
 import numpy as np
 
-from factorize.solvers.methods.compiled import Array
+from factorize.solvers.methods.compiled import Array, Product
 from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.search import End, run
 from factorize.solvers.problem import StepReport
-
-Product = Callable[[Array], Array]
 
 _MOST_STEPS = 80
 _MOST_PRODUCTS = 400

@@ -17,10 +17,10 @@ so every number that enters a sum is positive, and small weights keep their rela
 
 import numpy as np
 
-from factorize.solvers.methods.compiled import Array, Index, compiled
+from factorize.solvers.methods.compiled import Array, Index, Product, compiled
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.single.bidiagonal import Bidiagonal
-from factorize.solvers.single.two_sided import Pair, Product, iterate
+from factorize.solvers.single.two_sided import Pair, iterate
 
 _CURVATURE_ERROR = 1e-3
 _REACH = 4.0  # the curvature's poles cover this much more at both ends, where derivatives of the approximation are poor
