@@ -51,7 +51,10 @@ def test_trl_trains_the_same_on_two_processes_in_parts_and_evaluates(tmp_path: P
     assert torch.allclose(on_two("trl", tmp_path / "two"), trained(one), atol=1e-6)  # ranks pad to lengths of their own
     assert not any({"loss", "entropy", "num_tokens", "mean_token_accuracy"} & set(e) for e in one.state.log_history)
     assert one.state.log_history[-1]["epsilon_so_far"] <= 4.0
-    assert one.evaluate(one.train_dataset.select(range(4)))["eval_loss"] > 0
+    own = one.train_dataset.select(range(4))
+    assert one.evaluate(own.map(lambda row: {"input_ids": [3] * len(row["input_ids"])}))["eval_loss"] > 0
+    with pytest.raises(InvalidParameter, match="other data"):
+        one.evaluate(own)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,8 @@ class PrivateTraining(_Mixed):
             InvalidParameter: most examples of the data set are in `train_dataset`, as far as a look at some shows.
         """
         if hasattr(dataset, "__len__") and len(dataset) and share_of_examples(dataset, self.train_dataset) > 0.5:
-            message = "the data to evaluate on are of the private train_dataset, and metrics have no noise; give others"
+            message = "the examples to evaluate on are of the private train_dataset, whose metrics have no noise; "
+            message += "give other data"
             raise InvalidParameter(message, field="eval_dataset")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
