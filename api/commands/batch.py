@@ -158,11 +158,7 @@ def _run(items: list[Item], lanes: Open, origin: Origin) -> KeyboardInterrupt | 
     waiting = [(item, item.spec) for item in items if item.spec is not None]
     try:
         with prompt_interrupt(), display(total=len(waiting)) as shown:
-
-            def report_end(item: Item, outcome: Manifest | Exception, seconds: float) -> None:
-                shown.finish(_ended(item, outcome, seconds, origin))
-
-            solve_all(waiting, lanes(shown), report_end)
+            solve_all(waiting, lanes(shown), lambda *ended: shown.finish(_ended(*ended, origin)))
     except (KeyboardInterrupt, ServiceUnreachable) as error:
         for item in items:
             if item.state == "to solve":

@@ -3,7 +3,7 @@
 import gzip
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -113,9 +113,7 @@ def compressed_response(request: Request, body: bytes, headers: Mapping[str, str
     return cacheable_response(request, sent, {**about, **headers}, media)
 
 
-@lru_cache(maxsize=128)
-def _packed(body: bytes) -> bytes:
-    return gzip.compress(body, mtime=0)
+_packed = lru_cache(maxsize=128)(partial(gzip.compress, mtime=0))
 
 
 def wanted_wait(request: Request) -> int | None:

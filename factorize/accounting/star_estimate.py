@@ -211,8 +211,7 @@ class StarEstimate(Curve):
             self._uniforms = np.hstack([self._uniforms, self._random.random((self.samples, missing))])
         uniforms, bins = self._uniforms[:samples, :order], len(kernel)
         ends = kernel - top[:, None]  # and all that follows in its place: fresh arrays take twice the time
-        ends *= half
-        np.cumsum(np.exp(ends, out=ends), axis=1, out=ends)
+        np.cumsum(np.exp(np.multiply(half, ends, out=ends), out=ends), axis=1, out=ends)
         logs = (order - 1) * (half * top + np.log(ends[:, -1] / bins))
         shares = np.cumsum(np.exp(logs - logs.max()))
         centres = np.minimum(np.searchsorted(shares / shares[-1], uniforms[:, :1], side="right"), bins - 1)

@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -21,6 +22,7 @@ MOST_HEADER_BYTES = 100_000_000
 """What safetensors libraries read."""
 _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _PARTS = {"dtype", "shape", "data_offsets"}
+_NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # bytes that are no UTF-8 are in between
 
 
 def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> Path:
@@ -30,12 +32,9 @@ def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> 
         InvalidParameter: no file can have that name.
     """
     text = os.path.expanduser(os.fsdecode(path))
-    try:
-        if not text or b"\0" in os.fsencode(text) or text.startswith(("http://", "https://")):
-            raise ValueError
-    except ValueError:
+    if not _NAME.fullmatch(text):
         message = f"{text[:80]!a} is no path: it is empty, an address, or has a NUL or half a character; name a file"
-        raise InvalidParameter(message, field=field) from None
+        raise InvalidParameter(message, field=field)
     return Path(text)
 
 

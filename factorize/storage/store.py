@@ -357,11 +357,7 @@ class Store:
 
 
 def open_store(
-    url: str | bytes | os.PathLike[Any],
-    *,
-    create: bool = True,
-    cache_bytes: int = CACHE_BYTES,
-    files: Files | None = None,
+    url: str | os.PathLike[str], *, create: bool = True, cache_bytes: int = CACHE_BYTES, files: Files | None = None
 ) -> Store:
     """Open a store, and create it if there is none.
 

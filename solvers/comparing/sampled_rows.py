@@ -4,6 +4,7 @@ Balls in bins are ranked by bounds that need no samples. The best rows are then 
 that is recommended is one that was tested.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -31,6 +32,8 @@ _LEADS_GAIN = 1.6
 """The same for leads."""
 _CLAIM, _CLAIM_A_BIN = 0.2, 4e-3
 """Seconds that a claim takes, and for each bin: measured from 16 to 1000 bins, epsilon 1 to 8."""
+_REFERENCES = 0.3
+"""Of the time, that what others are set against may take."""
 MANY_BINS, MOST_BINS_WORK = 256, 1 << 26
 """Bins from which on bounds take a part of a second and more, and rows times bins^2 that get them then."""
 _CALIBRATION = 5e-7
@@ -122,7 +125,7 @@ def with_many_bins(
 def _in_time(rows: TableRows, one: Solved, scheme: Sampling, deadline: Deadline) -> Row | Refused:
     needed = _seconds_of(scheme, _bins(one))
     if one.row.mechanism == "identity" and not _many(one, scheme):  # what all others are compared with
-        late = not (scheme.claimed or deadline.bears(needed))
+        late = not scheme.claimed and needed > _REFERENCES * (deadline.seconds or math.inf)
     else:
         late = not one.lead and deadline.over(CALIBRATIONS, needed)
     if late:

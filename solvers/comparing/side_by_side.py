@@ -94,7 +94,6 @@ not expected to end by its share."""
 LATE_CLAIMS = 2.5
 """The same of the claims of rows that are recommended, and of leads near them, where one was tested before."""
 _WORK_A_SECOND, _LEAST_WORK = 6e6, 1 << 23  # of the whole time: about a third of it tests a claim
-_REFERENCES = 0.3  # of the time
 
 
 class Deadline:
@@ -115,10 +114,6 @@ class Deadline:
         if self.seconds is None:
             return False
         return process_seconds() - self._began + needed > share * self.seconds
-
-    def bears(self, needed: float) -> bool:
-        """Return whether what others are set against may take so many seconds."""
-        return self.seconds is None or needed <= _REFERENCES * self.seconds
 
     @property
     def work(self) -> int | None:

@@ -125,9 +125,7 @@ def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtere
     for j in range(count):
         state[0, j], state[3, j], state[4, j] = eta * eta, 1.0, 1.0 / eta
         state[1, j] = state[2, j] = state[5, j] = 0.0
-    for k in range(6):
-        for j in range(count):
-            filtered[n - 1, k, j] = state[k, j]
+    filtered[n - 1, :6, :count] = state[:6, :count]
     for step in range(1, n):
         i = back[step]
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
@@ -145,9 +143,7 @@ def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtere
 def combine(steps: Array, v: Array, t: Array, w: Array, state: Array, filtered: Array, x: Array) -> None:
     """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
     count = t.size
-    for k in range(6):
-        for j in range(count):
-            state[k, j] = 0.0
+    state[:6] = 0.0
     for i in range(v.size):
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
         f = filtered[i]
@@ -168,9 +164,7 @@ def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, state: 
     """Closed loop of every step, shape (n, 12, poles): Phi row by row, then sigma times the root of ``squares``."""
     predict(steps, v, t, back, state, loops)
     count = t.size
-    for k in range(6):
-        for j in range(count):
-            state[k, j] = 0.0
+    state[:6] = 0.0
     for i in range(v.size):
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]
         out = loops[i]

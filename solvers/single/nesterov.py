@@ -169,8 +169,7 @@ def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtere
 def combine(steps: Array, v: Array, t: Array, w: Array, state: Array, filtered: Array, x: Array) -> None:
     """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
     e, d, rho = state[0], state[1], state[2]
-    for j in range(t.size):
-        e[j] = d[j] = rho[j] = 0.0
+    state[:3] = 0.0
     for i in range(v.size):
         mu, eta, lam = steps[0, i], steps[1, i], steps[2, i]
         total = 0.0
@@ -187,8 +186,7 @@ def close(steps: Array, v: Array, t: Array, squares: Array, back: Index, state: 
     """Closed loop of every step, shape (n, 6, poles): Phi row by row, then (s1, s2) times the root of ``squares``."""
     predict(steps, v, t, back, state, loops)
     e, d, rho = state[0], state[1], state[2]
-    for j in range(t.size):
-        e[j] = d[j] = rho[j] = 0.0
+    state[:3] = 0.0
     for step in range(v.size):
         i = back[v.size - 1 - step]
         mu, eta, lam = steps[0, i], steps[1, i], steps[2, i]
