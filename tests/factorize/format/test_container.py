@@ -143,7 +143,7 @@ def test_files_that_are_none(name: str) -> None:
         Container(data)
     said = str(refusal.value)
     assert said.startswith("this is not a factor file: ") and message in said
-    if not message.startswith("'a' "):
+    if not message.startswith(("'a' ", "while")):  # which each interpreter begins in its own words
         assert said == f"this is not a factor file: {message}"
 
 
