@@ -68,7 +68,7 @@ def solve(
         CertificateError: the recomputed numbers contradict the solver's claim.
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
-    relay = _Relay(progress or _ignore)
+    relay = _Relay(progress)
     with relay.compilations():
         draft = _search(choose(spec).bind(matrices or {}), relay, evidence)
         relay.enter("certify")
@@ -82,7 +82,7 @@ def search(spec: SpecSource, *, progress: ProgressCallback | None = None) -> Dra
         spec: what is asked for; a user's matrix bound to its numbers.
         progress: see `solve`.
     """
-    relay = _Relay(progress or _ignore)
+    relay = _Relay(progress)
     with relay.compilations():
         return _search(choose(spec), relay, evidence=True)
 
@@ -111,8 +111,8 @@ class _Relay:
 
     estimate = 0.0
 
-    def __init__(self, callback: ProgressCallback) -> None:
-        self._callback = callback
+    def __init__(self, callback: ProgressCallback | None) -> None:
+        self._callback = callback or (lambda _progress: None)
         self._began = time.monotonic()
         self._last = Progress(0, None, None, 0.0)
 
@@ -144,10 +144,6 @@ class _Relay:
 
         with install_listener("numba:compile", Compilations()):
             yield
-
-
-def _ignore(_progress: Progress) -> None:
-    """Take a step's report and do nothing with it."""
 
 
 def _admit(spec: Spec, evidence: bool) -> tuple[Entry, Estimate]:

@@ -238,10 +238,6 @@ class AccessKey:
             return "revoked"
         return "active" if now < self.expires else "expired"
 
-    def is_opened_by(self, token: Token, now: float) -> bool:
-        """Say whether a token of this id is good now."""
-        return token.is_of(self.secret_sha256) and self.state(now) == "active"
-
     def document(self, now: float) -> dict[str, Any]:
         """Return what may be shown: everything but the hashes."""
         return {

@@ -97,14 +97,11 @@ class Gate:
             return self._foreign(text)
         token = read_token(text)
         key = self._register.find(token.id) if token is not None else None
-        if token is None or key is None:
+        if token is None or key is None or not token.is_of(key.secret_sha256):
             raise AccessRefused(_UNKNOWN)
-        now = self._clock()
-        if key.is_opened_by(token, now):
-            return key.caller
-        if token.is_of(key.secret_sha256) and key.state(now) != "active":  # only its holder learns how it ended
-            raise AccessRefused(f"the key is {key.state(now)}; ask the operator for another")
-        raise AccessRefused(_UNKNOWN)
+        if (state := key.state(self._clock())) != "active":  # only its holder learns how it ended
+            raise AccessRefused(f"the key is {state}; ask the operator for another")
+        return key.caller
 
 
 def credential_in(values: list[bytes]) -> bytes:

@@ -158,7 +158,7 @@ def _run(items: list[Item], lanes: Open, origin: Origin) -> KeyboardInterrupt | 
     waiting = [(item, item.spec) for item in items if item.spec is not None]
     try:
         with prompt_interrupt(), display(total=len(waiting)) as shown:
-            solve_all(waiting, lanes(shown), lambda *ended: shown.finish(_ended(*ended, origin)))
+            solve_all(waiting, lanes(shown), lambda item, end, took: shown.finish(_ended(item, end, took, origin)))
     except (KeyboardInterrupt, ServiceUnreachable) as error:
         for item in items:
             if item.state == "to solve":

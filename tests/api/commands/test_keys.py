@@ -23,7 +23,7 @@ def opened(tmp_path: Path, text: str, now: float | None = None) -> bool:
     assert token is not None
     with Ledger(f"sqlite:///{tmp_path}/store/jobs.sqlite") as ledger:
         key: AccessKey = KeyRegister(ledger.engine).get(token.id)
-    return key.is_opened_by(token, key.created if now is None else now)
+    return token.is_of(key.secret_sha256) and key.state(key.created if now is None else now) == "active"
 
 
 def test_a_key_is_made_changed_and_taken_back_and_the_log_proves_it(within: CommandLine, tmp_path: Path) -> None:

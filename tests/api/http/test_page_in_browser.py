@@ -206,7 +206,7 @@ def test_admins_look_after_keys(browser: Browser, keyed: LiveService, options: d
         made = read_token(shown.text_content())
         assert made is not None
         key = register.get(made.id)
-        assert key.is_opened_by(made, key.created) and key.scopes == {"read", "submit"} and key.name == "evaluation"
+        assert made.is_of(key.secret_sha256) and key.scopes == {"read", "submit"} and key.name == "evaluation"
         page.get_by_role("button", name=f"Revoke evaluation {made.id}").wait_for()
         assert view.barriers() == []
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

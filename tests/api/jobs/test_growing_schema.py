@@ -68,7 +68,7 @@ def test_rows_of_an_earlier_release_are_kept(old: sa.Engine, database_url: str) 
         assert set(threads.map(opened, range(4))) == {database.SCHEMA_VERSION}
     with Ledger(database_url) as ledger:
         kept = KeyRegister(ledger.engine).get(key.id)
-        assert kept == key and kept.is_opened_by(token, time.time())
+        assert kept == key and token.is_of(kept.secret_sha256) and kept.state(time.time()) == "active"
         job, claimed = ledger.claim(JobOrder(DIGEST, "{}", "prefix", 100, 60.0, 2))
         assert claimed and ledger.get(DIGEST) == job
         assert verify_log(ledger.engine).head.seq == 2
