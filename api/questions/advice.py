@@ -30,27 +30,6 @@ if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 
-def _ranked_by() -> str:
-    """Return what orders the rows of an advice, and how well that orders trained models."""
-    fitted, unseen, ranks = STUDY["fitted"], STUDY["unseen"], STUDY["ranks"]
-    names = ("", "_at_advised_rate", "_checked", "_at_half_or_twice_too")
-    trained, new = ([study[f"first_near_best{name}"] for name in names] for study in (fitted, unseen))
-    return (
-        "the error of the job's own optimizer at this privacy, with that of the last step beside the mean where the "
-        "rate is constant; in our study (docs/choose.md), each row at its best rate, its rank correlation with "
-        f"accuracy was {ranks['falling']:.2f} for rates that fall to zero and {ranks['constant']:.2f} for constant "
-        "ones, and the first row was within 0.3 points or two standard errors of the best in "
-        f"{trained[0]} of {fitted['jobs']} jobs, and in {new[0]} of {unseen['jobs']} that nothing was fitted on; at "
-        f"the rate that is stated here in {trained[1]} and {new[1]}, with the check that the code for torch makes in "
-        f"{trained[2]} of {fitted['checked']} and {new[2]} of {unseen['checked']}, and at the best of that rate, half "
-        f"and twice of it in {trained[3]} and {new[3]}; DP-SGD with secret batches was ahead of it by more than that "
-        f"in {fitted['dp_sgd_ahead']} and {unseen['dp_sgd_ahead']}"
-    )
-
-
-RANKED_BY = _ranked_by()
-
-
 def advise(
     job: Job,
     report: Report,
@@ -128,7 +107,7 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
         **{name: row[name] for name in ("spec_digest", "origin")},
         "next_command": _command(spec, row["next_command"]),
         "rate": rates.document(),
-        "ranked_by": RANKED_BY,
+        "ranked_by": STUDY["ranked_by"],
         "code": codes(job, spec, sampling, rates.of),
         "notes": [*job.notes(), *rates.notes(), *_notes(job, table, row)],
         "row": dict(row),

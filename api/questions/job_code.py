@@ -21,6 +21,8 @@ SPEC_FILE = "spec.json"
 _TORCH = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 _SGD, _OPTAX = ("sgd",), ("sgd", "adam", "adamw")
 """Optimizers that the code has as they are."""
+_CHECK = "from factorize.training.rate_check import RateCheck"
+_UNCHECKED = " and leave out the check"
 _SECRET = "secrets.randbits(128)"
 _SPEC_IN_FILE = (
     f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
@@ -101,38 +103,35 @@ def _federated(job: FleetRequest, spec: Mapping[str, Any]) -> str:
 def _torch(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> str:
     named = SAMPLINGS[sampling].trained_as
     scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
-    nearest = _nearest(job, _TORCH)
-    imports = ["import factorize", "import torch", "from factorize.adapters.private import make_private"]
-    checked = ["from factorize.adapters.rate_check import RateCheck"]
-    check = f"check = RateCheck(optimizer{', schedule' if _rates(spec) else ''})     # of the rate: docs/choose.md"
+    adapters = ["from factorize.adapters.private import make_private"]
+    adapters += ["from factorize.adapters.rate_check import RateCheck"]
     return _program(
         spec,
-        imports if nearest else imports + checked,
-        *nearest,
+        ["import factorize", "import torch", *adapters],
+        *_nearest(job, _TORCH, _UNCHECKED),
         f"optimizer = torch.optim.{_torch_optimizer(job, spec)}",
         *(scheduled if _rates(spec) else []),
         "model, optimizer, loader, statement = make_private(",
         f"    model, optimizer, data, spec, solve=factorize.solve, "
         f"epsilon={job.epsilon!r}, delta={job.delta!r}, epochs={job.epochs},",
         f'    batch_size={job.batch_size}, sampling="{named}", seed={_SECRET})',
-        *([] if nearest else [check]),
+        f"check = RateCheck(optimizer{', schedule' if _rates(spec) else ''})     # of the rate: docs/choose.md",
         f"for epoch in range({job.epochs}):",
         "    for inputs, targets in loader:",
         "        loss(model(inputs), targets).backward()",
         "        optimizer.step()",
-        *([] if nearest else ["        check.step()"]),
+        "        check.step()",
         *(["        schedule.step()"] if _rates(spec) else []),
         "        optimizer.zero_grad()",
         "print(statement)",
     )
 
 
-def _nearest(job: Job, known: Collection[str]) -> list[str]:
+def _nearest(job: Job, known: Collection[str], without: str = "") -> list[str]:
     """Return a line that says that the optimizer below is not the job's, where it is none of those that are known."""
     other = job.optimizer is not None and job.optimizer.kind not in known
-    return (
-        ["# the nearest optimizer that is solved for: put yours in its place, the privacy is the same"] if other else []
-    )
+    told = f"# the nearest optimizer that is solved for: put yours in its place{without}, the privacy is the same"
+    return [told] if other else []
 
 
 def _torch_optimizer(job: Job, spec: Mapping[str, object]) -> str:
@@ -144,12 +143,12 @@ def _torch_optimizer(job: Job, spec: Mapping[str, object]) -> str:
     return f"{_TORCH[named.kind]}(model.parameters(), lr=rate, {betas}{decay})"
 
 
-def _optax_optimizer(job: Job, spec: Mapping[str, object], rate: str) -> str:
+def _optax_optimizer(job: Job, spec: Mapping[str, object]) -> str:
     named = job.optimizer
     if not isinstance(named, Moments) or named.kind not in _OPTAX:
-        return f"optax.sgd({rate}{_momentum(spec)})"
+        return f"optax.sgd(1.0{_momentum(spec)})"
     decay = f", weight_decay={named.weight_decay!r}" if named.kind == "adamw" else ""
-    return f"optax.{named.kind}({rate}, b1={named.averaging[0]!r}, b2={named.beta2!r}{decay})"
+    return f"optax.{named.kind}(1.0, b1={named.averaging[0]!r}, b2={named.beta2!r}{decay})"
 
 
 def _momentum(spec: Mapping[str, Any]) -> str:
@@ -158,9 +157,8 @@ def _momentum(spec: Mapping[str, Any]) -> str:
     return f", momentum={momentum!r}{nesterov}" if momentum else ""
 
 
-def _jax(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> str:
+def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code for optax; where batches have random sizes, only what follows their gradients is jitted."""
-    rate = "lambda step: rate * jax.numpy.asarray(rates)[step]" if _rates(spec) else "rate"
     law = SAMPLINGS[sampling]
     if not law.padded:
         imports = [
@@ -169,38 +167,40 @@ def _jax(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> st
             "from jax_privacy import clipped_grad",
         ]
         divisor = f", divisor={job.batch_size}"
-        noise = ["factors = factorize.solve(spec)", *law.code(_numbers(job), "len(x)", divisor)]
+        noise = law.code(_numbers(job), "len(x)", divisor)
         noise.append("gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y)")
         noise.append(f"noise = correlated_noise(factors, scale, seed={_SECRET})")
-        total, arguments = "total", "total"
+        sigma, total, arguments, batch = "scale.sigma_of_means", "total", "total", "batch"
         steps = [
-            "for batch in order:",
             "    empty = len(batch) == 0     # no example: the noise alone is released",
             "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
         ]
     else:
         imports = ["from factorize.adapters.jax_private import make_private"]
         noise = [
-            "noise, batches, statement, gradients = make_private(     # loss(params, x, y): one number, a mean",
-            f"    spec, loss=loss, solve=factorize.solve, examples=len(x), epsilon={job.epsilon!r}, "
+            "noise, order, statement, gradients = make_private(     # loss(params, x, y): one number, a mean",
+            f"    factors, loss=loss, examples=len(x), epsilon={job.epsilon!r}, "
             f"delta={job.delta!r}, epochs={job.epochs},",
             f'    batch_size={job.batch_size}, sampling="{sampling}", seed={_SECRET})',
         ]
-        total, arguments = "gradients(params, (x, y), indices, mask)", "indices, mask"
-        steps = ["for indices, mask in batches:"]
+        sigma, total = "statement.calibration.sigma_of_means", "gradients(params, (x, y), indices, mask)"
+        arguments, batch, steps = "indices, mask", "(indices, mask)", []
     return _program(
         spec,
-        ["import factorize, functools, jax, optax", *imports],
+        ["import factorize, functools, jax, optax", *imports, _CHECK],
+        "factors = factorize.solve(spec)",
         *noise,
-        *_nearest(job, _OPTAX),
-        f"optimizer = optax.chain(noise, {_optax_optimizer(job, spec, rate)})",
+        *_nearest(job, _OPTAX, _UNCHECKED),
+        f"optimizer = optax.chain(noise, {_optax_optimizer(job, spec)})     # a step of rate 1",
         "@functools.partial(jax.jit, donate_argnums=1)     # so that the noise's buffers are not copied",
-        f"def step(params, state, {arguments}):",
+        f"def step(params, state, rate, {arguments}):",
         f"    updates, state = optimizer.update({total}, state, params)",
-        "    return optax.apply_updates(params, updates), state",
+        "    return optax.apply_updates(params, jax.tree.map(lambda one: rate * one, updates)), state",
         "state = optimizer.init(params)",
+        *_checked(job, spec, _OPTAX, sigma, "jax.tree.leaves(params)", batch),
         *steps,
-        f"    params, state = step(params, state, {arguments})",
+        f"    params, state = step(params, state, now, {arguments})",
+        "    params = jax.tree.unflatten(jax.tree.structure(params), check.step(jax.tree.leaves(params), now))",
         *(["print(statement)"] if law.padded else []),
     )
 
@@ -213,31 +213,43 @@ def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
     law = SAMPLINGS[sampling]
     return _program(
         spec,
-        ["import factorize", "import numpy as np", law.imports],
+        ["import factorize", "import numpy as np", law.imports, _CHECK],
         "factors = factorize.solve(spec)",
         *law.code(_numbers(job), "len(data)"),
         f"noise = factors.noise(scale, weights.shape, seed={_SECRET})",
         *(["velocity = np.zeros_like(weights)"] if spec["workload"].get("momentum") else []),
-        "for step, batch in enumerate(order):" if _rates(spec) else "for batch in order:",
+        *_checked(job, spec, _SGD, f"scale.sigma_of_sums / {job.batch_size}", "[weights]"),
         "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
         "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",
         f"    released = noise.add_to_sum(total) / {job.batch_size}     # noise of sums, fixed divisor",
-        *[f"    {line}" for line in _nearest(job, _SGD)],
+        *[f"    {line}" for line in _nearest(job, _SGD, _UNCHECKED)],
         *_numpy_update(spec),
+        "    [weights] = check.step([weights], now)",
     )
+
+
+def _checked(
+    job: Job, spec: Mapping[str, Any], known: Collection[str], sigma: str, weights: str, batch: str = "batch"
+) -> list[str]:
+    """Return the lines that begin a check of the rate and the loop, where the rate of a step is `now`."""
+    scheduled, named = _rates(spec), job.optimizer
+    moments = repr(spec["workload"].get("momentum", 0.0))
+    if isinstance(named, Moments) and named.kind in known:
+        moments = ", ".join(map(repr, (named.averaging[0], named.beta2, named.weight_decay)))
+    return [
+        f"check = RateCheck(factors, {sigma}, {weights}, {moments})     # of the rate: docs/choose.md",
+        f"for number, {batch} in enumerate(order):" if scheduled else f"for {batch} in order:",
+        f"    now = rate * check.factor{' * rates[number]' if scheduled else ''}",
+    ]
 
 
 def _numpy_update(spec: Mapping[str, Any]) -> list[str]:
     momentum, nesterov = spec["workload"].get("momentum"), spec["workload"].get("nesterov")
-    rate = "rate * rates[step]" if _rates(spec) else "rate"
     if not momentum:
-        return [f"    weights = weights - {rate} * released"]
+        return ["    weights = weights - now * released"]
     way = f"(released + {momentum!r} * velocity)" if nesterov else "velocity"
-    return [
-        f"    velocity = {momentum!r} * velocity + released",
-        f"    weights = weights - {rate} * {way}",
-    ]
+    return [f"    velocity = {momentum!r} * velocity + released", f"    weights = weights - now * {way}"]
 
 
 def _server_update(spec: Mapping[str, Any]) -> list[str]:

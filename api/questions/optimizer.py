@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from factorize.plain_data import Fraction, Frozen, NonNegative, read_union
 from factorize.spec import Spec
@@ -90,36 +90,6 @@ class Moments(Optimizer):
         return self.beta1 if self.beta is None else self.beta, False
 
 
-class AdamOptimizer(Moments):
-    """Adam."""
-
-    kind: Literal["adam"]
-
-
-class AdamWOptimizer(Moments):
-    """Adam with decoupled weight decay."""
-
-    kind: Literal["adamw"]
-
-
-class NadamOptimizer(Moments):
-    """Adam with Nesterov's momentum, answered as Adam."""
-
-    kind: Literal["nadam"]
-
-
-class LambOptimizer(Moments):
-    """Adam with steps scaled by layer."""
-
-    kind: Literal["lamb"]
-
-
-class LionOptimizer(Moments):
-    """The sign of averages."""
-
-    kind: Literal["lion"]
-
-
 class Scaled(Optimizer):
     """An optimizer that divides each gradient, and may average the steps.
 
@@ -135,41 +105,27 @@ class Scaled(Optimizer):
         return self.momentum, False
 
 
-class AdagradOptimizer(Scaled):
-    """Adagrad."""
-
-    kind: Literal["adagrad"]
-
-
-class RmsPropOptimizer(Scaled):
-    """RMSprop."""
-
-    kind: Literal["rmsprop"]
-
-
-class AdafactorOptimizer(Scaled):
-    """Adafactor."""
-
-    kind: Literal["adafactor"]
+_KINDS: dict[str, tuple[str, type[Optimizer], str]] = {
+    "adam": ("Adam", Moments, "Adam."),
+    "adamw": ("AdamW", Moments, "Adam with decoupled weight decay."),
+    "nadam": ("Nadam", Moments, "Adam with Nesterov's momentum, answered as Adam."),
+    "lamb": ("Lamb", Moments, "Adam with steps scaled by layer."),
+    "lion": ("Lion", Moments, "The sign of averages."),
+    "adagrad": ("Adagrad", Scaled, "Adagrad."),
+    "rmsprop": ("RmsProp", Scaled, "RMSprop."),
+    "adafactor": ("Adafactor", Scaled, "Adafactor."),
+    "other": ("Other", Scaled, "Any other optimizer, by its momentum and its learning rates."),
+}
 
 
-class OtherOptimizer(Scaled):
-    """Any other optimizer, by its momentum and its learning rates."""
-
-    kind: Literal["other"]
+def _named(kind: str, name: str, base: type[Optimizer], told: str) -> type[Optimizer]:
+    literal: Any = Literal[kind]
+    return create_model(f"{name}Optimizer", __base__=base, __doc__=told, kind=(literal, ...))
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "sgd": SgdOptimizer,
-    "adam": AdamOptimizer,
-    "adamw": AdamWOptimizer,
-    "nadam": NadamOptimizer,
-    "lamb": LambOptimizer,
-    "lion": LionOptimizer,
-    "adagrad": AdagradOptimizer,
-    "rmsprop": RmsPropOptimizer,
-    "adafactor": AdafactorOptimizer,
-    "other": OtherOptimizer,
+    **{kind: _named(kind, *about) for kind, about in _KINDS.items()},
 }
 """By name; `adam` with an `output` is the workload of that name."""
 

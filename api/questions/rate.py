@@ -81,8 +81,7 @@ class Rates:
         job, rate = self.job, self.of(self._optimizer)
         if self._optimizer != "adamw" or job.optimizer is None or rate is None:
             return []
-        note = note_on_decay(rate, job.optimizer.weight_decay, self._average * job.run.steps)
-        return [] if note is None else [note]
+        return note_on_decay(rate, job.optimizer.weight_decay, self._average * job.run.steps)
 
     @property
     def _optimizer(self) -> str:

@@ -216,8 +216,7 @@ def _rate_notes(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer, 
     best = rate_for(name, group.get("momentum", 0.0), size, planned.factors, planned.calibration)
     relative = planned.factors.manifest.spec["workload"].get("learning_rates", [1.0] * (planned.factors.steps or 1))
     decay = group["weight_decay"] if name == "adamw" else 0.0
-    notes = note_on_rate(rate, best), note_on_decay(rate, decay, sum(relative) / max(relative))
-    return [note for note in notes if note is not None]
+    return [*note_on_rate(rate, best), *note_on_decay(rate, decay, sum(relative) / max(relative))]
 
 
 def _private(planned: Planned, optimizer: torch.optim.Optimizer, ranks: int, **options: Any) -> CorrelatedOptimizer:

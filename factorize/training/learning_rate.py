@@ -116,6 +116,7 @@ def noise_moved(
     rates: Sequence[float] | np.ndarray,
     momentum: float,
     second: float | None = None,
+    decay: float = 0.0,
 ) -> float:
     """Return the root mean square norm by which noise alone moves the weights of a model in the first steps.
 
@@ -126,11 +127,13 @@ def noise_moved(
         rates: learning rates of these steps.
         momentum: by which SGD adds up gradients, or Adam's beta_1.
         second: Adam's beta_2; None of SGD, whose answer is for the clip norm 1.
+        decay: of the weights, times the rate of each step.
     """
     from scipy.signal import lfilter
 
-    steps, rates = len(rates), np.array(rates)
+    steps, each = len(rates), np.array(rates, dtype=float)
     leading, since = strategy.leading(steps), np.arange(1, steps + 1)
+    each *= np.append(np.cumprod(1 - decay * each[:0:-1])[::-1], 1.0)  # what later steps leave of each
     if second is not None:
         # Rows of C^-1 change slowly: the noise of some steps says that of all.
         some = np.unique(np.geomspace(1, steps, min(64, 2 + _MAX_ENTRIES // steps)).astype(int)) - 1
@@ -139,9 +142,14 @@ def noise_moved(
         single = np.interp(since - 1, some, np.square(leading.right_solve(probes)).sum(axis=1))
         squares = unit**2 * single + LIMITS.mean**2 / parameters
         seconds = lfilter([1 - second], [1, -second], squares) / (1 - second**since)
-        rates = rates * (1 - momentum) / (1 - momentum**since) / np.sqrt(seconds)
-    weights = lfilter([1.0], [1.0, -momentum], rates[::-1])[::-1]
+        each *= (1 - momentum) / (1 - momentum**since) / np.sqrt(seconds)
+    weights = lfilter([1.0], [1.0, -momentum], each[::-1])[::-1]
     return float(unit * math.sqrt(parameters) * np.linalg.norm(leading.right_solve(weights[None])))
+
+
+def averaged_steps(steps: int) -> int:
+    """Return how many steps at the end of a run give the mean of the weights, where the rate is constant: a quarter."""
+    return -(-steps // 4)
 
 
 def share_of_data(moved: float, noise: float) -> float:
@@ -182,18 +190,18 @@ def rate_for(
     return best / (1.0 if optimizer in ADAPTIVE else noise.clip_norm)
 
 
-def note_on_rate(rate: float, best: float | None) -> str | None:
-    """Return a sentence on a learning rate that is far from the best one; None where it is not, or none is known."""
+def note_on_rate(rate: float, best: float | None) -> list[str]:
+    """Return a sentence on a learning rate that is far from the best one; none where it is not, or none is known."""
     if best is None or SPREAD**-2 <= rate / best <= SPREAD**2:
-        return None
-    return (
+        return []
+    return [
         f"The learning rate {rate:g} is {rate / best:.2g} times {best:.2g}, near which models learned most from such "
         f"noise in our study (docs/choose.md), within a factor of {SPREAD:g}."
-    )
+    ]
 
 
-def note_on_decay(rate: float, decay: float, summed: float) -> str | None:
-    """Return a sentence on a decay that is multiplied by the rate; None where it takes little away.
+def note_on_decay(rate: float, decay: float, summed: float) -> list[str]:
+    """Return a sentence on a decay that is multiplied by the rate; none where it takes little away.
 
     Args:
         rate: the schedule's largest.
@@ -202,9 +210,9 @@ def note_on_decay(rate: float, decay: float, summed: float) -> str | None:
     """
     exponent = rate * decay * summed
     if exponent <= MAX_DECAY:
-        return None
-    return (
+        return []
+    return [
         f"weight_decay={decay:g} is multiplied by the rate, and at {rate:g} it leaves {math.exp(-exponent):.0%} of "
         "what the first step learned, which cost a job of our study 3 points (docs/choose.md); give less, at most "
         f"{decay * MAX_DECAY / exponent:.1g}."
-    )
+    ]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from factorize.training.learning_rate import share_of_data
+from factorize.training.learning_rate import averaged_steps, share_of_data
 
 START = 0
 """Seed of the weights at the start, which are public."""
@@ -241,12 +241,13 @@ def trained(
         sigma: standard deviation per entry of Z, for means.
         clip_norm: bound on an example's gradient.
         divisor: of the means.
-        check: steps after which the rate of every model is looked at, as `factorize.adapters.rate_check` does, and how
-            far noise alone has moved its weights by then, shape (models,).
+        check: steps after which the rate of every model is looked at, as `factorize.training.rate_check` does, and how
+            far noise alone has moved its weights by then, shape (models,). Constant rates leave a mean of weights then.
     """
     features, labels = data
     weights = network.start().expand(len(batches), len(optimizer.rates), network.size).clone()
-    state = optimizer.begun(weights)
+    state, mean = optimizer.begun(weights), torch.zeros_like(weights)
+    averaged = averaged_steps(len(optimizer.schedule)) if check is not None and np.ptp(optimizer.schedule) == 0 else 0
     for step, here in enumerate(zip(*batches, strict=True)):
         longest = max(len(batch) for batch in here)
         indices = torch.as_tensor(np.stack([np.pad(batch, (0, longest - len(batch))) for batch in here]))
@@ -257,7 +258,9 @@ def trained(
         state.step(weights, gradient, step)
         if check is not None and step + 1 == check[0]:
             state.look(weights, network.start(), check[1])
-    return weights
+        if step >= len(optimizer.schedule) - averaged:
+            mean += weights / averaged
+    return mean if averaged else weights
 
 
 @dataclass(frozen=True)

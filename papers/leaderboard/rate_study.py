@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -189,10 +191,34 @@ HELD_OUT = [
     RateJob("momentum", "cosine", "logistic", "mnist", *LONGEST, 4.0),
 ]
 """Jobs that no constant was fitted on, and by which no form was chosen, in the order in which they are trained."""
+NEWEST = [
+    RateJob("sgd", "constant", "logistic", "text", 150, 80, 4, 2.0, 0.0),
+    RateJob("adam", "cosine", "logistic", "mixture", 120, 60, 6, 0.7, 0.0),
+    RateJob("momentum", "constant", "convolution", "few symbols", 150, 60, 5, 2.5, 0.0),
+    RateJob("adamw", "warmup_cosine", "perceptron", "noisy mnist", 150, 60, 6, 2.2, 0.0),
+    RateJob("sgd", "cosine", "perceptron", "mixture", 100, 100, 4, 3.5, 0.0),
+    RateJob("adam", "constant", "perceptron", "text", 100, 80, 4, 3.0, 0.0),
+    RateJob("momentum", "warmup_cosine", "logistic", "text", 60, 200, 3, 1.5, 0.0),
+    RateJob("adamw", "constant", "narrow perceptron", "mixture", 100, 70, 5, 6.0, 0.0),
+    RateJob("sgd", "warmup_cosine", "convolution", "few symbols", 120, 70, 5, 7.0, 0.0),
+    RateJob("adam", "constant", "logistic", "noisy mnist", 150, 60, 6, 7.0, 0.0),
+    RateJob("momentum", "constant", "logistic", "mixture", 100, 80, 4, 4.0, 0.0),
+    RateJob("adamw", "cosine", "logistic", "text", 80, 120, 4, 1.0, 0.0),
+    RateJob("sgd", "cosine", "logistic", "noisy mnist", 100, 90, 4, 0.8, 0.0),
+    RateJob("adam", "warmup_cosine", "convolution", "few symbols", 100, 80, 4, 4.0, 0.0),
+    RateJob("momentum", "cosine", "perceptron", "text", 120, 100, 4, 6.0, 0.0),
+    RateJob("adamw", "cosine", "convolution", "few symbols", 120, 60, 5, 9.0, 0.0),
+    RateJob("sgd", "constant", "broad perceptron", "mnist", 160, 60, 6, 1.2, 0.0),
+    RateJob("momentum", "cosine", "narrow perceptron", "noisy mnist", 80, 150, 4, 5.0, 0.0),
+    RateJob("adamw", "warmup_cosine", "wide perceptron", "mixture", 60, 250, 4, 4.5, 0.0),
+    RateJob("adam", "cosine", "broad perceptron", "mnist", 150, 80, 5, 1.8, 0.0),
+]
+"""Jobs on other data, listed before any was trained and trained after every rule was chosen."""
 QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""
 
 SEQUENCES = {"sequences": (12, 16, 10), "long sequences": (16, 12, 12, 5), "plain sequences": (10, 8, 5, 3)}
+SEQUENCES["few symbols"] = (20, 4, 6, 6)
 """Length, symbols, classes and length of the motif of those that are seen through windows."""
 Data = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -209,6 +235,25 @@ def made_sequences(length: int, symbols: int, classes: int, motif: int = 4) -> D
         x[np.arange(examples)[kept], (places + i)[kept]] = motifs[labels[kept], i]
     hot = np.eye(symbols, dtype=np.float32)[x]
     return parted(hot, labels, 40_000)
+
+
+def next_letters(before: int = 4, apart: int = 9) -> Data:
+    """Return letters of Python's own help texts, or a space, by the ones before them, one-hot."""
+    text = re.sub("[^a-z]+", " ", " ".join(topics[name] for name in sorted(topics)).lower())
+    letters = np.frombuffer(text.encode(), np.uint8) % 32  # a space is 0
+    places = np.arange(before, len(letters), apart)
+    hot = np.eye(27, dtype=np.float32)[letters[places[:, None] - np.arange(before, 0, -1)]]
+    luck = np.random.default_rng(1).permutation(len(places))
+    return parted(hot.reshape(len(places), 1, -1)[luck], letters[places][luck], len(places) - JUDGED)
+
+
+def mixture(inputs: int = 30, classes: int = 8, parts: int = 3, examples: int = 33_000) -> Data:
+    """Return a mixture of normal distributions, each class three of them, whose examples have a norm of about 1."""
+    luck = np.random.default_rng(2)
+    means = luck.normal(0, 0.5, (classes * parts, inputs))
+    drawn = luck.integers(0, classes * parts, examples)
+    x = (means[drawn] + luck.normal(size=(examples, inputs))) / (1.25 * inputs) ** 0.5
+    return parted(x[:, None].astype(np.float32), drawn % classes, examples - JUDGED)
 
 
 def windows(x: torch.Tensor, width: int = 4) -> torch.Tensor:
@@ -232,13 +277,21 @@ def data_of(name: str, mnist: Path | None) -> Data:
         return windows(x), y, windows(test), judged
     if name == "short sequences":
         return made_sequences(8, 12, 8)
+    if name == "text":
+        return next_letters()
+    if name == "mixture":
+        return mixture()
     if name == "table":
         table = made_table()
         tensors = (table.train, table.train_labels, table.test, table.test_labels)
     else:
-        images = load_images(None if name == "digits" else mnist, constant=name != "mnist")
-        images = halved(images) if name == "mnist" else images
+        images = load_images(None if name == "digits" else mnist, constant="whole" in name or name == "digits")
+        images = halved(images) if name in ("mnist", "noisy mnist") else images
         tensors = (images.train, images.train_labels, images.test, images.test_labels)
+        if name == "noisy mnist":
+            luck = np.random.default_rng(3)
+            wrong = luck.random(len(tensors[1])) < 0.2
+            tensors = (tensors[0], np.where(wrong, luck.integers(0, 10, len(wrong)), tensors[1]), *tensors[2:])
     x, y, test, judged = (torch.as_tensor(one) for one in tensors)
     return x[:, None], y.long(), test[:, None], judged.long()
 
@@ -251,7 +304,7 @@ def network_of(job: RateJob, data: Data) -> Network:
     if kind == "logistic":
         return logistic(positions * inputs, classes)
     if kind == "perceptron":
-        return perceptron(inputs, classes, {"narrow": 12, "wide": 48}.get(width, 24))
+        return perceptron(inputs, classes, {"narrow": 12, "wide": 48, "broad": 64}.get(width, 24))
     if kind == "convolution":
         return convolution(inputs, classes, 32 if width == "wide" else 16)
     return transformer(inputs, classes, 16 if width == "wide" else 12, positions)
@@ -444,7 +497,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     path = asked.out or (SOLVED / "rates-quick.jsonl" if asked.quick else RESULTS)
-    jobs = QUICK if asked.quick else HELD_OUT if asked.held_out else SEEN
+    jobs = QUICK if asked.quick else HELD_OUT + NEWEST if asked.held_out else SEEN
     for cell in run(jobs, path, asked.mnist, SOLVED):
         print(told(cell), flush=True)
 

@@ -51,6 +51,7 @@ def test_the_noise_that_moves_weights_is_that_of_the_optimizer_itself(second: fl
     rates, noise = luck.uniform(0.5, 1.0, 20), np.linalg.inv(lower)
     first, seconds, weights = np.zeros(50), 0.0, np.zeros(50)
     for step, rate in enumerate(rates):
+        weights = weights * (1 - 0.3 * rate)
         if second is None:
             first = 0.9 * first + noise[step]
             weights = weights - rate * first
@@ -58,7 +59,7 @@ def test_the_noise_that_moves_weights_is_that_of_the_optimizer_itself(second: fl
             first = 0.9 * first + 0.1 * noise[step]
             seconds = second * seconds + (1 - second) * (0.2**2 * (noise[step] ** 2).sum() + LIMITS.mean**2 / 300)
             weights = weights - rate * first / (1 - 0.9 ** (step + 1)) / math.sqrt(seconds / (1 - second ** (step + 1)))
-    found = noise_moved(build_matrix("dense", {"": lower}, 50), 0.2, 300, rates, 0.9, second)
+    found = noise_moved(build_matrix("dense", {"": lower}, 50), 0.2, 300, rates, 0.9, second, 0.3)
     assert found == pytest.approx(0.2 * math.sqrt(300) * np.linalg.norm(weights))
 
 
