@@ -28,7 +28,7 @@ from factorize.api.results import Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.stored_forms import Forms
 from factorize.api.telemetry import about, current_trace, record_job
-from factorize.api.workers.pool import SMALL_SECONDS, Pool
+from factorize.api.workers.pool import SMALL_SECONDS, Pool, wall_limit
 from factorize.api.workers.publishing import ANY_FORM, Form
 from factorize.encoding import canonical_json
 from factorize.errors import (
@@ -45,9 +45,6 @@ from factorize.storage.index import Result
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
 
-_SAFETY = 4.0  # wall limit over estimate
-LEAST_SECONDS = 600.0
-"""The wall limit of a solve that is estimated to take less than a quarter of it."""
 _WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
@@ -289,7 +286,7 @@ class SolverService:
             spec=canonical_json(spec.document()).decode("ascii"),
             workload=spec.workload.kind,
             memory_mb=memory_mb,
-            seconds_limit=min(max(_SAFETY * needed.seconds, LEAST_SECONDS), limit_seconds),
+            seconds_limit=min(wall_limit(needed.seconds), limit_seconds),
             threads=1 if needed.seconds < SMALL_SECONDS else self.pool.processors,
             request_id=about().get("request_id", ""),
             client_request_id=about().get("client_request_id", ""),

@@ -7,7 +7,6 @@ A service gets specs as they are read, and few are outstanding. Nothing is kept 
 has solved meanwhile is answered at once when it is posted again.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ from functools import partial
 from factorize.api.commands.batch_report import Item
 from factorize.api.local import keep_matrices
 from factorize.api.terminal.progress import Display
-from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Pool, SolvePlace
+from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Pool, SolvePlace, wall_limit
 from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.api.workers.worker import PROVER, SOLVER
 from factorize.client.service import Service, check_answers
@@ -28,8 +27,6 @@ from factorize.storage.store import Store
 
 AHEAD = 64
 """Specs that are handed out before they are needed, so that no lane waits."""
-LEAST_SECONDS = 600.0
-_SAFETY = 4.0  # limit over estimate
 OUTSTANDING = 256
 """Jobs of a service that are waited for at a time: enough for a cluster's workers, little for its queue."""
 PATIENCE_SECONDS = 300.0
@@ -79,14 +76,13 @@ class LocalLanes:
         began = time.monotonic()
         if not small:
             self._shown.start(item.label)
-        seconds = max(LEAST_SECONDS, _SAFETY * item.seconds) if small else math.inf
         manifest = make_and_store(
             "solve",
             {"spec": spec.document()},
             place=place,
             store=self._store,
             stages=Stages((lambda _step: None) if small else self._shown.report),
-            seconds=seconds,
+            seconds=wall_limit(item.seconds),
             threads=threads,
             cancelled=cancelled,
         )

@@ -18,10 +18,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from factorize.api.http.access import Call
-from factorize.api.http.problems import ProblemAnswer
+from factorize.api.http.problems import RETRY_SECONDS, ProblemAnswer
 
 _LONGEST_RETRY = 600
-RETRY_SECONDS = 5
 SMALL_SECONDS = 5.0
 """Requests of a kind that are estimated to take no longer go before the others, and may have kept places."""
 

@@ -24,6 +24,8 @@ from factorize.storage.store import open_store
 
 SMALL_SECONDS, SMALL_MB = 5.0, MOST_BYTES >> 20
 """Estimates of what shares a pair of workers; one that then holds more is replaced."""
+LEAST_SECONDS, SAFETY = 600.0, 4.0
+"""Wall limit of a solve: so long, or so many times its estimate, which a busy machine exceeds."""
 PUBLISHERS = 8
 """Threads beside those of places, for what has given its place back and waits for a disk."""
 IDLE_SECONDS = 120.0
@@ -296,3 +298,8 @@ def machine_processors() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         count = min(count, -(-int(quota) // int(period)))
     return max(1, count)
+
+
+def wall_limit(seconds: float) -> float:
+    """Return the seconds after which a solve is ended that was estimated to take so many."""
+    return max(LEAST_SECONDS, SAFETY * seconds)

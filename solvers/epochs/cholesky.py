@@ -17,7 +17,7 @@ _TOGETHER = 512
 """Steps from which a second thread pays."""
 
 
-def reverse_cholesky(gram: Array, *, overwrite: bool = False) -> Array:
+def reverse_cholesky(gram: Array) -> Array:
     """Return lower-triangular C with C^T C = X, shape (n, n).
 
     One thread of BLAS in each of two of ours: those of BLAS wait in loops, and were seen to take ten times as long on a
@@ -25,13 +25,11 @@ def reverse_cholesky(gram: Array, *, overwrite: bool = False) -> Array:
 
     Args:
         gram: X, symmetric positive definite, shape (n, n); only entries on and below the diagonal are read.
-        overwrite: whether C may take the place of X.
 
     Raises:
         FloatingPointError: X is not definite in double precision.
     """
-    n = len(gram)
-    out = gram if overwrite else gram.copy()
+    n, out = len(gram), gram.copy()
     with one_blas_thread(0), ThreadPoolExecutor(2, "rows") as pool:
 
         def each(step: Callable[[slice], None], parts: Iterable[slice]) -> None:

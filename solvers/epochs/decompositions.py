@@ -24,7 +24,7 @@ from factorize.solvers.epochs.correlation_blocks import (
 )
 from factorize.solvers.epochs.feasible import candidates, dominating, masked, strategy_of
 from factorize.solvers.methods.anderson import Anderson
-from factorize.solvers.methods.search import End, run
+from factorize.solvers.methods.search import GAP_SHARE, End, run
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
 from factorize.solvers.single.dense import loss_of, refuse_objective, scaled
 from factorize.spec import Spec
@@ -39,7 +39,6 @@ _FIRST_CENTRING = 0.1  # of Newton's central path: the gap that its first point 
 _LAST_CENTRING = 0.01  # of the tolerance
 _CENTRING_FALL = 0.1
 _NEAR = 1.0  # change of W in a step below which the path is near enough to follow it further
-_SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
 _OF_A_DECOMPOSITION = 20.0  # multiplications, times n^3
 _NEWTON_STEPS = 8.0  # about
 
@@ -100,7 +99,8 @@ def _optimise(
     assert patterns is not None  # they are listed for fixed epochs
     first = start(scaled(problem.target), patterns.ravel(), patterns.shape[1])
     search = DecompositionSearch(first, min(largest_system, block_newton.LARGEST_SYSTEM), _LAST_CENTRING * tolerance)
-    end = run(search, first, enough=_SAFETY * tolerance, most=min(most_steps, _MOST_STEPS), stall=_STALL, report=report)
+    enough, most = GAP_SHARE * tolerance, min(most_steps, _MOST_STEPS)
+    end = run(search, first, enough=enough, most=most, stall=_STALL, report=report)
     return search, end
 
 

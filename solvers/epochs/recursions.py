@@ -25,7 +25,7 @@ from factorize.solvers.epochs.cholesky import reverse_cholesky
 from factorize.solvers.epochs.gram import mask, whole_gram
 from factorize.solvers.epochs.ring import RecursionRing
 from factorize.solvers.epochs.steps import factors
-from factorize.solvers.methods.search import End
+from factorize.solvers.methods.search import GAP_SHARE, End
 from factorize.solvers.problem import (
     Estimate,
     Problem,
@@ -56,7 +56,6 @@ LARGEST_REPLACED = 1024
 """Up to this n decompositions take over where this solver misses the tolerance."""
 
 _MOST_STATES = 6
-_SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
 _BEYOND, _FARTHEST = 0.01, 1e-11
 """A part of the tolerance, and the least gap, to which steps go on: each is cheap beside a product of whole matrices,
 of which the proof makes two less where its guess is as near to a polar factor as the root of that gap."""
@@ -145,7 +144,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, _SAFETY * problem.tolerance, Reporter(progress), beyond=_BEYOND * problem.tolerance)
+        ascent = ascend(ring, GAP_SHARE * problem.tolerance, Reporter(progress), beyond=_BEYOND * problem.tolerance)
         if ascent.outcome is not Outcome.CONVERGED and problem.n <= LARGEST_REPLACED and not isinstance(ring, Ring):
             return _by_decompositions(problem, progress)
         poles = ring.poles(ascent.best.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))

@@ -8,6 +8,8 @@ from typing import Generic, Protocol, TypeVar
 from factorize.solution import Outcome
 from factorize.solvers.methods.compiled import Array
 
+GAP_SHARE = 0.3
+"""Of the tolerance, to which solvers close their gap, so that the certificate's own allowances fit in."""
 Function = Callable[[Array], tuple[float, Array]]
 """Value, infinite outside the function's domain, and gradient."""
 

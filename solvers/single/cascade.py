@@ -21,7 +21,7 @@ Cost: O(n) per pole.  We found these recursions in no publication.
 import numpy as np
 
 from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
-from factorize.solvers.single.filtered import Filtered, Filters
+from factorize.solvers.single.filtered import Filtered, Filters, Six
 from factorize.solvers.single.newton import require_range, vectors
 
 
@@ -52,9 +52,6 @@ class Cascade(Filtered):
             states=3,
             numbers=6,
         )
-
-
-Six = tuple[float, float, float, float, float, float]
 
 
 @inlined

@@ -22,7 +22,7 @@ import numpy as np
 from factorize.errors import InvalidParameter, SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.compiled import Product
-from factorize.solvers.methods.search import End
+from factorize.solvers.methods.search import GAP_SHARE, End
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
 from factorize.solvers.single.newton import ascend
 from factorize.spec import Spec
@@ -31,7 +31,6 @@ _UNIT = 2.0**-52
 _SMALLEST_WEIGHT = 1e-60  # of the largest: below that a weight is as good as zero and squares would underflow
 _WELL_CONDITIONED = 1e-14  # ratio of singular values down to which scaling X's diagonal is trusted
 _POWER_STEPS = 2  # more let weights of loose constraints fall so far that X cannot be read off them
-_SAFETY = 0.3  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
 
 
 def scaled(target: np.ndarray) -> np.ndarray:
@@ -125,7 +124,7 @@ def maximise(
     def at(v: np.ndarray, _error: float) -> AscentPoint:
         return evaluate(target, v)
 
-    enough = _SAFETY * tolerance
+    enough = GAP_SHARE * tolerance
     return ascend(at, v, tolerance=tolerance, enough=enough, report=report, before=before, power_steps=_POWER_STEPS)
 
 

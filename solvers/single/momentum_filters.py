@@ -28,7 +28,7 @@ Cost: O(n) per pole.
 import numpy as np
 
 from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
-from factorize.solvers.single.filtered import Filtered, Filters
+from factorize.solvers.single.filtered import Filtered, Filters, Three
 from factorize.solvers.single.newton import require_range, vectors
 
 
@@ -56,9 +56,6 @@ class MomentumFilters(Filtered):
             states=2,
             numbers=3,
         )
-
-
-Three = tuple[float, float, float]
 
 
 @inlined

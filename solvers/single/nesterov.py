@@ -38,7 +38,7 @@ import numpy as np
 
 from factorize.solvers.methods.bidiagonal_systems import accumulate
 from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
-from factorize.solvers.single.filtered import Filtered, Filters
+from factorize.solvers.single.filtered import Filtered, Filters, Three
 from factorize.solvers.single.newton import require_range, vectors
 
 SMALLEST_MOMENTUM = 1e-3
@@ -101,9 +101,6 @@ def couplings(mu: float, eta: Array, lam: Array) -> Array:
         exact = Fraction(float(eta[i])) * Fraction(float(lam[i]))
         kappa[i] = float(exact + Fraction(mu) * (exact - Fraction(float(after[i]))))
     return kappa
-
-
-Three = tuple[float, float, float]
 
 
 @inlined

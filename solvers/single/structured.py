@@ -23,6 +23,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.methods.search import GAP_SHARE
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, refuse_beyond_dense
 from factorize.solvers.single import dense
 from factorize.solvers.single.bidiagonal import Bidiagonal
@@ -41,8 +42,6 @@ from factorize.workloads.forms import FirstOrder
 
 SMALLEST = 128
 """Below this the decompositions of dense.py are as fast, and compiled code need not be loaded."""
-
-_SAFETY = 0.3  # stop this far below the tolerance, so that the certificate's own allowances fit in
 
 
 LARGEST_REPLACED = 1024
@@ -241,7 +240,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     if structure is None:
         raise SolveFailed("the weighted workload has no banded inverse")
     try:
-        optimum = maximise(structure, tolerance=_SAFETY * problem.tolerance, report=Reporter(progress))
+        optimum = maximise(structure, tolerance=GAP_SHARE * problem.tolerance, report=Reporter(progress))
         whole = streaming_factor(structure.generators(optimum.best.v, optimum.best.poles))
     except (ValueError, FloatingPointError) as error:
         if problem.n <= LARGEST_REPLACED:
