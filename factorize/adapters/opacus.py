@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import numpy as np
 import torch
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from opacus.optimizers.optimizer import _mark_as_processed
 
 from factorize.accounting.joint_moments import JointMoments
@@ -79,7 +80,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         model: torch.nn.Module | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
-        _refuse_ranks(optimizer, alone=type(self) is CorrelatedOptimizer)
+        _refuse_unfit(optimizer, alone=type(self) is CorrelatedOptimizer)
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
         check_optimizer(optimizer, model)
@@ -104,6 +105,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             expected_batch_size=calibration.divisor,
             loss_reduction="sum" if calibration.divisor is None else "mean",
         )
+        self._stepping = False
+        refuse_own_steps(optimizer, self)
 
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the steps taken, for a run that stops here.
@@ -168,7 +171,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 closure()
         if self.rehearsal is not None and not self._may_step(self.rehearsal):
             return None
-        return super().step()
+        self._stepping = True
+        try:
+            return super().step()
+        finally:
+            self._stepping = False
 
     def _may_step(self, rehearsal: Rehearsal) -> bool:
         """Return whether the gradients that are there are for a step."""
@@ -351,8 +358,32 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             )
 
 
-def _refuse_ranks(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
-    """Refuse an optimizer of several ranks where each would add all the noise to a sum of its own examples."""
+def refuse_own_steps(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer) -> None:
+    """Have an optimizer step for a private one alone, where a loop that still has its name would step without noise."""
+    first = not hasattr(optimizer, "private_one")
+    optimizer.private_one = weakref.ref(private)
+    if first:
+        optimizer.register_step_pre_hook(_refuse_step)
+
+
+def _refuse_step(optimizer: Any, *_: object) -> None:
+    private = optimizer.private_one()
+    if private is not None and not private._stepping:
+        raise InvalidParameter(
+            f"step() of {type(optimizer).__name__} was called, whose gradients have not the noise of this job; call "
+            "step() of the optimizer that the job was made private with",
+            field="optimizer",
+        )
+
+
+def _refuse_unfit(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
+    """Refuse an optimizer that clips in another way, or one of several ranks that would each add all the noise."""
+    if isinstance(optimizer, DPOptimizer) and type(optimizer) not in (DPOptimizer, DistributedDPOptimizer):
+        raise InvalidParameter(
+            f"Opacus's {type(optimizer).__name__} clips in a way that no sensitivity here covers; use clipping='flat' "
+            "with grad_sample_mode='hooks' (one process, DDP), or clip yourself and take NoiseGenerator (fully_shard)",
+            field="optimizer",
+        )
     sharded = any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
     if alone and (sharded or hasattr(optimizer, "world_size")):
         raise InvalidParameter(

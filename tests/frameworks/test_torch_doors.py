@@ -27,6 +27,8 @@ from door_contract import (
 )
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
+from opacus.optimizers import DPPerLayerOptimizer
+from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, default_collate
 
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
@@ -219,6 +221,12 @@ class Opacus(Door):
             "gradients of the step before that nobody has cleared": Mistake(
                 "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
             ),
+            "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
+                "refused", lambda folder: own_step(self, folder), "not the noise of this job"
+            ),
+            "Opacus's clipping by layers, adaptive or ghost": Mistake(
+                "refused", self._by_layers, "no sensitivity here"
+            ),
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", lambda folder: other_weights(self, folder), "same checkpoint"
             ),
@@ -226,6 +234,15 @@ class Opacus(Door):
             "two batches before one step": Mistake("refused", self._two, "step"),
             "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
         }
+
+    def _by_layers(self, folder: Path) -> None:
+        parameters = [torch.nn.Parameter(torch.zeros(3))]
+        for kind, norm in ((DPOptimizerFastGradientClipping, CLIP), (DPPerLayerOptimizer, [CLIP])):
+            plain = torch.optim.SGD(parameters, lr=0.0)
+            made = kind(plain, noise_multiplier=1.0, max_grad_norm=norm, expected_batch_size=SIZE)
+            with pytest.raises(FactorizeError, match="no sensitivity here"):
+                self._over(made)
+        self._over(made)
 
     def _part(self, folder: Path) -> None:
         run = self.begin(folder)
@@ -269,6 +286,16 @@ class Items(Dataset[Any]):
         if self.how == "pair":
             return own[0] + self.x[int(torch.randint(EXAMPLES, ()))], Y[i]
         return (own[0] + own[1] if self.how == "last" else own[0] + torch.randn(own[0].shape)), Y[i]
+
+
+def own_step(door: Any, folder: Path) -> None:
+    """A loop that goes on with the optimizer it had."""
+    run = door.begin(folder)
+    before = [p.clone() for p in run.optimizer.params]
+    with pytest.raises(FactorizeError, match="not the noise of this job"):
+        run.optimizer.original_optimizer.step()
+    assert all(map(torch.equal, before, run.optimizer.params))
+    run.optimizer.original_optimizer.step()
 
 
 def other_weights(door: Any, folder: Path) -> None:
@@ -429,6 +456,9 @@ class Made(Door):
             ),
             "gradients of the step before that nobody has cleared": Mistake(
                 "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
+            ),
+            "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
+                "refused", lambda folder: own_step(self, folder), "not the noise of this job"
             ),
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", lambda folder: other_weights(self, folder), "same checkpoint"

@@ -181,6 +181,11 @@ class HuggingFace(Door):
             "a clip norm, divisor or noise multiplier that is changed on the way": Mistake(
                 "refused", self._changed, "changed"
             ),
+            "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
+                "refused",
+                lambda folder: self.begin(folder).optimizer.original_optimizer.step(),
+                "not the noise of this",
+            ),
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", self._other_weights, "same checkpoint"
             ),

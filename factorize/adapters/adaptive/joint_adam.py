@@ -9,7 +9,7 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.jobs import check_floor, second_seed
 from factorize.adapters.layer_rows import Rows
-from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.opacus import CorrelatedOptimizer, refuse_own_steps
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor
@@ -117,6 +117,7 @@ class JointAdam(CorrelatedOptimizer):
         noise = moments.second.sigma_of_means or moments.second.sigma_of_sums
         adam = MomentAdam(inner, noise**0.5 if floor is None else floor)
         super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, model=model, **options)
+        refuse_own_steps(inner, self)
         self.factors, self.calibration = first, moments
         self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)
         self._squares: list[torch.Tensor] | None = None

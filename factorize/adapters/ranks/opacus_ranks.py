@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers import DistributedDPOptimizer
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import (
@@ -16,7 +16,6 @@ from factorize.adapters.ranks.agreement import (
     world_size,
 )
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
-from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 
 
@@ -44,18 +43,7 @@ def correlated_optimizer(
     Raises:
         InvalidParameter: the ranks do not agree, or the optimizer clips in a way that is not covered here.
     """
-    kind = type(optimizer)
-    made: type[CorrelatedOptimizer]
-    if kind is DistributedDPOptimizer:
-        made = ReplicatedOptimizer
-    elif kind is DPOptimizer or not isinstance(optimizer, DPOptimizer):
-        made = CorrelatedOptimizer
-    else:
-        raise InvalidParameter(
-            f"Opacus's {kind.__name__} clips in a way that no sensitivity here covers; use clipping='flat' with "
-            "grad_sample_mode='hooks' (one process, DDP), or clip yourself and take NoiseGenerator (fully_shard)",
-            field="optimizer",
-        )
+    made = ReplicatedOptimizer if isinstance(optimizer, DistributedDPOptimizer) else CorrelatedOptimizer
     return made(optimizer, factors, calibration, seed=seed, auditor=auditor, model=model, **options)
 
 
