@@ -67,8 +67,7 @@ class Access:
         if self.known and request.scope["path"].startswith("/v1/"):
             taken = [one.alias for one in request.scope["route"].dependant.query_params]
             for name in set(request.query_params) - set(taken):
-                does = f"takes {', '.join(taken)}" if taken else "takes no query"
-                raise InvalidParameter(f"unknown query value {name[:40]!a}; this address {does}", field=name[:40])
+                raise InvalidParameter(f"query value {name[:40]!a} is not among {taken}; leave it out", field=name[:40])
         return call
 
     async def _let_in(self, request: Request) -> Call:

@@ -83,8 +83,7 @@ def fetch(
     accept = partial(check_signature, signature=signature, public_key=public_key)
     if isinstance(service, Mirror) and dtype is None:
         try:
-            kept = FactorCache()
-            held = find_cached(source, service, kept) or fetch_cached(source, service, kept, progress)
+            held = find_cached(source, service, kept := FactorCache()) or fetch_cached(source, service, kept, progress)
         except StoreUnavailable as error:
             warnings.warn(f"{error}; what is loaded is not kept", CacheUnusable, stacklevel=2)
         else:

@@ -33,8 +33,7 @@ def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> 
     """
     text = os.path.expanduser(os.fsdecode(path))
     if not _NAME.fullmatch(text):
-        message = f"{text[:80]!a} is no path: it is empty, an address, or has a NUL or half a character; name a file"
-        raise InvalidParameter(message, field=field)
+        raise InvalidParameter(f"{text[:80]!a} is no path: empty, an address, or with a NUL; name a file", field=field)
     return Path(text)
 
 

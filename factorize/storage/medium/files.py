@@ -126,8 +126,7 @@ class Files:
 def check_is_file(target: Path) -> None:
     """Refuse a name that a file cannot take the place of: root's would take that of a device, too."""
     if target.exists() and not target.is_file():
-        what = "folder" if target.is_dir() else "device or a pipe"
-        raise InvalidParameter(f"{target} is a {what}; name the file to write", field="to")
+        raise InvalidParameter(f"{target} is a folder or a device; name the file to write", field="to")
 
 
 @contextmanager
