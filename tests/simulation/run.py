@@ -160,12 +160,18 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _beside(item: Item, luck: random.Random, nodes: int) -> list[Item]:
-    """Return what makes a rare moment less rare: puts beside a revocation, long solves on services that stop or fall."""
+    """Return what makes a rare moment less rare: puts beside a revocation, long solves on services that stop or fall.
+
+    Checks come beside what mends a flipped bit.
+    """
     number = 20 * item.number + 1000
     if item.kind == "revoke":
         puts = [(luck.randrange(nodes), item.values[1], 0, luck.randrange(1000)) for _ in range(4)]
         moments = [round(item.at + luck.uniform(-0.05, 0.15), 3) for _ in puts]
         return [Item(number + k, at, "put", put) for k, (at, put) in enumerate(zip(moments, puts, strict=True))]
+    if item.kind == "!rot":
+        checks = [(luck.randrange(nodes), 0, 0, luck.randrange(1000)) for _ in range(3)]
+        return [Item(number + k, round(item.at + 0.4 + 0.06 * k, 3), "fsck", one) for k, one in enumerate(checks)]
     if item.kind == "!stop" and item.values[1] > LEASE_SECONDS and item.at > 2.0:
         spec = luck.randrange(9)
         act = Item(number, item.at - 2.0, "!act", (spec, ("hang",) * 3))
