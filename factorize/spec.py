@@ -32,7 +32,10 @@ LARGEST_BINS = 4096
 
 
 class BinsSampling(Frozen):
-    """Balls in bins: each example draws one of b = n / epochs bins, once, and takes part in that step of every epoch.
+    """A law by which examples take part, on the average as often as there are epochs.
+
+    Under `balls_in_bins` each draws one of b = n / epochs bins, once, and takes part in that step of every epoch. Under
+    `b_min_sep` it takes part with one probability in each step that is at least as many after its last as C has bands.
 
     A spec that names a sampling asks for the C whose error is smallest *with* its amplification. The sensitivity and
     the losses of that C are stated without; a calibration adds the sampling (docs/amplification.md).
@@ -42,7 +45,7 @@ class BinsSampling(Frozen):
         delta: of the same.
     """
 
-    kind: Literal["balls_in_bins"]
+    kind: Literal["balls_in_bins", "b_min_sep"]
     epsilon: Positive
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 

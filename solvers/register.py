@@ -74,7 +74,11 @@ def _entry(module: str, solver: str = "solve", *, dual: bool = False) -> Entry:
     return Entry(solve, supports, estimate, own=own, dual=dual)
 
 
-_AMPLIFIED, _ENDLESS = _entry("amplified.bins_optimum"), _entry("endless_optimum")
+_AMPLIFIED = {
+    "balls_in_bins": _entry("amplified.bins_optimum"),
+    "b_min_sep": _entry("amplified.min_sep_optimum"),
+}
+_ENDLESS = _entry("endless_optimum")
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
@@ -102,7 +106,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "anti_pgd": (_entry("formulas.closed_form", "solve_anti_pgd"),),
     "lambda_cgd": (_entry("formulas.fractional_root", "solve_lambda_cgd"),),
     "identity": (_entry("formulas.closed_form", "solve_identity"),),
-    "banded_inverse_toeplitz": (_AMPLIFIED,),
+    "banded_inverse_toeplitz": (_AMPLIFIED["balls_in_bins"],),
     "tree": (_entry("formulas.tree"),),
     "fft": (_entry("formulas.fft"),),
     "semidefinite": (_entry("semidefinite", dual=True),),
@@ -207,8 +211,10 @@ def entry_for(spec: Spec) -> Entry:
             f"use one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
-    if spec.workload.endless or spec.sampling is not None:
-        entries = [_ENDLESS if spec.workload.endless else _AMPLIFIED]
+    if spec.workload.endless:
+        entries = [_ENDLESS]
+    elif spec.sampling is not None:
+        entries = [_AMPLIFIED[spec.sampling.kind]]
     else:
         entries = [entry for entry in SOLVERS[kind] if entry.own(spec)]
     reasons = [entry.supports(spec) for entry in entries]

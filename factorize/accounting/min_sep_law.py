@@ -34,6 +34,7 @@ _RATES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # q over p, tried for the ot
 _TILTS = tuple(2.0**power for power in range(-3, 6))
 _LESS = 0.95  # of the star bound's sigma, from which the search starts
 _POOR, _BLIND = 0.1, 0.5  # relative error of an estimate of delta that another order may mend; that says nothing
+_PAIRED = 1024  # candidates that are looked at together for pairs of steps
 _COSTLY = 4  # candidates for each that is kept and whose noise is drawn, about
 
 
@@ -198,6 +199,25 @@ class MinSepEstimate(Curve):
                 found.append((most + eta * (less - epsilon) + eta * eta * square / 2, eta, rate))
         return sorted(found)
 
+    def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
+        """Return D[t + d, t], the derivative of delta of (P, Q) by the entries of C^T C up to a factor, shape (b, n).
+
+        As `StarEstimate.pair_weights`; here D_st = E_Q[L^2 P(s) P(t) delta_Dirac(L - e^epsilon)] with P(t) the chance
+        of step t given what was seen.
+        """
+        law, m, random = self.law.at(multiplier), self.law.best_order(multiplier, epsilon), np.random.default_rng(0)
+        assert law is not None
+        centres, total = min_sep.Centres(law, m), np.zeros(self.law.columns.T.shape)
+        for _ in range(0, self.samples, _PAIRED):
+            counts, logs = centres.draw(random.random((_PAIRED, m * (law.most + 2))))
+            kept = np.flatnonzero(random.random(_PAIRED) < np.exp(np.minimum(logs, 0.0)))
+            x = random.standard_normal((law.steps, len(kept))) + law.matrix @ counts[kept].T
+            log_l, chances = _posterior(law, x)
+            weighted = chances * np.exp((2 - m) * (log_l - epsilon) - (log_l - epsilon) ** 2 / (2 * width**2))
+            for d in range(len(total)):
+                total[d, : law.steps - d] += (weighted[d:] * chances[: law.steps - d]).sum(axis=1)
+        return total
+
     def log_delta(self, multiplier: float, epsilon: float) -> float:
         """Return the estimate of (P, Q), its ceiling where samples see too little of it; 0 with too little noise."""
         if self.law.at(multiplier) is None:
@@ -233,3 +253,18 @@ def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float
             field="batch_size",
         )
     return batch_size / (dataset_size - (bands - 1) * batch_size)
+
+
+def _posterior(law: min_sep.MinSepSteps, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log L of observations, shape (n, samples), and the chance of each step given them, of the same shape."""
+    n, b, keep = law.steps, law.separation, 1 - law.probability
+    ratios = law.probability * np.exp(law.matrix.T @ x - law.products[:, :1] / 2)
+    before, after = np.zeros((n + b, x.shape[1])), np.ones((n + b, x.shape[1]))
+    before[:b] = law.starts[:, None]
+    for t in range(n):
+        before[t + 1] += keep * before[t]
+        before[t + b] += ratios[t] * before[t]
+    for t in range(n - 1, -1, -1):
+        after[t] = keep * after[t + 1] + ratios[t] * after[t + b]
+    total = before[n:].sum(axis=0)
+    return np.log(total), before[:n] * ratios * after[b:] / total

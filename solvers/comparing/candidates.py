@@ -15,7 +15,7 @@ BANDS = 16
 AMPLIFIED_BUFFERS = 2
 """Buffers of what is optimised for balls in bins: the second one gains most there, and more gain little."""
 MOST_TAPS = 64
-"""Diagonals of an inverse that is optimised for balls in bins, at most."""
+"""Diagonals of what is optimised for a sampling, at most."""
 LARGEST_CONE = 16
 """The conic reference takes seconds from here on."""
 
@@ -106,7 +106,7 @@ def fewer_bands(spec: Spec, buffers: int | None) -> Iterator[dict[str, object]]:
 def optimised(
     spec: Spec, buffers: int | None, privacy: PrivacyTarget | None
 ) -> Iterator[tuple[JsonObject, JsonObject]]:
-    """Yield mechanisms to optimise for balls in bins, with that sampling, both as plain data, where there are epochs.
+    """Yield mechanisms to optimise for a sampling, and the sampling, both as plain data, where there are epochs.
 
     Args:
         spec: canonical.
@@ -123,6 +123,10 @@ def optimised(
         yield {"kind": "blt", "buffers": min(AMPLIFIED_BUFFERS, kept), **fitted}, sampling
         yield {"kind": "banded_inverse_toeplitz", "bands": taps, **fitted}, sampling
     yield {"kind": "toeplitz", **fitted}, sampling
+    for bands in _bands(spec, buffers):
+        bands = min(bands, MOST_TAPS, spec.participation.spread(spec.workload.n).separation)
+        if bands >= 2:
+            yield {"kind": "banded", "bands": bands}, {**sampling, "kind": "b_min_sep"}
 
 
 def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Iterator[Lead]:

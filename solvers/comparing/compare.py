@@ -84,8 +84,8 @@ def compare(
         privacy: adds the noise at this privacy to each row; by default that of the spec's sampling, if it has one.
         sampling: `dataset_size` and `batch_size`, for the Poisson schemes; they need an epsilon and delta in `privacy`.
         samplings: names of schemes (`factorize.samplings`) that rows may count on, beside a fixed order; by
-            default all where sizes are given, and the spec's own. Under balls in bins, mechanisms that
-            are optimised for it join.
+            default all where sizes are given, and the spec's own. Under balls in bins and b-min-sep,
+            mechanisms that are optimised for them join.
         progress: told before each mechanism and between its steps.
         most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
             are stopped, by the processor's clock; by default `seconds`, and without it 8 s, n / 5000 s above

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import starmap
 
 from factorize.client.download import Held
 from factorize.encoding import JsonObject
@@ -127,9 +126,10 @@ class ComparisonPlan:
         """Yield what is optimised for a sampling: the spec's own, and the usual ones at the privacy."""
         if self.own.sampling is not None and self.own.mechanism.kind != "auto":
             yield Attempt(self.own.mechanism.model_dump(exclude_none=True), self.own.sampling.document())
-        if "balls_in_bins" in self.rows.samplings:
-            for budget in self.budgets:
-                yield from starmap(Attempt, optimised(self.spec, budget, self.rows.privacy))
+        for budget in self.budgets:
+            for mechanism, sampling in optimised(self.spec, budget, self.rows.privacy):
+                if sampling["kind"] in self.rows.samplings:
+                    yield Attempt(mechanism, sampling)
 
     def _plan(self, plan: Attempt) -> Attempt:
         most = self.limit(plan)

@@ -7,13 +7,17 @@ import pytest
 from specs import spec_of
 
 from factorize import parse_spec, solvers
-from factorize.accounting import BinsLaw, bin_gram, calibrate_bins
+from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, calibrate_sampling
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.check import check_factor_file
-from factorize.errors import InvalidSpec
+from factorize.errors import InvalidSpec, UnsupportedProblem
+from factorize.privacy import PrivacyTarget
+from factorize.solvers.amplified.min_sep_optimum import SpreadLandscape
+from factorize.solvers.banded.banded_optimum import recursion
 from factorize.solvers.evidence_search import evidence
-from factorize.solvers.problem import Reporter
+from factorize.solvers.problem import Problem, Reporter
+from factorize.structures.banded import BandedMatrix
 from factorize.structures.dense import DenseMatrix
 
 N, EPOCHS, BINS = 32, 4, 8
@@ -121,6 +125,62 @@ def test_other_workloads_are_optimised_for_their_own_error(workload, matrix):
     sigma = BinsLaw(bin_gram(plain.strategy, BINS)).sigma(**PRIVACY)
     unamplified_c = sigma * plain.certificate.loss.rmse / plain.certificate.sensitivity.value
     assert calibrate_bins(found, **PRIVACY).sigma_of_sums * error < unamplified_c
+
+
+def test_bands_under_b_min_sep_are_better_than_those_without(tmp_path):
+    sampling = {"kind": "b_min_sep", **PRIVACY}
+    plain, found = (
+        solvers.solve(spec_of(N, {"kind": "banded", "bands": 4}, EPOCHS, **more))
+        for more in ({}, {"sampling": sampling})
+    )
+    errors = []
+    for made in (plain, found):
+        decoder = np.linalg.solve(made.strategy.dense().T, np.tril(np.ones((N, N))).T)
+        sizes = {"dataset_size": BINS, "batch_size": 1, "method": "deterministic"}
+        noise = calibrate_sampling(made, PrivacyTarget(**PRIVACY), sampling="b_min_sep", **sizes)
+        assert noise.bins == 4
+        errors.append(noise.sigma_of_sums * np.linalg.norm(decoder))
+    assert errors[1] < 0.98 * errors[0] and found.strategy.dense().min() >= 0
+    found.save(tmp_path / "file.safetensors")
+    report = check_factor_file((tmp_path / "file.safetensors").read_bytes())
+    assert report.supported and "spec.mechanism" not in report.unseen, report.failed
+
+
+def test_the_loss_of_bands_has_the_derivative_that_differences_have():
+    spec = spec_of(12, {"kind": "banded", "bands": 3}, 3, sampling={"kind": "b_min_sep", **PRIVACY})
+    landscape = SpreadLandscape(recursion(Problem(spec)), 12, 3, np.zeros(12, dtype=np.intp))
+    random = np.random.default_rng(2)
+    inside = np.arange(12) + np.arange(3)[:, None] < 12
+    landscape.forms = tuple(random.random((3, 12)) * inside for _ in range(2))
+    entries = (random.random((3, 12)) + [[1.0], [0.0], [0.0]]) * inside
+    strategy = BandedMatrix(entries).dense()
+    inverse = np.linalg.solve(strategy.T, np.tril(np.ones((12, 12))).T)
+    gram = strategy.T @ strategy
+    spreads = [
+        sum((1 + (d > 0)) * form[d, : 12 - d] @ np.diagonal(gram, d) for d in range(3)) for form in landscape.forms
+    ]
+    error = (inverse**2).sum() * np.mean(np.power(spreads, 12.0)) ** (1 / 12)
+    value, slope = landscape.of_entries(entries)
+    assert value == pytest.approx(math.log(error), abs=1e-9)
+    step = random.standard_normal((3, 12)) * inside * 1e-5
+    change = landscape.of_entries(entries + step)[0] - landscape.of_entries(entries - step)[0]
+    assert change == pytest.approx(2 * slope @ step.ravel(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "epochs", "sentence"),
+    [
+        ({"kind": "toeplitz"}, EPOCHS, "not optimised under sampling 'b_min_sep'.*use banded"),
+        ({"kind": "banded", "bands": 1}, EPOCHS, "not optimised under sampling 'b_min_sep'.*use banded"),
+        ({"kind": "banded", "bands": 9}, EPOCHS, "bands=9 exceeds n / epochs=8.*use bands <= 8"),
+    ],
+)
+def test_what_b_min_sep_has_no_optimum_for_is_refused(mechanism, epochs, sentence):
+    with pytest.raises(UnsupportedProblem, match=sentence):
+        solvers.solve(spec_of(N, mechanism, epochs, sampling={"kind": "b_min_sep", **PRIVACY}))
+    long = spec_of(4096, {"kind": "banded", "bands": 4}, 4, sampling={"kind": "b_min_sep", **PRIVACY})
+    with pytest.raises(UnsupportedProblem, match="n=4096 is above 2048"):
+        solvers.solve(long)
 
 
 @pytest.mark.parametrize(
