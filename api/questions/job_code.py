@@ -161,13 +161,9 @@ def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code for optax; where batches have random sizes, only what follows their gradients is jitted."""
     law = SAMPLINGS[sampling]
     if not law.padded:
-        imports = [
-            "from factorize.adapters.jax import correlated_noise",
-            law.imports,
-            "from jax_privacy import clipped_grad",
-        ]
-        divisor = f", divisor={job.batch_size}"
-        noise = law.code(_numbers(job), "len(x)", divisor)
+        imports = ["from factorize.adapters.jax import correlated_noise", law.imports]
+        imports.append("from jax_privacy import clipped_grad")
+        noise = [*law.code(_numbers(job), "len(x)", f", divisor={job.batch_size}")]
         noise.append("gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y)")
         noise.append(f"noise = correlated_noise(factors, scale, seed={_SECRET})")
         sigma, total, arguments, batch = "scale.sigma_of_means", "total", "total", "batch"

@@ -116,6 +116,26 @@ def test_the_advice_is_kept_and_solved_again_from_there(
     assert names["rates"] == pytest.approx(expected) and np.isfinite(names["weights"]).all()
 
 
+def test_every_door_gives_one_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What HTTP posts, Python names and the command line types is one job, with one rate, basis and code."""
+    numbers: dict[str, Any] = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3}
+    numbers |= {"memory": [2], "parameters": 900, "samplings": ["fixed"], "seconds": 600}
+    posted = {**numbers, "workload": {"kind": "adamw", "learning_rates": {"kind": "cosine"}, "weight_decay": 0.5}}
+    found = [advise(read_job(posted, RecommendRequest), silent)]
+    found.append(factorize.recommend("adamw", learning_rates="cosine", weight_decay=0.5, **numbers).document)
+    words = "--examples 48 --batch-size 6 --epochs 2 --epsilon 2 --delta 1e-3 --memory 2 --parameters 900 --seconds 600"
+    words += " --sampling fixed --learning-rates cosine --weight-decay 0.5 --output json"
+    assert run(["recommend", "adamw", *words.split(), "--store", str(tmp_path)]) == 0
+    found.append(json.loads(capsys.readouterr().out))
+    posted_advice, *others = found
+    told = set(posted_advice) - {"row", "seconds_per_step", "budgets"}  # which have measured seconds
+    for one in others:
+        assert {name: one[name] for name in told} == {name: posted_advice[name] for name in told}
+    rate = posted_advice["rate"]
+    assert all(f"\nrate = {rate['value']!r} " in posted_advice["code"][name] for name in ("torch", "jax"))
+    assert "docs/choose.md" in rate["basis"]
+
+
 def test_a_fleet_gets_timers_and_the_lines_of_its_server() -> None:
     fleet = {"clients": 30, "clients_a_round": 6, "rounds": 16, "epsilon": 2.0, "delta": 1e-1, "memory": [2]}
     found = advise(read_job({**fleet, "seconds": 600}, FleetRequest), silent)
