@@ -16,19 +16,20 @@ from factorize.api.proof import certify, prove, prover, write_draft
 from factorize.api.workers.publishing import Stages
 from factorize.client.held_factors import look_first
 from factorize.client.service import Origin
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
 from factorize.format.manifest import Manifest
 from factorize.format.names import MatrixName
 from factorize.solution import ProgressCallback
-from factorize.solvers import Estimate, choose, estimate
+from factorize.solvers import choose, estimate
 from factorize.solvers.evidence_search import Recognised, certify_own
 from factorize.spec import Spec
 from factorize.storage.store import Store
 from factorize.strategy_file import read_strategy
 
-__all__ = ["Estimate", "bound", "certify_file", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain"]
+__all__ = ["bound", "certify_file", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain", "priced"]
 
 
 def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Manifest, Origin]:
@@ -63,6 +64,11 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Man
         proof = certify(staged.path, store=store.url)
         stages.enter("store")
         return store.put_checked(staged, proof), Origin("solved")
+
+
+def priced(spec: Spec, *, known: bool) -> JsonObject:
+    """Return a spec that names its mechanism, whether its answer is stored, and what its solve takes."""
+    return {"spec": spec.document(), "spec_digest": spec.digest, "known": known, "estimate": vars(estimate(spec))}
 
 
 def keep(result: Factorization, store: Store, *, strict: bool = False) -> Manifest:

@@ -23,6 +23,7 @@ from factorize.api.jobs.cluster_worker import secure
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.solve_job import JobOrder, SolveEnding, SolveJob
+from factorize.api.local import priced
 from factorize.api.monitoring import Readiness, SolveCounts
 from factorize.api.results import Results
 from factorize.api.settings import Settings, ledger_url
@@ -206,13 +207,8 @@ class SolverService:
         """Return canonical spec, digest, whether an answer is stored, estimate and notes. Solves and stores nothing."""
         posted = parse_spec(source)
         spec = self.canonical(posted)
-        return {
-            "spec": spec.document(),
-            "spec_digest": spec.digest,
-            "known": self.results.answer(spec) is not None,
-            "estimate": vars(solvers.estimate(spec)),
-            "notes": notes_of_choice(posted, spec, _WITH_MEMORY),
-        }
+        known = self.results.answer(spec) is not None
+        return priced(spec, known=known) | {"notes": notes_of_choice(posted, spec, _WITH_MEMORY)}
 
     def notes(self, posted: Spec) -> list[str]:
         """Return what is to be known of the mechanism that a job of a spec is given; see `notes_of_choice`."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from factorize.api.local import bound, certify_file, choose, in_form, keep, obtain
-from factorize.api.local import estimate as estimate_of
+from factorize.api.local import bound, certify_file, choose, in_form, keep, obtain, priced
 from factorize.api.terminal.output import (
     Commands,
     Dtype,
@@ -111,19 +110,13 @@ def estimate(spec: SpecText, store: str | None = None) -> Shown:
     """Say how long a spec takes on this machine and how much memory, and whether the store has it; solves nothing."""
     results = existing_results(store)
     chosen = choose(read_spec(spec))
-    needed = estimate_of(chosen)
-    known = results is not None and results.find(chosen) is not None
-    document = {
-        "spec": chosen.document(),
-        "spec_digest": chosen.digest,
-        "known": known,
-        "estimate": {"seconds": needed.seconds, "bytes": needed.bytes},
-    }
+    document = priced(chosen, known=results is not None and results.find(chosen) is not None)
+    needed = document["estimate"]
     lines = [
         f"mechanism     {chosen.mechanism.kind}",
-        f"time          {describe_cost(needed.seconds)}",
-        f"memory        {needed.bytes / 2**20:.0f} MiB",
-        f"stored        {'yes: it is not solved again' if known else 'no'}",
+        f"time          {describe_cost(needed['seconds'])}",
+        f"memory        {needed['bytes'] / 2**20:.0f} MiB",
+        f"stored        {'yes: it is not solved again' if document['known'] else 'no'}",
     ]
     return document, "\n".join(lines)
 
