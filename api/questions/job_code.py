@@ -21,7 +21,7 @@ SPEC_FILE = "spec.json"
 _TORCH = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 _SGD, _OPTAX = ("sgd",), ("sgd", "adam", "adamw")
 """Optimizers that the code has as they are."""
-_CHECK = "from factorize.training.rate_check import RateCheck"
+_CHECK = "from factorize.training.rate_check import ArrayRateCheck"
 _UNCHECKED = " and leave out the check"
 _SECRET = "secrets.randbits(128)"
 _SPEC_IN_FILE = (
@@ -234,7 +234,7 @@ def _checked(
     if isinstance(named, Moments) and named.kind in known:
         moments = ", ".join(map(repr, (named.averaging[0], named.beta2, named.weight_decay)))
     return [
-        f"check = RateCheck(factors, {sigma}, {weights}, {moments})     # of the rate: docs/choose.md",
+        f"check = ArrayRateCheck(factors, {sigma}, {weights}, {moments})     # of the rate: docs/choose.md",
         f"for number, {batch} in enumerate(order):" if scheduled else f"for {batch} in order:",
         f"    now = rate * check.factor{' * rates[number]' if scheduled else ''}",
     ]

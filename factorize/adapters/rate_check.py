@@ -8,14 +8,14 @@ import torch
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
-from factorize.training import rate_check
 from factorize.training.learning_rate import STUDIED
+from factorize.training.rate_check import ArrayRateCheck
 
 
 class RateCheck:
     """Lowers a rate at which noise moves the weights further than the data do, and averages those of a constant rate.
 
-    Call `step` after each of the optimizer's, before the schedule's; see `factorize.training.rate_check.RateCheck`.
+    Call `step` after each of the optimizer's, before the schedule's; see `ArrayRateCheck`, which is its arithmetic.
 
     Attributes:
         factor: of the rate: 1 until the look.
@@ -52,7 +52,7 @@ class RateCheck:
         (momentum, second), unit = group.get("betas", (group.get("momentum"), None)), noise.clip_norm
         sigma = noise.sigma_of_means / (1.0 if second is None else unit)
         decay = group["weight_decay"] if name != "adam" else 0.0  # that of Adam is divided as gradients are
-        self._check = rate_check.RateCheck(optimizer.factors, sigma, self._weights, momentum, second, decay)
+        self._check = ArrayRateCheck(optimizer.factors, sigma, self._weights, momentum, second, decay)
         self.factor = 1.0
 
     @property

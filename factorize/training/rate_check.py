@@ -9,7 +9,7 @@ from factorize.structures.layouts import build_matrix
 from factorize.training.learning_rate import CHECKED, averaged_steps, noise_moved, share_of_data
 
 
-class RateCheck:
+class ArrayRateCheck:
     """Makes up for a learning rate that does not suit the noise, in place of the tuning that would cost privacy.
 
     After a fifth of the run it compares how far the weights are from their start with how far noise alone moves them.
