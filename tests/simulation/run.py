@@ -887,13 +887,9 @@ class Run:
         data = there(key)
         if key.startswith("quarantine/blobs/") and data is not None and sha256(data) == Path(key).stem:
             raise Violation(f"{key} was taken out, and is sound")
-        if self.oracle.rotten or key.partition("/")[0] not in ("manifests", "specs", "families"):
-            return
-        if data is None:
-            name = Path(key).stem.encode()
-            naming = [one for one, text in self.cluster.medium.stored().items() if one[:5] == "specs" and name in text]
-            if key.startswith("manifests") and naming:
-                raise Violation(f"{key} is gone, and {naming[0]} names it")
+        if key.startswith("manifests/") and data is None:
+            self._check_unnamed(key)
+        if data is None or self.oracle.rotten or key.partition("/")[0] not in ("manifests", "specs", "families"):
             return
         record = json.loads(data)["record"]
         name = record["digest"] if "digest" in record else Path(key).stem
@@ -911,6 +907,17 @@ class Run:
         if any(there(name) is None for name in named):
             if one.digest not in self.oracle.deleted:
                 raise Violation(f"{key} has appeared before what it names")
+
+    def _check_unnamed(self, key: str) -> None:
+        """After a manifest was deleted, and not kept below quarantine/: no sound entry names it."""
+        stored = self.cluster.medium.stored()
+        if any(name.startswith(f"quarantine/{key}") for name in stored):
+            return
+        for name, text in stored.items():
+            if name.startswith(("specs/", "families/")) and Path(key).stem.encode() in text:
+                with suppress(CorruptObject):
+                    read_entry(text, name)
+                    raise Violation(f"{key} is gone, and {name} names it")
 
     def _check_rows(self) -> None:
         """After a transaction: states and leases move as they may, quotas hold, the log only grows."""
