@@ -8,7 +8,7 @@ the C with the smallest estimated error at the privacy asked for. Derivation: do
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from factorize.mechanisms import Banded
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.spread_sensitivity import largest_form
 from factorize.solvers.banded import banded_optimum as banded
-from factorize.solvers.banded.gram_descent import GramPoint, Landscape
+from factorize.solvers.banded.gram_descent import Landscape
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
 from factorize.spec import Spec
@@ -59,105 +59,83 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     report, sampling, n = Reporter(progress), problem.spec.sampling, problem.n
     assert sampling is not None
     bands, epoch = mechanism_of(problem.spec, Banded).bands, sampling.bins(problem.participation, n)
-    landscape = SpreadLandscape(banded.recursion(problem), n, bands, np.zeros(n, dtype=np.intp))
-    near, strategy = None, landscape.strategy(banded.start(problem, landscape, report))
-    best = math.inf, strategy
+    landscape = Landscape(banded.recursion(problem), n, bands, np.zeros(n, dtype=np.intp))
+    near, strategy, forms = None, landscape.strategy(banded.start(problem, landscape, report)), []
+    best, alone = (math.inf, strategy), SpreadLoss(landscape, np.eye(bands)[:1, :, None] * np.ones(n))
     for seed in range(_ROUNDS + 1):
         report(seed, None)
         estimated = MinSepEstimate(MinSepLaw.of(strategy, epoch, 1), seed=seed, samples=_SAMPLES)
         near = estimated.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=_CLOSE)
-        point = Landscape.__call__(landscape, unknowns_of(strategy.bands)[0])
-        assert point is not None
-        squares = float(strategy.column_norms_squared().sum())
-        best = min(best, (near**2 * point.loss / squares, strategy), key=lambda one: one[0])
+        gram = gram_of(strategy.bands)
+        log_error = alone(strategy.bands.ravel())[0] - math.log(gram[0].sum())
+        best = min(best, (2 * math.log(near) + log_error, strategy), key=lambda one: one[0])
         form = uniform_filter1d(estimated.pair_weights(near, sampling.epsilon), max(n // _WINDOW, 1), mode="nearest")
-        spread = spread_of(form, point)[0]
+        form[1:] *= 2
+        spread = float((form * gram).sum())
         if seed == _ROUNDS or not spread > 0:
             break
-        landscape.forms += (form * (near**2 / squares / spread),)
-        strategy = landscape.improve(best[1])
+        forms.append(form * (near**2 / spread))
+        strategy = SpreadLoss(landscape, np.stack(forms)).improve(best[1])
     return Solution(strategy=best[1], outcome=Outcome.LOCAL_OPTIMUM, iterations=seed)
 
 
-class SpreadLandscape(Landscape):
-    """The error times nearly the largest <D, X> of the forms, where there are any; else the error.
+@dataclass(frozen=True, eq=False)
+class SpreadLoss:
+    """The logarithm of the error times nearly the largest <D, C^T C> of some forms.
 
     Attributes:
-        forms: D[t + d, t], each of shape (bands, n).
+        landscape: the error's.
+        forms: D[t, t], and 2 D[t + d, t] below it, shape (forms, bands, n).
     """
 
-    forms: tuple[Array, ...] = ()
+    landscape: Landscape
+    forms: Array
 
-    def __call__(self, unknowns: Array) -> GramPoint | None:
-        """Return the loss and its gradient, or None where X is not positive definite."""
-        point = super().__call__(unknowns)
-        if point is None or not self.forms:
-            return point
-        spreads, slopes = zip(*(spread_of(form, point) for form in self.forms), strict=True)
-        spread, slope = largest_form(np.array(spreads), np.stack([one.ravel() for one in slopes]))
-        gradient = point.gradient * spread + slope.reshape(unknowns.shape) * point.loss
-        return replace(point, loss=point.loss * spread, gradient=gradient)
-
-    def improve(self, strategy: BandedMatrix) -> BandedMatrix:
-        """Return the strategy of positive entries where the loss is least.
-
-        Args:
-            strategy: to start from.
-        """
-        from scipy.optimize import minimize
-
-        bands, n = strategy.bands.shape
-        with np.errstate(all="ignore"):
-            end = minimize(
-                lambda entries: self.of_entries(entries.reshape(bands, n)),
-                strategy.bands.ravel(),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=[(_LEAST, None) if t + d < n else (0.0, 0.0) for d in range(bands) for t in range(n)],
-                options={"maxiter": _STEPS},
-            )
-        return BandedMatrix(end.x.reshape(bands, n))
-
-    def of_entries(self, entries: Array) -> tuple[float, Array]:
-        """Return the logarithm of the loss at C[t + d, t], shape (bands, n), and its derivative."""
-        unknowns, roots = unknowns_of(entries)
-        point, n = self(unknowns), self.n
+    def __call__(self, flat: Array) -> tuple[float, Array]:
+        """Return the loss at C[t + d, t] and its derivative, shape (bands n,); infinity where C is singular."""
+        entries = flat.reshape(self.forms.shape[1:])
+        gram, n = gram_of(entries), self.landscape.n
+        roots, squares = np.sqrt(gram[0]), gram[0].sum()
+        unknowns = np.stack([2 * np.log(roots), *(_over_roots(some, roots, d) for d, some in enumerate(gram[1:], 1))])
+        point = self.landscape(unknowns)
         if point is None:
-            return math.inf, np.zeros(entries.size)
-        slope, by_entry = point.gradient / point.loss, np.zeros_like(entries)
+            return math.inf, np.zeros(len(flat))
+        spread, slope = largest_form((self.forms * gram).sum(axis=(1, 2)), self.forms.reshape(len(self.forms), -1))
+        by_gram, by_entry = point.gradient / point.loss, np.zeros_like(entries)
         for d in range(1, len(entries)):
-            through = slope[d] * unknowns[d] / 2
-            slope[0] -= through
-            slope[0, d:] -= through[: n - d]
-            slope[d, : n - d] /= roots[: n - d] * roots[d:]
-        slope[0] /= roots**2
-        for d, some in enumerate(slope):
+            through = by_gram[d] * unknowns[d] / 2
+            by_gram[0] -= through
+            by_gram[0, d:] -= through[: n - d]
+            by_gram[d] = _over_roots(by_gram[d], roots, d)
+        by_gram[0] = by_gram[0] / gram[0] - 1 / squares
+        by_gram += slope.reshape(entries.shape) / spread
+        for d, some in enumerate(by_gram):
             for k in range(len(entries) - d):
                 by_entry[k, d:] += some[: n - d] * entries[k + d, : n - d]
                 by_entry[k + d, : n - d] += some[: n - d] * entries[k, d:]
-        return math.log(point.loss), by_entry.ravel()
+        return math.log(point.loss / squares * spread), by_entry.ravel()
+
+    def improve(self, strategy: BandedMatrix) -> BandedMatrix:
+        """Return the strategy of positive entries where the loss is least, from another one on."""
+        from scipy.optimize import minimize
+
+        bands, n = strategy.bands.shape
+        bounds = [(_LEAST, None) if t + d < n else (0.0, 0.0) for d in range(bands) for t in range(n)]
+        with np.errstate(all="ignore"):
+            options = {"maxiter": _STEPS}
+            end = minimize(self, strategy.bands.ravel(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        return BandedMatrix(end.x.reshape(bands, n))
 
 
-def unknowns_of(entries: Array) -> tuple[Array, Array]:
-    """Return the unknowns of C^T C, as `GramPoint` has them, and the columns' norms."""
-    n, unknowns = entries.shape[1], np.zeros_like(entries)
-    roots = np.sqrt((entries**2).sum(axis=0))
-    unknowns[0] = 2 * np.log(roots)
-    for d in range(1, len(entries)):
-        inner = (entries[d:, : n - d] * entries[: len(entries) - d, d:]).sum(axis=0)
-        unknowns[d, : n - d] = inner / (roots[: n - d] * roots[d:])
-    return unknowns, roots
+def gram_of(entries: Array) -> Array:
+    """Return (C^T C)[t + d, t] of C[t + d, t], both of shape (bands, n)."""
+    bands, n = entries.shape
+    gram = np.zeros_like(entries)
+    for d in range(bands):
+        gram[d, : n - d] = (entries[d:, : n - d] * entries[: bands - d, d:]).sum(axis=0)
+    return gram
 
 
-def spread_of(form: Array, point: GramPoint) -> tuple[float, Array]:
-    """Return <D, X> of the columns with their shares, and its derivative by the unknowns, shape (bands, n)."""
-    n, roots = len(point.shares), np.sqrt(point.shares)
-    slope, parts = np.zeros_like(form), form[0] * point.shares
-    for d in range(1, len(form)):
-        slope[d, : n - d] = 2 * form[d, : n - d] * roots[: n - d] * roots[d:]
-        pairs = slope[d] * point.unknowns[d] / 2
-        parts += pairs
-        parts[d:] += pairs[: n - d]
-    spread = float(parts.sum())
-    slope[0] = parts - point.shares * spread
-    return spread, slope
+def _over_roots(pairs: Array, roots: Array, d: int) -> Array:
+    """Return numbers of the steps t and t + d over the norms of both columns, shape (n,)."""
+    return np.asarray(pairs / (roots * np.append(roots[d:], np.full(d, np.inf))))

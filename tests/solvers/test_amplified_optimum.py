@@ -13,8 +13,9 @@ from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.check import check_factor_file
 from factorize.errors import InvalidSpec, UnsupportedProblem
 from factorize.privacy import PrivacyTarget
-from factorize.solvers.amplified.min_sep_optimum import SpreadLandscape
+from factorize.solvers.amplified.min_sep_optimum import SpreadLoss
 from factorize.solvers.banded.banded_optimum import recursion
+from factorize.solvers.banded.gram_descent import Landscape
 from factorize.solvers.evidence_search import evidence
 from factorize.solvers.problem import Problem, Reporter
 from factorize.structures.banded import BandedMatrix
@@ -148,22 +149,20 @@ def test_bands_under_b_min_sep_are_better_than_those_without(tmp_path):
 
 def test_the_loss_of_bands_has_the_derivative_that_differences_have():
     spec = spec_of(12, {"kind": "banded", "bands": 3}, 3, sampling={"kind": "b_min_sep", **PRIVACY})
-    landscape = SpreadLandscape(recursion(Problem(spec)), 12, 3, np.zeros(12, dtype=np.intp))
+    landscape = Landscape(recursion(Problem(spec)), 12, 3, np.zeros(12, dtype=np.intp))
     random = np.random.default_rng(2)
     inside = np.arange(12) + np.arange(3)[:, None] < 12
-    landscape.forms = tuple(random.random((3, 12)) * inside for _ in range(2))
+    loss = SpreadLoss(landscape, random.random((2, 3, 12)) * inside)
     entries = (random.random((3, 12)) + [[1.0], [0.0], [0.0]]) * inside
     strategy = BandedMatrix(entries).dense()
     inverse = np.linalg.solve(strategy.T, np.tril(np.ones((12, 12))).T)
     gram = strategy.T @ strategy
-    spreads = [
-        sum((1 + (d > 0)) * form[d, : 12 - d] @ np.diagonal(gram, d) for d in range(3)) for form in landscape.forms
-    ]
+    spreads = [sum(form[d, : 12 - d] @ np.diagonal(gram, d) for d in range(3)) for form in loss.forms]
     error = (inverse**2).sum() * np.mean(np.power(spreads, 12.0)) ** (1 / 12)
-    value, slope = landscape.of_entries(entries)
+    value, slope = loss(entries.ravel())
     assert value == pytest.approx(math.log(error), abs=1e-9)
     step = random.standard_normal((3, 12)) * inside * 1e-5
-    change = landscape.of_entries(entries + step)[0] - landscape.of_entries(entries - step)[0]
+    change = loss((entries + step).ravel())[0] - loss((entries - step).ravel())[0]
     assert change == pytest.approx(2 * slope @ step.ravel(), rel=1e-4)
 
 
