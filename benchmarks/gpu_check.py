@@ -170,9 +170,9 @@ def speeds(device: torch.device, size: int) -> Iterator[Check]:
     noise.close()
     parameter = torch.nn.Parameter(torch.zeros(size, device=device))
     scale = factors.calibrate(mu=1.0, divisor=EXAMPLES)
-    sgd = torch.optim.SGD([parameter], lr=0.1)
-    ours = CorrelatedOptimizer(sgd, factors, scale, seed=SEED)
-    theirs = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=EXAMPLES)
+    sgd = [torch.optim.SGD([parameter], lr=0.1) for _ in range(2)]
+    ours = CorrelatedOptimizer(sgd[0], factors, scale, seed=SEED)
+    theirs = DPOptimizer(sgd[1], noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=EXAMPLES)
     samples = torch.randn(EXAMPLES, size, device=device)
 
     def step(optimizer: Any) -> None:
