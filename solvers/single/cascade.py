@@ -122,7 +122,9 @@ def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtere
     for j in range(count):
         state[0, j], state[3, j], state[4, j] = eta * eta, 1.0, 1.0 / eta
         state[1, j] = state[2, j] = state[5, j] = 0.0
-    filtered[n - 1, :6, :count] = state[:6, :count]
+    for k in range(6):
+        for j in range(count):
+            filtered[n - 1, k, j] = state[k, j]
     for step in range(1, n):
         i = back[step]
         beta, eta, lam, decay = steps[0, i], steps[1, i], steps[2, i], steps[3, i]

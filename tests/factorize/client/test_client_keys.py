@@ -25,6 +25,7 @@ def test_the_service_gets_the_key_and_a_bucket_does_not(monkeypatch, tmp_path: P
         elsewhere = {"Location": f"{server.url.replace('127.0.0.1', 'localhost')}{path}?signed=1"}
         for name, value in (("FACTORIZE_KEY", "fk_secret"), ("FACTORIZE_KEY_FILE", str(tmp_path / "key"))):
             server.plan("blob", lambda handler, *_: honest(handler, 307, elsewhere, b""))
+            server.plan("blob", lambda handler, *_: honest(handler, 200, {}, b"what a bucket has"))
             with monkeypatch.context() as patched:
                 patched.setenv(name, value)
                 Connection(server.url).send("GET", path).close()
