@@ -378,6 +378,9 @@ def _refuse_step(optimizer: Any, *_: object) -> None:
 
 def _refuse_unfit(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
     """Refuse an optimizer that clips in another way, or one of several ranks that would each add all the noise."""
+    if isinstance(optimizer, CorrelatedOptimizer):
+        message = "this optimizer is private already; give the one of torch or Opacus that it was made of"
+        raise InvalidParameter(message, field="optimizer")
     if isinstance(optimizer, DPOptimizer) and type(optimizer) not in (DPOptimizer, DistributedDPOptimizer):
         raise InvalidParameter(
             f"Opacus's {type(optimizer).__name__} clips in a way that no sensitivity here covers; use clipping='flat' "

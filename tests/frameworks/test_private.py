@@ -16,6 +16,7 @@ import torch
 from bin_cases import bin_of_each
 from handmade import handmade
 from opacus import PrivacyEngine
+from opacus.optimizers import DPOptimizer
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
@@ -258,12 +259,16 @@ class TestRefusals:
 
     def test_a_calibration_that_counts_on_sampling_without_an_auditor(self):
         made = private(handmade(ToeplitzMatrix(np.array([1.0, 0.4]), N)), sampling="cyclic_poisson", bands=2)
-        with pytest.raises(InvalidParameter, match="counts on cyclic"):
+        plain = made.optimizer.original_optimizer
+        with pytest.raises(InvalidParameter, match="private already"):
             CorrelatedOptimizer(made.optimizer, factors(), made.statement.calibration, seed=1 << 64)
+        theirs = DPOptimizer(plain, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=SIZE)
+        with pytest.raises(InvalidParameter, match="counts on cyclic"):
+            CorrelatedOptimizer(theirs, factors(), made.statement.calibration, seed=1 << 64)
         with pytest.raises(InvalidParameter, match="calibrate this one"):
             other = handmade(ToeplitzMatrix(np.array([1.0, 0.5]), N))
             CorrelatedOptimizer(
-                made.optimizer,
+                theirs,
                 other,
                 made.statement.calibration,
                 seed=1 << 64,
