@@ -223,7 +223,7 @@ def advice_text(advice: Mapping[str, Any], code: tuple[str, ...], kept: str = ""
     spec = canonical_json(advice["spec"]).decode()
     lines += [
         f"spec        {spec}",
-        f"digest      {advice['spec_digest']}{kept}",
+        f"spec digest {advice['spec_digest']}{kept}",
         f"origin      {Origin(**advice['origin'])}",
         f"next        {advice['next_command']}",
     ]
