@@ -99,7 +99,8 @@ def make_private(
         sampling: `fixed`: the same batches in every epoch; `cyclic_poisson` or `b_min_sep`, which amplify a banded C;
             `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret;
             or `random_allocation`, for C = I: it draws in every epoch anew.
-        bands: of the C that `auto` asks for with `cyclic_poisson` or `b_min_sep`; 1 is DP-SGD.
+        bands: of the C that `auto` asks for with `cyclic_poisson` or `b_min_sep`, under which it is the best; 1 is
+            DP-SGD.
         memory: vectors of noise state, each as large as the model, that `auto` may ask for; None for any number, which
             warns where the noise takes all earlier rows (`DenseNoise`).
         remainder: of a fixed order: `drop` what fills no batch, or `pad`.

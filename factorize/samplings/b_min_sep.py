@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import factorize
@@ -14,6 +15,8 @@ from factorize.privacy import check_zero_out
 from factorize.privacy_question import Question, SamplingOptions, level_of
 from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
 from factorize.structures.base import Matrix
+from factorize.training.batches import epochs_of
+from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import BMinSep
 
 if TYPE_CHECKING:
@@ -68,6 +71,18 @@ class BMinSepSampling(CyclicPoissonSampling):
         bands = run.strategy.finite().bandwidth()
         held = first_steps(run, steps, least=min(bands + 1, run.steps))
         return (held if held.strategy.finite().bandwidth() == bands else run), asked
+
+    def ask_for_best(self, source: Source, job: TrainingJob, steps: int) -> Source:
+        """Return the source of the bands that are best under this law at the job's privacy, where `auto` asks."""
+        if not source.automatic or source.bands in (None, 1):
+            return source
+        spec = {
+            "workload": source.workload(steps),
+            "participation": epochs_of(job.batching.epochs),
+            "mechanism": {"kind": "banded", "bands": source.bands},
+            "sampling": {"kind": self.name, "epsilon": job.privacy.epsilon, "delta": job.privacy.delta},
+        }
+        return replace(source, spec=spec, memory=None)
 
     def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> MinSepLaw:
         """Return the law on C."""

@@ -81,12 +81,17 @@ class CyclicPoissonSampling(Sampling):
             raise InvalidParameter(message, field="bands")
         steps = batching.epochs * max(1, examples // batching.size)
         single = self.even or source.bands is None or source.bands == 1
+        source = self.ask_for_best(source, job, steps)
         factors = source.find(steps, {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands})
         asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
         calibration = self.calibrate(factors, job.target, asked)
         order = self.order(examples, calibration, steps=steps, seed=job.noise.secret ^ _SECOND_SEED)
         order.check(calibration.sensitivity.participation, factors.steps)
         return Drawn(factors=factors, calibration=calibration, order=order)
+
+    def ask_for_best(self, source: Source, job: TrainingJob, steps: int) -> Source:
+        """Return the source of the C that is best under this law, where one is searched for."""
+        return source
 
     def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
         """Return the calibration first, which says how likely an example is."""

@@ -367,6 +367,13 @@ class TestAuto:
         with pytest.raises(InvalidParameter, match="bands="):
             private("auto", solve=solve, sampling="cyclic_poisson")
 
+    def test_bands_that_are_best_under_b_min_sep(self):
+        asked = []
+        made = private("auto", solve=lambda spec: asked.append(spec) or solve(spec), sampling="b_min_sep", bands=2)
+        spec = parse_spec(asked[0])
+        assert (spec.sampling.kind, spec.sampling.epsilon, spec.sampling.delta) == ("b_min_sep", 4.0, 1e-5)
+        assert made.statement.calibration.bins == spec.mechanism.bands == 2 and spec.participation.passes == EPOCHS
+
     def test_needs_somebody_who_solves(self):
         with pytest.raises(InvalidParameter, match="url="):
             private("auto")
