@@ -49,7 +49,12 @@ class SpecCommand(typer.core.TyperCommand):
         """Put a spec in place of the words that say it, and parse the rest."""
         if _HELP & set(args):
             return super().parse_args(ctx, ["--help"])
-        return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_spec(args))
+        try:
+            return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_spec(args))
+        except typer.BadParameter as error:
+            if getattr(error.param, "name", None) == "output":
+                error.message += f" The output of a workload is {_OTHER_FLAGS['output']}."
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the fields of specs too."""

@@ -33,6 +33,7 @@ class TestWords:
         for released in ("moment", "iterate"):
             assert within(*words, "--released", released).json()["workload"]["output"] == released
         assert "--released " in within("solve", "prefix", "--help").out
+        assert "The output of a workload is --released." in within("solve", "adam", "--n", 4, "--output", "iterate").err
 
     def test_a_file_of_that_name_is_a_file(self, within: CommandLine, tmp_path: Path) -> None:
         (tmp_path / "prefix").write_text(spec_text(5))
