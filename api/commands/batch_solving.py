@@ -7,6 +7,7 @@ A service gets specs as they are read, and few are outstanding. Nothing is kept 
 has solved meanwhile is answered at once when it is posted again.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -82,7 +83,7 @@ class LocalLanes:
             place=place,
             store=self._store,
             stages=Stages((lambda _step: None) if small else self._shown.report),
-            seconds=wall_limit(item.seconds),
+            seconds=wall_limit(item.seconds) if small else math.inf,  # a large one is watched, and may take days
             threads=threads,
             cancelled=cancelled,
         )

@@ -10,8 +10,9 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.solve_job import SolveJob
 
 FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.4, 1.1
-PAUSE_OF_A_FOLLOWER = 0.001  # seconds: thousands who follow one job would take a core with looks that see nothing
 """Seconds between the first two looks at a job that is followed, the most, and their growth."""
+PAUSE_OF_A_FOLLOWER = 0.001
+"""Seconds for each who follows a job: thousands would take a core with looks that see nothing."""
 
 
 class FollowedJobs:
@@ -21,7 +22,7 @@ class FollowedJobs:
         ledger: the jobs table.
 
     Attributes:
-        closed: whether whoever has this ends or has ended; nothing is followed then.
+        closed: whether an engine of this ends or has ended; nothing is followed then.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -40,7 +41,7 @@ class FollowedJobs:
             after_seq: number of the last change that the listener has seen.
 
         Yields:
-            The job, with rising ``seq``, or None; the last has ``finished``. Also ends when the engine closes.
+            The job, with rising ``seq``, or None; the last has ``finished``. Also ends once this is closed.
         """
         pause = FIRST_PAUSE
         self._followers[spec_digest] += 1
