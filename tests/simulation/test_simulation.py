@@ -21,7 +21,9 @@ def fresh_seed() -> int:
 
 def test_fresh_seeds_and_kept_plans_hold_and_a_seed_repeats_in_another_process(capsys):
     first = fresh_seed()
-    commands = [["-m", "tests.simulation", "--seed", str(first), *more] for more in (("--count", str(FRESH)), ("--kept",))]
+    commands = [
+        ["-m", "tests.simulation", "--seed", str(first), *more] for more in (("--count", str(FRESH)), ("--kept",))
+    ]
     with capsys.disabled():
         print("\npython", *commands[0])
     begun = [
