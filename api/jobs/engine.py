@@ -320,6 +320,7 @@ class JobEngine(FollowedJobs):
             job: the job.
             fell: its machine went down while it ran there alone.
         """
+        ended = has_ended(job.owner)
         with self._lock:
             if job.task in self._sent or not self.solves.up:
                 return
@@ -328,7 +329,7 @@ class JobEngine(FollowedJobs):
                 self._ledger.finish(job.spec_digest, stored)
             elif fell and job.suspect:
                 self._ledger.fail(job, _given_up(None))
-            elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell))) is not None:
+            elif (adopted := self._ledger.adopt(job, self.id, deaths=int(fell), ended=ended)) is not None:
                 _log.info("a job is taken up", extra={"about": adopted.about()})
                 self._send(adopted)
 

@@ -142,15 +142,21 @@ class Ledger:
         attempts = sa.case((jobs.c.state == "running", jobs.c.attempts - 1), else_=jobs.c.attempts)
         return self._change(job, "queued", owner="", attempts=attempts)
 
-    def adopt(self, job: SolveJob, owner: str, *, deaths: int = 0) -> SolveJob | None:
-        """Take a job over from an engine that is gone (or from oneself). None if someone else was faster.
+    def adopt(self, job: SolveJob, owner: str, *, deaths: int = 0, ended: bool = False) -> SolveJob | None:
+        """Take a job over from an engine that is gone (or from oneself).
 
         Args:
             job: the job.
             owner: id of the engine that takes it.
             deaths: how many deaths its last start counts as.
+            ended: whether the process of the engine that has it is known to have ended; its lease counts no more.
+
+        Returns:
+            The job; None if someone else was faster, or its owner has renewed the lease meanwhile.
         """
-        return self._change(job, "queued", owner=owner, lease=self._lease, deaths=jobs.c.deaths + deaths)
+        free = () if ended or job.owner in ("", owner) else (sa.not_(self._lasts),)
+        values = {"owner": owner, "lease": self._lease, "deaths": jobs.c.deaths + deaths}
+        return self._change(job, "queued", *free, **values)
 
     def died(self, job: SolveJob, *, deaths: int = 1) -> SolveJob | None:
         """The child of this claim was killed: queued again, as a task of a new name. None if the claim is over.
@@ -180,11 +186,13 @@ class Ledger:
                 add_row(connection, "cancellation", actor=actor, subject=spec_digest)
         return job
 
-    def _change(self, job: SolveJob, state: str, **values: object) -> SolveJob | None:
+    def _change(
+        self, job: SolveJob, state: str, *conditions: sa.ColumnElement[bool], **values: object
+    ) -> SolveJob | None:
         """Change a job on behalf of one claim and one owner."""
         with writing(self.engine) as connection:
             claim = jobs.c.task == job.task, jobs.c.owner == job.owner
-            return _moved(connection, job.spec_digest, state, *claim, **values)
+            return _moved(connection, job.spec_digest, state, *claim, *conditions, **values)
 
     # Reading
 
@@ -265,13 +273,14 @@ class Ledger:
             connection.execute(schema.update().values(renewals=schema.c.renewals + 1))
             connection.execute(jobs.update().where(*mine).values(lease=0.0 if last else self._lease))
 
-    def living(self) -> set[str]:
-        """Return the owners of open jobs whose leases last.
+    @property
+    def _lasts(self) -> sa.ColumnElement[bool]:
+        """Whether a lease lasts; one that lasts longer than can be given is from before the clock was set back."""
+        return (jobs.c.lease - self._clock).between(0.0, self._lease_seconds + _ROUNDING_SECONDS)
 
-        A lease that lasts longer than one can be given is from before the clock was set back, and lasts no more.
-        """
-        lasts = (jobs.c.lease - self._clock).between(0.0, self._lease_seconds + _ROUNDING_SECONDS)
-        owned = jobs.c.state.in_(_OPEN), jobs.c.owner != "", lasts
+    def living(self) -> set[str]:
+        """Return the owners of open jobs whose leases last."""
+        owned = jobs.c.state.in_(_OPEN), jobs.c.owner != "", self._lasts
         with reading(self.engine) as connection:
             return set(connection.scalars(sa.select(jobs.c.owner).distinct().where(*owned)))
 

@@ -306,9 +306,15 @@ class _Check:
             entry = SpecEntry.of(self.store.index.stored(manifest_key(digest)))
             for key, by_place in zip(entry.keys, (self.by_family, self.by_spec), strict=True):
                 if spec_digest not in by_place and key not in self.unread:
-                    message, mend = f"missing, for the manifest {digest}", partial(self.store.enter, entry)
+                    message, mend = f"missing, for the manifest {digest}", partial(self._enter, entry)
                     self._find("unindexed", key, message, "rebuilt", mend)
                     by_place[spec_digest] = digest
+
+    def _enter(self, entry: SpecEntry) -> None:
+        """Publish an entry while nobody deletes its manifest."""
+        with self.store.objects.lock(MARKER, exclusive=False):
+            if self._exists(manifest_key(entry.digest)):
+                self.store.enter(entry)
 
     def _check_others(self) -> None:
         """Look at what is outside of the four places."""
@@ -337,9 +343,10 @@ class _Check:
         """Move an object away, unless a put has mended it since it was read; whether it went."""
         store, place = self.store, key.split("/")[0]
         checks = {_BLOBS: store.blobs.sound, MANIFESTS: store.intact}
-        with store.objects.lock(MARKER, exclusive=True):
+        with store.objects.lock(MARKER, exclusive=True) as confirm:
             sound = checks[place](name_in(key)) if place in checks else store.index.sound(key)
             if not sound:
+                confirm()
                 with suppress(NotFound):  # somebody else has taken it out
                     store.objects.quarantine(key)
         return not sound

@@ -6,7 +6,7 @@ user's matrix, uploaded before its spec is solved) is kept by the grace, which e
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -99,10 +99,11 @@ def gc(
     """
     sweep = _Sweep(store, dry_run, time.time() - grace_seconds)
     sweep.read_manifests()  # most of the work, while others go on
-    with store.objects.lock(MARKER, exclusive=True):
+    with store.objects.lock(MARKER, exclusive=True) as sweep.confirm:
         sweep.read_manifests()
         sweep.delete(sweep.doomed(delete, created_before))
         sweep.remove_unnamed()
+    sweep.confirm = lambda: None
     sweep.remove_temporary()
     return Removed(tuple(sweep.removals), tuple(sweep.deleted), tuple(sorted(sweep.damaged)), dry_run)
 
@@ -118,6 +119,7 @@ class _Sweep:
     damaged: set[str] = field(default_factory=set)
     removals: list[Removal] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    confirm: Callable[[], None] = lambda: None
 
     def read_manifests(self) -> None:
         """Read those that are new since the last look, one at a time, and forget those that are gone."""
@@ -197,12 +199,14 @@ class _Sweep:
             if self.store.revocations.reaching(manifest) is None:
                 answers.setdefault(manifest.spec_digest, SpecEntry.of(manifest))
         for entry in answers.values():
+            self.confirm()
             self.store.enter(entry)
 
     def _remove(self, kind: str, key: str, entry: ObjectEntry | None = None) -> None:
         with suppress(NotFound):
             size = (entry or self.store.objects.status(key)).size
             if not self.dry_run:
+                self.confirm()
                 self.store.objects.delete(key)
             self.removals.append(Removal(kind, key, size))
 

@@ -157,12 +157,15 @@ class Objects(Protocol):
         """Have an object that is seen outlive a crash, whoever published it; nothing to do where that is so anyway."""
         return
 
-    def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
+    def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[Callable[[], None]]:
         """Keep exclusive holders of a lock away from each other and from shared ones.
 
         Args:
             key: an object or a folder that is there; who holds the store's marker may take `tmp` too.
             exclusive: whether nobody else may hold it.
+
+        Returns:
+            Within it, what is called before each removal: it raises StoreUnavailable if others may have gone on.
         """
 
     def sign(self, key: str, seconds: float) -> str | None:
@@ -222,11 +225,13 @@ class Objects(Protocol):
             return True
         if intact():
             return False
-        with self.lock(STAGING, exclusive=True):  # what is found damaged under it is what goes, and nothing newer
+        # What is found damaged under the lock is what goes, and nothing newer.
+        with self.lock(STAGING, exclusive=True) as confirm:
             if self.put(key, staged):
                 return True
             if intact():
                 return False
+            confirm()
             self.quarantine(key, staged)
         return True
 

@@ -409,16 +409,16 @@ class WatchedLock(BucketLock):
     cluster: Cluster
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> Iterator[Callable[[], None]]:
         cluster, me = self.cluster, self.cluster.world.task.process
-        with super().hold():
+        with super().hold() as confirm:
             others = [one for one, process in cluster.holders if process.alive and one._key in cluster.medium.objects]
             others = [one for one in others if one._folder == self._folder and self._key in cluster.medium.objects]
             if any(self._exclusive or other._exclusive for other in others):
                 raise Violation(f"{self._key} is held beside {others[0]._key}")
             cluster.holders.append((self, me))
             try:
-                yield
+                yield confirm
             finally:
                 cluster.holders.remove((self, me))
 

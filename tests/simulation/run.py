@@ -238,6 +238,8 @@ class Oracle:
     owed: set[str] = field(default_factory=set)
     revoked: set[str] = field(default_factory=set)
     revoking: bool = False
+    half: set[str] = field(default_factory=set)
+    """What was revoked for certain by a call that has failed, so that its likes may not be revoked yet."""
     deleted: set[str] = field(default_factory=set)
     rotten: set[str] = field(default_factory=set)
     damage: int = 0
@@ -459,10 +461,13 @@ class Run:
         def stands(revocation: Any) -> None:
             self._durable(f"revoked/{revocation.digest[:2]}/{revocation.digest}.json")
             self.oracle.revoked.add(revocation.digest)
+            self.oracle.half.add(revocation.digest)
 
         self.oracle.cancelled.add(known.spec.digest)  # a job that stores what was revoked meanwhile fails
         self.oracle.revoking = True
-        for revocation in service.store.revoke(digest, "its claim is wrong", on_each=stands):
+        revoked = service.store.revoke(digest, "its claim is wrong", on_each=stands)
+        self.oracle.half -= {revocation.digest for revocation in revoked}
+        for revocation in revoked:
             service.audit.add("revocation", actor="operator", subject=revocation.digest)
         return digest[:6]
 
@@ -916,8 +921,8 @@ class Run:
         for name, text in stored.items():
             if name.startswith(("specs/", "families/")) and Path(key).stem.encode() in text:
                 with suppress(CorruptObject):
-                    read_entry(text, name)
-                    raise Violation(f"{key} is gone, and {name} names it")
+                    if name in read_entry(text, name).keys:  # else it is the entry of another spec, misplaced
+                        raise Violation(f"{key} is gone, and {name} names it")
 
     def _check_rows(self) -> None:
         """After a transaction: states and leases move as they may, quotas hold, the log only grows."""
@@ -1028,8 +1033,8 @@ class Run:
 
     def _half_revoked(self, finding: fsck_module.Finding) -> bool:
         """Whether a finding is of a revocation, begun and never acknowledged, that has one of its two records."""
-        missing = finding.kind == "missing" and finding.key.startswith("revoked/")
-        return missing and not any(digest in finding.message for digest in self.oracle.revoked)
+        missing = finding.kind == "missing" and (finding.key.startswith("revoked/") or "its like" in finding.message)
+        return missing and not any(digest in finding.message for digest in self.oracle.revoked - self.oracle.half)
 
     def _taken_back(self) -> set[str]:
         """Results of which a record says that they were revoked, acknowledged or not."""

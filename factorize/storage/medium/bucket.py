@@ -8,7 +8,7 @@ the same ones. A bucket shows an object whole or not at all, and from then on to
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -102,7 +102,7 @@ class Bucket(BucketCalls, Objects):
         finally:
             self.remove(temporary)
 
-    def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[None]:
+    def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[Callable[[], None]]:
         """Lock something across machines; see `BucketLock`."""
         return BucketLock(self, f"{STAGING}/{'locks' if key == MARKER else 'replacing'}", exclusive=exclusive).hold()
 

@@ -9,18 +9,20 @@ It is needed where a put finds its file: one that a killed put has left, say. A 
 file would take it before the put has named it, and the put would answer that the result is stored.
 
 A marker that no longer changes is that of a holder that has died: its owner writes it anew every `BEAT_SECONDS`, and
-whoever waits removes it after `LEASE_SECONDS` without a change, counted on the waiter's own clock. A holder that was
-held up for that long finds its marker gone at the end and says so.
+whoever waits removes it after `LEASE_SECONDS` without a change, counted on the waiter's own clock. A marker that was
+removed never comes back, since an owner only writes over the version that it has seen. A holder that was held up for
+that long finds its marker gone at the end and says so. One that removes objects has to know it before: it calls
+`confirm` before each, which refuses once half a lease has passed without a beat. The request has the other half.
 """
 
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from factorize.errors import NotFound, StoreUnavailable
-from factorize.storage.medium.bucket_calls import BucketCalls
+from factorize.storage.medium.bucket_calls import BucketCalls, Version
 from factorize.storage.objects import ObjectEntry
 
 BEAT_SECONDS = 10.0
@@ -45,10 +47,14 @@ class BucketLock:
         self._key = f"{folder}/{_EXCLUSIVE if exclusive else _SHARED}-{secrets.token_hex(16)}"
         self._seen: dict[str, tuple[tuple[int, ...], float]] = {}
         self._beats = 0
+        self._alive_at = float("-inf")
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> Iterator[Callable[[], None]]:
         """Take the lock, keep it alive, give it back.
+
+        Yields:
+            `confirm`.
 
         Raises:
             StoreUnavailable: the bucket refuses, or others took this holder for dead meanwhile: what it wrote may name
@@ -56,39 +62,40 @@ class BucketLock:
         """
         ended = threading.Event()
         thread = threading.Thread(target=self._keep_beating, args=(ended,), daemon=True, name="factorize-lock")
-        self._take()
         thread.start()
         try:
-            yield
-            try:
-                self._bucket.status(self._key)
-            except NotFound:
-                raise StoreUnavailable(
-                    f"this process was held up for more than {LEASE_SECONDS:g} s while it wrote, and others went on; "
-                    "do it again"
-                ) from None
+            self._take()
+            yield self.confirm
+            if not self._stands():
+                raise _held_up(LEASE_SECONDS)
         finally:
             ended.set()
             thread.join()
             with suppress(StoreUnavailable):
                 self._bucket.remove(self._key)
 
+    def confirm(self) -> None:
+        """See that nobody can have taken this holder for dead yet, nor will before a request is carried out.
+
+        Raises:
+            StoreUnavailable: half a lease has passed since the marker was last written.
+        """
+        if time.monotonic() - self._alive_at > LEASE_SECONDS / 2:
+            raise _held_up(LEASE_SECONDS / 2)
+
     def _take(self) -> None:
-        try:
-            self._beat()
-            while conflicts := self._conflicts():
-                if self._exclusive and not any(key.startswith(f"{self._folder}/{_EXCLUSIVE}") for key in conflicts):
-                    time.sleep(_LOOK_SECONDS)
-                    continue
+        self._write()
+        while (conflicts := self._conflicts()) or not self._stands():
+            if not conflicts:  # this one was taken for dead, and others may have come in since
+                self._write()
+            elif self._exclusive and not any(key.startswith(f"{self._folder}/{_EXCLUSIVE}") for key in conflicts):
+                time.sleep(_LOOK_SECONDS)
+            else:
                 self._bucket.remove(self._key)  # leaves the way free for a moment
                 time.sleep(_LOOK_SECONDS * (1 + secrets.randbelow(100) / 100))
                 while self._others(_EXCLUSIVE):
                     time.sleep(_LOOK_SECONDS)
-                self._beat()
-        except BaseException:
-            with suppress(StoreUnavailable):
-                self._bucket.remove(self._key)
-            raise
+                self._write()
 
     def _conflicts(self) -> list[str]:
         """Markers that this holder has to wait for; of two exclusive ones, the smaller name has the way."""
@@ -117,12 +124,28 @@ class BucketLock:
             return False
         return now - since > LEASE_SECONDS
 
-    def _beat(self) -> None:
+    def _stands(self) -> bool:
+        """Whether the marker is there: nobody has taken this one for dead since it was written."""
+        with suppress(NotFound):
+            self._bucket.status(self._key)
+            return True
+        return False
+
+    def _write(self, version: Version | None = None) -> None:
+        """Write the marker, or write over this version of it and no other."""
         self._beats += 1
-        self._bucket.write(self._key, str(self._beats).encode())
+        began = time.monotonic()
+        self._bucket.write(self._key, str(self._beats).encode(), version)
+        self._alive_at = began
 
     def _keep_beating(self, ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
             with suppress(StoreUnavailable, NotFound):
-                self._bucket.status(self._key)  # one that was declared dead stays so
-                self._beat()
+                self._write(self._bucket.get(self._key, 0)[1])
+
+
+def _held_up(seconds: float) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"this process was held up for more than {seconds:g} s while it had the lock, and others went on or will; "
+        "do it again"
+    )

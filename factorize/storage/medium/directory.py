@@ -154,7 +154,7 @@ class Directory(Objects):
             self._settle((self.root / key).parent)
 
     @contextmanager
-    def lock(self, key: str, *, exclusive: bool) -> Iterator[None]:
+    def lock(self, key: str, *, exclusive: bool) -> Iterator[Callable[[], None]]:
         """Lock a file, across processes and threads; where the file system has no locks, shared holders go on."""
         path = self.root / key
         descriptor = None
@@ -165,7 +165,7 @@ class Directory(Objects):
                 if exclusive or error.errno not in NO_LOCKS:
                     raise
         try:
-            yield
+            yield lambda: None  # the system keeps a lock for as long as its holder lives
         finally:
             if descriptor is not None:
                 with suppress(OSError):  # it is let go of all the same

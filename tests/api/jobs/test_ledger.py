@@ -77,7 +77,7 @@ def test_only_a_claim_leaves_a_terminal_state(ledger, terminal):
     }
     before = end[terminal]()
     assert before is not None and before.state == terminal
-    late = [ledger.start(job), ledger.update_progress(job, {}), ledger.release(job), ledger.adopt(job, "x")]
+    late = [ledger.start(job), ledger.update_progress(job, {}), ledger.release(job), ledger.adopt(job, "x", ended=True)]
     late += [ledger.died(job)]
     assert late == [None] * 5
     assert [change() for change in end.values()] == [None] * 3
@@ -86,7 +86,7 @@ def test_only_a_claim_leaves_a_terminal_state(ledger, terminal):
 
 def begun_anew(ledger: Ledger, job: SolveJob, way: str) -> SolveJob:
     if way == "adopted":
-        again = ledger.adopt(job, "new")
+        again = ledger.adopt(job, "new", ended=True)
     elif way == "dead":
         again = ledger.died(job, deaths=0)
     else:
@@ -113,7 +113,7 @@ def test_a_job_that_begins_anew_hears_nothing_more_of_its_first_start(ledger, wa
     late = [
         ledger.fail(first, {"type": "crashed", "message": "late"}),
         ledger.died(first),
-        ledger.adopt(first, "other"),
+        ledger.adopt(first, "other", ended=True),
         ledger.update_progress(first, {"iteration": 2}),
     ]
     assert late == [None] * 4 and (way == "adopted" or ledger.start(first) is None)
@@ -138,6 +138,19 @@ def test_leases_say_whose_owners_live(ledger):
     assert ledger.living() == {"heir"}
     ledger.finish(A, RESULT)
     assert ledger.living() == set()
+
+
+def test_a_job_is_taken_only_while_its_lease_is_over_or_its_owner_has_ended(ledger):
+    job = claim(ledger, owner="stopped")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET lease = lease - 16")
+    assert ledger.living() == set()
+    ledger.renew("stopped")  # it goes on after another engine has read that its lease was over
+    assert ledger.adopt(job, "other") is None and ledger.get(A) == job
+    mine = ledger.adopt(job, "stopped")
+    assert mine is not None
+    taken = ledger.adopt(mine, "other", ended=True)
+    assert taken is not None and taken.owner == "other"
 
 
 def test_a_lease_ends_when_the_clock_of_the_database_is_set_back(ledger):

@@ -25,7 +25,7 @@ from factorize.storage.gc import gc
 from factorize.storage.medium import bucket_lock
 from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.medium.bucket_lock import BucketLock
-from factorize.storage.medium.location import bucket_of
+from factorize.storage.medium.location import MARKER, bucket_of
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
 
@@ -171,6 +171,30 @@ def test_a_dead_holders_marker_is_removed_and_a_slow_one_is_told(monkeypatch):
         BucketLock(Bucket(medium), "tmp/locks", exclusive=True).hold(),  # waits until the first one counts as dead
     ):
         pass
+
+
+def test_a_holder_that_may_count_as_dead_removes_nothing(monkeypatch):
+    monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 600.0)
+    store = in_memory()
+    kept = store.put(factorization(4))
+    with store.objects.lock(MARKER, exclusive=True) as confirm:
+        confirm()
+        monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.0)
+        with pytest.raises(StoreUnavailable, match="held up for more than 0 s"):
+            confirm()
+    with pytest.raises(StoreUnavailable, match="held up"):
+        gc(store, delete=[kept.digest])
+    assert store.load(kept.digest).digest == kept.digest
+
+
+def test_a_marker_that_was_removed_does_not_come_back(monkeypatch):
+    monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 0.01)
+    medium = MemoryStore()
+    lock = BucketLock(Bucket(medium), "tmp/locks", exclusive=True)
+    with pytest.raises(StoreUnavailable, match="held up"), lock.hold():
+        Bucket(medium).remove(lock._key)  # as whoever takes it for dead does
+        time.sleep(0.1)
+        assert list(Bucket(medium).list("tmp/locks")) == []
 
 
 def test_a_living_holder_is_waited_for_beyond_the_lease(monkeypatch):
