@@ -134,9 +134,15 @@ def _nearest(job: Job, known: Collection[str], without: str = "") -> list[str]:
     return [told] if other else []
 
 
-def _torch_optimizer(job: Job, spec: Mapping[str, object]) -> str:
+def _moments(job: Job, known: Collection[str]) -> Moments | None:
+    """Return the job's optimizer, if it is one with moments that are known."""
     named = job.optimizer
-    if not isinstance(named, Moments) or named.kind not in _TORCH:
+    return named if isinstance(named, Moments) and named.kind in known else None
+
+
+def _torch_optimizer(job: Job, spec: Mapping[str, object]) -> str:
+    named = _moments(job, _TORCH)
+    if named is None:
         return f"SGD(model.parameters(), lr=rate{_momentum(spec)})"
     betas = f"betas=({named.averaging[0]!r}, {named.beta2!r})"
     decay = f", weight_decay={named.weight_decay!r}" if named.weight_decay or named.kind == "adamw" else ""
@@ -144,8 +150,8 @@ def _torch_optimizer(job: Job, spec: Mapping[str, object]) -> str:
 
 
 def _optax_optimizer(job: Job, spec: Mapping[str, object]) -> str:
-    named = job.optimizer
-    if not isinstance(named, Moments) or named.kind not in _OPTAX:
+    named = _moments(job, _OPTAX)
+    if named is None:
         return f"optax.sgd(1.0{_momentum(spec)})"
     decay = f", weight_decay={named.weight_decay!r}" if named.kind == "adamw" else ""
     return f"optax.{named.kind}(1.0, b1={named.averaging[0]!r}, b2={named.beta2!r}{decay})"
@@ -229,9 +235,9 @@ def _checked(
     job: Job, spec: Mapping[str, Any], known: Collection[str], sigma: str, weights: str, batch: str = "batch"
 ) -> list[str]:
     """Return the lines that begin a check of the rate and the loop, where the rate of a step is `now`."""
-    scheduled, named = _rates(spec), job.optimizer
+    scheduled, named = _rates(spec), _moments(job, known)
     moments = repr(spec["workload"].get("momentum", 0.0))
-    if isinstance(named, Moments) and named.kind in known:
+    if named is not None:
         moments = ", ".join(map(repr, (named.averaging[0], named.beta2, named.weight_decay)))
     return [
         f"check = ArrayRateCheck(factors, {sigma}, {weights}, {moments})     # of the rate: docs/choose.md",
