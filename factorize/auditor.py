@@ -21,6 +21,8 @@ from factorize.participation import example_indices, read_participation
 from factorize.privacy import Calibration
 
 _VERSION = 2
+_MARGIN = 1.01
+"""Of the norm of a sum, for what a job loses by clipping and adding up in float32."""
 
 
 class Auditor(ABC):
@@ -31,15 +33,17 @@ class Auditor(ABC):
     Args:
         steps: n of the factorization.
         unit: what one index is: `example`, or `user`.
+        divisor: of the means, the calibration's `divisor`; None where there is none.
 
     Attributes:
         step: the step that `record` expects next, from 0.
         on_step: told of each step that was recorded, before it is released.
     """
 
-    def __init__(self, steps: int, unit: str) -> None:
-        self.step, self.steps, self.unit = 0, whole_number("steps", steps), unit
+    def __init__(self, steps: int, unit: str, divisor: int | None) -> None:
+        self.step, self.steps, self.unit, self.divisor = 0, whole_number("steps", steps), unit, divisor
         self.on_step: Callable[[int], None] | None = None
+        self._present: int | None = None  # in the step that was recorded last; a checkpoint does not say
 
     def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
         """Check the examples of the next step, and go on to it.
@@ -50,8 +54,8 @@ class Auditor(ABC):
             divisor: that the job takes the mean with, None where it takes sums.
 
         Raises:
-            InvalidParticipation: more steps than n, somebody twice in this step, or a step that the order does not
-                have. Nothing is recorded then.
+            InvalidParticipation: more steps than n, somebody twice in this step, a step that the order does not have,
+                or another divisor than the calibration's. Nothing is recorded then.
             InvalidParameter: what is no index of an example.
         """
         who = self._identify(indices)
@@ -59,10 +63,53 @@ class Auditor(ABC):
             raise InvalidParticipation(
                 f"step {self.step + 1} is past n={self.steps}: no calibration covers it; stop, or factor a larger n"
             )
-        self._take(who, divisor)
-        self.step += 1
+        if divisor is not None and self.divisor not in (None, divisor):
+            raise InvalidParticipation(
+                f"the sum of step {self.step} was divided by another number than the one public constant that noise "
+                "and clip norm are calibrated for: a smaller one leaves too little noise, and the size of a secret "
+                "batch shows; divide by the calibration's divisor in every step",
+                field="divisor",
+            )
+        self._take(who)
+        self.step, self._present = self.step + 1, len(who)
         if self.on_step is not None:
             self.on_step(self.step - 1)
+
+    def check_release(self, step: int, norm: float = 0.0, clip_norm: float = 0.0) -> None:
+        """Refuse noise for other examples than those that were recorded last, or for a sum that these cannot have.
+
+        Args:
+            step: whose noise is to be handed out.
+            norm: of the sum, or of a part of it.
+            clip_norm: of a contribution.
+
+        Raises:
+            InvalidParticipation: the step is another one, or the norm is above what its contributions have together.
+        """
+        if self.step != step + 1:
+            raise InvalidParticipation(
+                f"the noise is at step {step}, and the auditor has recorded {self.step} steps: a batch came twice, or "
+                "was left out; record the examples of each step once, before its noise, and restore both from one "
+                "checkpoint"
+            )
+        if self._present is not None and not norm <= _MARGIN * clip_norm * self._present:
+            raise InvalidParticipation(
+                f"the sum of step {step} has the norm {norm:.6g}, more than its examples have together with at most "
+                f"clip_norm={clip_norm:g} each; clip each example's gradient before the sum, and begin each step's at 0"
+            )
+
+    def check_calibration(self, calibration: Calibration) -> None:
+        """Refuse a calibration that counts on other batches than those that pass here.
+
+        Raises:
+            InvalidParameter: it does.
+        """
+        if not self.covers(calibration):
+            raise InvalidParameter(
+                "this auditor lets other batches pass than those that the calibration counts on; take "
+                "ParticipationAuditor.of(calibration, n), or BinsAuditor.of(order)",
+                field="auditor",
+            )
 
     @abstractmethod
     def covers(self, calibration: Calibration) -> bool:
@@ -90,7 +137,7 @@ class Auditor(ABC):
         """Return who takes part."""
 
     @abstractmethod
-    def _take(self, who: np.ndarray, divisor: int | None) -> None:
+    def _take(self, who: np.ndarray) -> None:
         """Check who takes part in the next step, and count them."""
 
 
@@ -107,6 +154,7 @@ class ParticipationAuditor(Auditor):
         groups: of cyclic sampling: an example's steps must all be the same modulo this number.
         unit: what one index is: `example`, or `user`. With `users` it is a user that is counted.
         draws_users: whether a secret order is one of users, who take turns through their examples (`take_turns`).
+        divisor: of the means; None where there is none, or where `record` is not told.
 
     Attributes:
         most: the most participations of one example so far.
@@ -129,12 +177,13 @@ class ParticipationAuditor(Auditor):
         groups: int | None = None,
         unit: str = "example",
         draws_users: bool = False,
+        divisor: int | None = None,
     ) -> None:
         try:
             self._allowed = read_participation(participation)
         except InvalidParticipation as reason:
             raise InvalidParameter(f"{reason}; docs/spec.md lists them", field="participation") from None
-        super().__init__(steps, unit if users is None else "user")
+        super().__init__(steps, unit if users is None else "user", divisor)
         self.participation, self.groups, self.most = dict(participation), groups, 0
         self.closest: int | None = None
         self.period: int | None = None
@@ -174,11 +223,20 @@ class ParticipationAuditor(Auditor):
             )
         groups = None if drawn is None else drawn.period
         participation = calibration.sensitivity.participation
-        return cls(participation, steps, users=users, groups=groups, unit=unit, draws_users=draws_users)
+        return cls(
+            participation,
+            steps,
+            users=users,
+            groups=groups,
+            unit=unit,
+            draws_users=draws_users,
+            divisor=calibration.divisor,
+        )
 
     def covers(self, calibration: Calibration) -> bool:
-        """Whether steps of one example are drawn each for itself, if at all."""
-        return calibration.presence is None or calibration.presence.independent
+        """Whether it has this participation, and steps of one example are drawn each for itself, if at all."""
+        counted = read_participation(calibration.sensitivity.participation)
+        return counted == self._allowed and (calibration.presence is None or calibration.presence.independent)
 
     def counts(self) -> dict[str, int | None]:
         """Return `most`, `closest`, `period` and how many took part how often."""
@@ -187,7 +245,7 @@ class ParticipationAuditor(Auditor):
         found: dict[str, int | None] = {**counted, "separation": self.closest, "period": self.period}
         return found if self.groups is None else dict.fromkeys(found)
 
-    def _take(self, who: np.ndarray, divisor: int | None) -> None:
+    def _take(self, who: np.ndarray) -> None:
         distinct, times = np.unique(who, return_counts=True)
         if len(distinct) < len(who):
             raise InvalidParticipation(

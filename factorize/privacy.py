@@ -308,6 +308,20 @@ class Calibration:
         }
 
 
+def refuse_infinite(what: str, *, finite: bool) -> None:
+    """Refuse a sum of clipped gradients, or a mean of them, which no noise covers.
+
+    Raises:
+        InvalidParameter: it is not finite.
+    """
+    if not finite:
+        raise InvalidParameter(
+            f"the {what} has entries that are NaN or infinite: no noise hides them, and no clipped gradient has them; "
+            "clip each example's gradient before the sum, and count one that is not finite as zeros",
+            field=what,
+        )
+
+
 def check_kind(calibration: object) -> Calibration:
     """Return a calibration; raise InvalidParameter for a bare number, or anything else."""
     if not isinstance(calibration, Calibration):

@@ -42,6 +42,13 @@ def client_id(value: object) -> ClientId:
     )
 
 
+def listed(clients: Iterable[object]) -> list[object]:
+    """Return clients as a list; raise InvalidParameter for one text, whose characters would be taken for clients."""
+    if isinstance(clients, str | bytes):
+        raise InvalidParameter(f"{str(clients)[:40]!r} is one text; give a list of ids", field="client_id")
+    return list(clients)
+
+
 class KnownClients:
     """The clients of one run: each has the number of its first admission, by which its timer is kept.
 
@@ -85,7 +92,7 @@ class KnownClients:
         """
         able, refused = set[ClientId](), list[tuple[object, str, str]]()
         kind = next((type(known) for known in self.numbers), None)
-        for client in clients:
+        for client in listed(clients):
             try:
                 known = client_id(client)
             except InvalidParameter as reason:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.client_ids import EARLY, ClientId, KnownClients
+from factorize.adapters.client_ids import EARLY, ClientId, KnownClients, listed
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
 from factorize.adapters.state_file import read_state, write_state
 from factorize.adapters.statement import PrivacyStatement
@@ -35,6 +35,10 @@ from factorize.training.receipt import Receipt
 from factorize.training.run_lock import RunLock
 
 Arrays = Sequence[np.ndarray]
+_UNSEEN = (
+    "Warning: no receipt is kept, so nobody sees rounds that are released again with the same noise, from a backup's "
+    "state or at another path with this seed: give receipt="
+)
 _VERSION = 2
 _log = logging.getLogger(__name__)
 
@@ -56,7 +60,8 @@ class FederatedRounds(Secret):
         clip_norm: bound on a client's update over all arrays together.
         adjacency: `zero_out` (a client's updates against zeros in every round) or `replace_one`.
         seed: secret; a restarted server must give the same. It is not in the state.
-        receipt: written before each release.
+        receipt: written before each release. Without it nobody sees that rounds are released again from an old state,
+            and the statement says so.
 
     A client is known by an id that it keeps over restarts, a text or a whole number (`client_id`): its timer is that of
     its id. All ids of a run are of one type.
@@ -103,7 +108,10 @@ class FederatedRounds(Secret):
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
         self.path, self.steps, self.clients_a_round = local_path(path), held.steps, clients_a_round
         about = held.digest, self.steps, clients, clients, "fixed", "user"
-        self.statement = PrivacyStatement(self.calibration, *about, users=clients, loss="per_client", factors=held)
+        notes = () if receipt is not None else (_UNSEEN,)
+        self.statement = PrivacyStatement(
+            self.calibration, *about, users=clients, loss="per_client", factors=held, replaced=notes
+        )
         self.refused: Counter[str] = Counter()
         self.fleet = KnownClients(self.clients)
         self._open: set[ClientId] = set()  # clients admitted to the open round
@@ -163,7 +171,7 @@ class FederatedRounds(Secret):
             InvalidParameter: so many clients that the roundings of their sum are not paid for.
         """
         self._refuse_past()
-        before, admitted, asked = len(self._open), list[ClientId](), list(clients)
+        before, admitted, asked = len(self._open), list[ClientId](), listed(clients)
         remedy = "admit fewer to a round"
         check_roundings(before + len(asked), 1, unit="clients", remedy=remedy, field="clients_a_round")
         for client in asked:
@@ -196,7 +204,7 @@ class FederatedRounds(Secret):
         self._answered.add(known)
         try:
             arrays = [np.asarray(part) for part in update]
-        except (TypeError, ValueError) as reason:
+        except (TypeError, ValueError, RuntimeError) as reason:
             return self.refuse(known, "shape", f"its update is no list of arrays: {str(reason)[:80]}")
         shapes = [part.shape for part in arrays]
         if shapes != [shape for shape, _ in self._parts]:

@@ -21,6 +21,7 @@ from factorize.adapters.jax_table import manual_axes, place_of
 from factorize.auditor import Auditor
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.privacy import refuse_infinite
 from factorize.training.audited import AuditedBatches
 from factorize.training.batches import Batches, MicroBatches
 
@@ -51,21 +52,26 @@ class StepGuard:
             own: what it has to be.
 
         Raises:
-            InvalidParameter: vmap; or, where their values are known, a step that was taken, or another run's state.
+            InvalidParameter: vmap; or, where their values are known, a step that was taken, another run's state, or
+                updates that are not finite.
         """
         updates, step, commitment = _refuse_vmap((updates, step, commitment))
-        if _known(step, commitment):
-            self._take(own, step, commitment, 0)
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(updates)]).all()
+        if _known(step, commitment, finite):
+            self._take(own, step, commitment, finite, 0)
         else:
             place = place_of(manual_axes())
-            io_callback(lambda *values: self._take(own, *values), None, step, commitment, place)
+            io_callback(lambda *values: self._take(own, *values), None, step, commitment, finite, place)
         return updates, step
 
     def close(self) -> None:
         """Let another transformation make the noise, or this one make it again."""
         self._use.close()
 
-    def _take(self, own: np.ndarray, step: ArrayLike, commitment: ArrayLike, place: ArrayLike) -> None:
+    def _take(
+        self, own: np.ndarray, step: ArrayLike, commitment: ArrayLike, finite: ArrayLike, place: ArrayLike
+    ) -> None:
+        refuse_infinite("sum", finite=bool(finite))
         if not np.array_equal(np.asarray(commitment), own):
             raise InvalidParameter(
                 "the state is of another seed, factorization, scale, dtype or of other parameters, and the noise would "

@@ -111,6 +111,9 @@ class CorrelatedFedAvg(FedAvg):
         model: before the first round, by the names of the parameters; None where a persistor loads it.
         seconds: that a round waits for its clients; 0 waits for all.
         **options: of `FedAvg`; `num_rounds` is by default all that are left. Errors of clients are passed over.
+
+    Raises:
+        InvalidParameter: an option by which metrics, weights or a choice of parameters would come from the clients.
     """
 
     def __init__(
@@ -122,6 +125,10 @@ class CorrelatedFedAvg(FedAvg):
         **options: Any,
     ) -> None:
         rounds = aggregator.rounds
+        for name in ("stop_cond", "patience", "aggregation_weights", "exclude_vars"):
+            if options.get(name):
+                message = f"{name}: what clients measure has no noise, and all have one weight everywhere; leave it out"
+                raise InvalidParameter(message, field=name)
         if rounds.last is not None:
             model = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}
         settings = {"num_rounds": rounds.steps - rounds.step, "ignore_result_error": True, **options}

@@ -14,12 +14,13 @@ from factorize.adapters.clipping import refuse_narrow
 from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded, values_sum
 from factorize.adapters.torch_engine import DeviceSource
+from factorize.auditor import Auditor
 from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
 from factorize.format.certified import certified
-from factorize.privacy import Calibration, check_own
+from factorize.privacy import Calibration, check_own, refuse_infinite
 
 
 class TorchNoiseOptions(TypedDict, total=False):
@@ -56,6 +57,7 @@ class TorchNoiseGenerator(Secret):
         precision: of a recurrence's state; see `factorize.client.NoiseGenerator`. The arithmetic is float64.
         memory_bytes: see `factorize.client.NoiseGenerator`.
         threads: that make noise on the CPU; torch's own number by default.
+        auditor: of the job's batches; see `factorize.client.NoiseGenerator`.
 
     Attributes:
         calibration: scale and guarantee.
@@ -77,9 +79,12 @@ class TorchNoiseGenerator(Secret):
         *,
         seed: int,
         shard: tuple[int, int] | None = None,
+        auditor: Auditor | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
-        tensors = list(parameters)
+        if auditor is not None:
+            auditor.check_calibration(calibration)
+        self._auditor, tensors = auditor, list(parameters)
         make = partial(self._make, factors, calibration, tensors, seed, shard, **options)
         if options.get("mesh") is None and not any(is_sharded(tensor) for tensor in tensors):
             make()
@@ -177,6 +182,8 @@ class TorchNoiseGenerator(Secret):
 
     def _next(self) -> torch.Tensor:
         """Return this rank's noise of a step, float32, in memory that the next call may write again."""
+        if self._auditor is not None:
+            self._auditor.check_release(self.step)
         if isinstance(self._made, DeviceSource):
             return self._made.next()
         self._made.next(out=self._flat.numpy())
@@ -196,6 +203,7 @@ class TorchNoiseGenerator(Secret):
 
         Raises:
             InvalidParameter: all n steps were taken.
+            InvalidParticipation: the auditor has not seen this step's examples.
         """
         parts = list(zip(self._layout.parts, self._next().split(self._layout.sizes), strict=True))
         if not self._whole:
@@ -212,8 +220,9 @@ class TorchNoiseGenerator(Secret):
             totals: float32 or float64, shaped like the parameters; one flat tensor for a shard.
 
         Raises:
-            InvalidParameter: there are others than parameters, one has fewer digits than float32, or all n steps were
-                taken.
+            InvalidParameter: there are others than parameters, one has fewer digits than float32 or a number that is
+                not finite, or all n steps were taken.
+            InvalidParticipation: the auditor has not seen this step's examples, or they cannot have these sums.
         """
         return self._released(self._parts(totals), torch.add)
 
@@ -226,9 +235,9 @@ class TorchNoiseGenerator(Secret):
         Raises:
             InvalidParameter: as of `add_to_sum`; the calibration has no divisor, or the norm is that of sums.
         """
-        scale, parts = 1 / self.calibration.divisor_of_means(), self._parts(means)
-        norms = [torch.linalg.vector_norm(part, dtype=torch.float64).cpu() for part in parts]
-        self.calibration.check_mean(float(torch.stack(norms).norm()))
+        divisor = self.calibration.divisor_of_means()
+        parts, scale = self._parts(means, divisor), 1 / divisor
+        self.calibration.check_mean(_norm(parts))
         return self._released(parts, lambda mean, drawn: torch.add(mean.double(), drawn, alpha=scale))
 
     def release(self, totals: Iterable[torch.Tensor], *, overwrite: bool = False) -> list[torch.Tensor]:
@@ -271,7 +280,7 @@ class TorchNoiseGenerator(Secret):
         """Shape, type and device of what is released."""
         return self._like if self._whole else [((self._layout.region.size,), torch.float32, self._device)]
 
-    def _parts(self, values: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    def _parts(self, values: Iterable[torch.Tensor], divisor: int = 1) -> list[torch.Tensor]:
         """Return sums or means shaped like the parameters, of DTensors this rank's parts."""
         tensors, parts = list(values), self._layout.parts
         refuse_narrow(tensors)
@@ -281,7 +290,11 @@ class TorchNoiseGenerator(Secret):
                 f"{len(tensors)} sums are not shaped like the {len(parts)} parameters; give one for each, in order",
                 field="parameters",
             )
-        return [part.part_of(total) for part, total in zip(parts, tensors, strict=True)]
+        own = [part.part_of(total) for part, total in zip(parts, tensors, strict=True)]
+        refuse_infinite("sum", finite=all(bool(part.isfinite().all()) for part in own))
+        if self._auditor is not None:
+            self._auditor.check_release(self.step, divisor * _norm(own), self.calibration.clip_norm)
+        return own
 
     def _released(
         self, parts: list[torch.Tensor], add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -335,6 +348,11 @@ class TorchNoiseGenerator(Secret):
 
 NoiseGenerator = TorchNoiseGenerator
 """Its name in the documents: in this module every noise is torch's."""
+
+
+def _norm(parts: list[torch.Tensor]) -> float:
+    """Return the norm of tensors together, in float64."""
+    return float(torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64).cpu() for part in parts]).norm())
 
 
 def _noise_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -4,9 +4,11 @@ A job that adds this to the sum of clipped gradients of step t releases C^-1 (C 
 mechanism; so does one that adds it, divided by a public constant, to their mean.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
@@ -19,7 +21,10 @@ from factorize.client.regions import Region
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import whole_number
-from factorize.privacy import Calibration
+from factorize.privacy import Calibration, refuse_infinite
+
+if TYPE_CHECKING:
+    from factorize.auditor import Auditor
 
 MEMORY_BYTES = 1 << 28
 """Where C has no structure: Z is kept if it takes at most this much; otherwise its rows are drawn again."""
@@ -38,6 +43,7 @@ class NoiseOptions(TypedDict, total=False):
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
     threads: int
+    auditor: Auditor | None
 
 
 class NoiseGenerator(Checkpointed):
@@ -59,6 +65,8 @@ class NoiseGenerator(Checkpointed):
             itself is float32. None takes float32 where its roundings cost at most 1e-3 of sigma, else float64.
         memory_bytes: for sources without structure, see `MEMORY_BYTES`.
         threads: that make noise; the bits do not depend on it.
+        auditor: of the job's batches. Each row is then for the step that it has recorded last, and a sum above what the
+            clipped gradients of that step can have together is refused. Without it both are the caller's promise.
 
     Attributes:
         step: the step whose noise `next` returns, from 0.
@@ -69,8 +77,8 @@ class NoiseGenerator(Checkpointed):
         shape: of what `next` returns.
 
     Raises:
-        InvalidParameter: no `Calibration`, another source, an empty shape, a shard outside it, or a precision whose
-            roundings cannot be bounded by 1e-2 of sigma (allowances.py).
+        InvalidParameter: no `Calibration`, another source, an empty shape, a shard outside it, a precision whose
+            roundings cannot be bounded by 1e-2 of sigma (allowances.py), or an auditor of other batches.
     """
 
     def __init__(
@@ -85,6 +93,7 @@ class NoiseGenerator(Checkpointed):
         precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = MEMORY_BYTES,
         threads: int = 1,
+        auditor: Auditor | None = None,
     ) -> None:
         if not isinstance(calibration, Calibration):
             raise InvalidParameter(
@@ -104,7 +113,9 @@ class NoiseGenerator(Checkpointed):
         self._whole = _checked_shape(shape)
         region = checked_region(shard, math.prod(self._whole))
         self.shape = self._whole if shard is None else (region.size,)
-        self.calibration = calibration
+        if auditor is not None:
+            auditor.check_calibration(calibration)
+        self.calibration, self._auditor = calibration, auditor
         self._normals = make_normals(generator, seed, source.digest)
         workers = Workers(region, threads)
         self._engine: Engine
@@ -143,9 +154,10 @@ class NoiseGenerator(Checkpointed):
             total: of the shape, with at least the digits of float32.
 
         Raises:
-            InvalidParameter: another shape, fewer digits, or all n steps were taken.
+            InvalidParameter: another shape, fewer digits, a number that is not finite, or all n steps were taken.
+            InvalidParticipation: the auditor has not seen this step's examples, or they cannot have this sum.
         """
-        values = self._checked("total", total)
+        values = self._accept("total", total)
         return np.asarray(values + self.next(), dtype=np.float32)
 
     def add_to_mean(self, mean: np.ndarray) -> np.ndarray:
@@ -156,8 +168,10 @@ class NoiseGenerator(Checkpointed):
 
         Raises:
             InvalidParameter: as of `add_to_sum`; the calibration has no divisor, or the norm is that of a sum.
+            InvalidParticipation: as there.
         """
-        divisor, values = self.calibration.divisor_of_means(), self._checked("mean", mean)
+        divisor = self.calibration.divisor_of_means()
+        values = self._accept("mean", mean, divisor)
         self.calibration.check_mean(float(np.linalg.norm(values)))
         return np.asarray(values + self.next().astype(np.float64) / divisor, dtype=np.float32)
 
@@ -169,8 +183,11 @@ class NoiseGenerator(Checkpointed):
 
         Raises:
             InvalidParameter: all n steps were taken, or `out` is another array.
+            InvalidParticipation: the auditor has not seen this step's examples.
         """
         self._refuse_past(self.step + 1)
+        if self._auditor is not None:
+            self._auditor.check_release(self.step)
         if out is None:
             out = np.empty(self.shape, dtype=np.float32)
         elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
@@ -198,8 +215,8 @@ class NoiseGenerator(Checkpointed):
         super().close()
         self._engine.close()
 
-    def _checked(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return a sum or a mean that has the noise's shape and digits."""
+    def _accept(self, name: str, values: np.ndarray, divisor: int = 1) -> np.ndarray:
+        """Return a sum or a mean that has the noise's shape and digits, and may be one of clipped gradients."""
         array = np.asarray(values)
         if array.shape != self.shape or array.dtype not in (np.float32, np.float64):
             raise InvalidParameter(
@@ -207,6 +224,10 @@ class NoiseGenerator(Checkpointed):
                 "clip and add up in float32 or float64, in the noise's shape",
                 field=name,
             )
+        refuse_infinite(name, finite=bool(np.isfinite(array).all()))
+        if self._auditor is not None:
+            norm = float(np.linalg.norm(array.astype(np.float64, copy=False).reshape(-1))) * divisor
+            self._auditor.check_release(self.step, norm, self.calibration.clip_norm)
         return array
 
 

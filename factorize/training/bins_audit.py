@@ -57,10 +57,6 @@ _DEALT = (
     "knows the others' bins then knows an example's (two bins, C = I, sigma 0.6: delta(2) is at least 0.201, not "
     "0.119); draw each example's bin for itself"
 )
-_DIVISOR = (
-    "the sum was divided by another number than before: dividing by the size of a batch shows the size, and noise and "
-    "clip norm are calibrated for one public constant"
-)
 
 
 class RegularBins(UserWarning):
@@ -116,9 +112,9 @@ class BinsAuditor(Auditor, Secret):
                 f"{examples}, {bins} and {epochs}; give the order's own",
                 field="order",
             )
-        super().__init__(bins * epochs, "example" if users is None else "user")
+        super().__init__(bins * epochs, "example" if users is None else "user", divisor)
         self._users = None if users is None else numbered_users(users)
-        self.examples, self.bins, self.epochs, self.divisor = examples, bins, epochs, divisor
+        self.examples, self.bins, self.epochs = examples, bins, epochs
         self._order, self._key = order, None if key is None else checked_key(key, None)
         self.sampling = sampling if order is None else order.sampling
         self._anew = self.sampling == "random_allocation"
@@ -149,14 +145,17 @@ class BinsAuditor(Auditor, Secret):
         """Whether it counts on these draws."""
         return calibration.sampling in self.covered
 
-    def _take(self, who: np.ndarray, divisor: int | None) -> None:
-        """Refuse another divisor, and examples that are not those of one bin."""
+    def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
+        """Check the examples of the next step, and go on to it; see `Auditor.record`. The first divisor is kept."""
+        super().record(indices, divisor=divisor)
+        self.divisor = self.divisor if divisor is None else divisor
+
+    def _take(self, who: np.ndarray) -> None:
+        """Refuse examples that are not those of one bin."""
         if self._anew and self.step and self.step % self.bins == 0:
             self._begin(self.step // self.bins)
         learning = self._order is None and (self._anew or self.step < self.bins)
         reason = self._reason_to_learn(who) if learning else self._reason(who)
-        if divisor is not None and self.divisor not in (None, divisor):
-            reason = _DIVISOR
         if reason:
             raise InvalidParticipation(
                 f"step {self.step} is not {self.sampling.replace('_', ' ')}: {reason}; {_REMEDY}", field="order"
@@ -164,7 +163,6 @@ class BinsAuditor(Auditor, Secret):
         if learning:
             own = self.step % self.bins
             self._bin[who], self._sizes[own] = own, len(who)
-        self.divisor = self.divisor if divisor is None else divisor
 
     def counts(self) -> dict[str, int | None]:
         """Return nothing: all of it was drawn in secret."""

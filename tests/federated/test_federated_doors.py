@@ -120,6 +120,14 @@ class Rounds(Door):
             "a state older than the receipt": Mistake("refused", self._old_state, "the receipt has 2 rounds"),
             "a server that is killed in a round": Mistake("right", self._killed),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
+            "updates that nobody clipped": Mistake("right", self._unclipped),
+            "one text for a list of clients": Mistake(
+                "refused", lambda folder: self.begin(folder).rounds.admit("phone-7"), "is one text"
+            ),
+            "an old state, or the same seed in another folder, without a receipt": Mistake("said", self._no_receipt),
+            "a person whose data two clients have, and clients that pass on what others sent": Mistake(
+                "believed", self._together
+            ),
         }
 
     @abstractmethod
@@ -199,6 +207,27 @@ class Rounds(Door):
         assert found == [self.step(whole), self.step(whole)]
         self.end(whole)
 
+    def _unclipped(self, folder: Path) -> None:
+        """One client moves the sum by the clip norm, however long its update is."""
+        means = []
+        for name, times in (("one", 1), ("two", 1e30)):
+            run = self.begin(folder / name)
+            run.rounds.admit([1])
+            run.rounds.add(1, [times * array for array in MODEL.values()])
+            means.append(np.concatenate([part.ravel() for part in run.rounds.close()]))
+            self.end(run)
+        assert np.allclose(means[0], means[1], atol=1e-6)
+
+    def _no_receipt(self, folder: Path) -> None:
+        assert "no receipt is kept" in str(self.begin(folder / "one").rounds.statement)
+        held = self.begin(folder / "two", seed=OTHER_SEED, receipt=Receipt(folder / "receipt.json"))
+        assert "no receipt" not in str(held.rounds.statement)
+
+    def _together(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self._released(run, {CLIENTS: MODEL})
+        assert not run.rounds.refused
+
     def _weak(self, folder: Path) -> None:
         run = self.begin(folder, target=PrivacyTarget(epsilon=30.0, delta=0.5))
         assert "epsilon 30 is above 20" in str(run.rounds.statement) and "delta 0.5 is" in str(run.rounds.statement)
@@ -263,6 +292,9 @@ class Flower(Rounds):
     def driver(self, rounds: FederatedRounds) -> CorrelatedNoise:
         return CorrelatedNoise(FedAvg(), rounds)
 
+    def more(self) -> dict[str, Mistake]:
+        return {**super().more(), "a stop, or weights, by what clients measure": Mistake("right", self._weighted)}
+
     def _gone(self, folder: Path) -> None:
         strategy = CorrelatedNoise(FedAvg(), self.begin(folder).rounds, seconds=0.0)
         strategy.start(Gone({1: MODEL, 2: MODEL}), record(MODEL), num_rounds=1)
@@ -275,6 +307,13 @@ class NVFlare(Rounds):
     """`CorrelatedAggregator`, as a workflow of NVFlare calls it."""
 
     name = "NVFlare"
+
+    def more(self) -> dict[str, Mistake]:
+        def stop(folder: Path) -> None:
+            CorrelatedFedAvg(aggregator=self.begin(folder).driver, model=dict(MODEL), stop_cond="accuracy >= 80")
+
+        words = "what clients measure has no noise"
+        return {**super().more(), "a stop, or weights, by what clients measure": Mistake("refused", stop, words)}
 
     def early(self, run: Run) -> None:
         """A client of the round before answers again; the server counts what it refuses."""

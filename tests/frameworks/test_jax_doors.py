@@ -96,6 +96,8 @@ class Jax(Door):
                 "this factorization has",
             ),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
+            "an example whose gradient is not finite": Mistake("refused", self._infinite, "NaN or infinite"),
+            "sums of any size, and batches in any order, without an auditor": Mistake("believed", self._believed),
             "`vmap` over members": Mistake("refused", self._members, "vmap"),
             "`pmap`, and `shard_map` without specs": Mistake("refused", self._devices, "same noise for its own shard"),
             "float64 where JAX has float32": Mistake(
@@ -104,6 +106,14 @@ class Jax(Door):
                 "jax_enable_x64",
             ),
         }
+
+    def _infinite(self, folder: Path) -> None:
+        run = self.begin(folder)
+        run.noise.update({**SUMS, "bias": jnp.array([0.0, jnp.inf])}, run.state)
+
+    def _believed(self, folder: Path) -> None:
+        run = self.begin(folder)
+        run.noise.update(jax.tree.map(lambda leaf: 100 * CLIP * leaf, SUMS), run.state)
 
     def _used_twice(self, folder: Path) -> None:
         run = self.begin(folder)
@@ -218,6 +228,7 @@ class Made(Door):
             "one state of the noise used twice": Mistake("refused", self._used_twice, "newest state"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "did not sum the examples"),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
+            "an example whose gradient is not finite": Mistake("right", self._infinite),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
@@ -246,6 +257,14 @@ class Made(Door):
         next(iter(run.made.batches))
         kept = run.made.batches.order[0][None]
         run.made.noise.update(run.gradients(PARAMETERS, (X, Y), kept, np.ones((1, SIZE), bool)), run.state)
+
+    def _infinite(self, folder: Path) -> None:
+        made, x = self.made(), X.copy()
+        first = made.batches.order[0]
+        x[first[0]] = np.inf
+        indices, mask = first[None], np.ones((1, SIZE), bool)
+        alone = made.gradients(PARAMETERS, (X, Y), indices, mask & (indices != first[0]))
+        assert bits(jax.jit(made.gradients)(PARAMETERS, (x, Y), indices, mask)) == bits(alone)
 
     def _closure(self, folder: Path) -> None:
         indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)

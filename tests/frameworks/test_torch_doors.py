@@ -24,6 +24,7 @@ from door_contract import (
     check_drawn_users,
     check_more,
     factors,
+    of_sums,
 )
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
@@ -116,10 +117,21 @@ class Torch(Door):
                 lambda folder: NoiseGenerator(factors(), calibrated(larger()), parameters, seed=SEED),
                 "this factorization has",
             ),
+            **of_sums(release),
         }
 
     def wrong_rows(self, run: NoiseGenerator) -> None:
         run.add_to_sum([torch.ones((2, *shape)) for shape in self.shapes])
+
+
+def release(held: Any, calibration: Any, **options: Any) -> Any:
+    run = NoiseGenerator(held, calibration, [torch.zeros(2, 2), torch.zeros(1)], seed=SEED, **options)
+
+    def add(number: float, mean: bool = False) -> Any:
+        sums = [torch.full((2, 2), number), torch.full((1,), number)]
+        return run.add_to_mean(sums) if mean else run.add_to_sum(sums)
+
+    return add
 
 
 @dataclass
@@ -206,6 +218,9 @@ class Opacus(Door):
             "a calibration of another factorization": Mistake(
                 "refused", lambda folder: self._over(parameters, calibrated(larger(), SIZE)), "this factorization has"
             ),
+            "an auditor of another participation": Mistake(
+                "refused", lambda folder: self._over(parameters, auditor=self._other()), "other batches"
+            ),
             "a loader that draws Poisson samples": Mistake(
                 "refused", lambda folder: refuse_sampling(DPDataLoader.from_data_loader(loader())), "Poisson"
             ),
@@ -234,6 +249,11 @@ class Opacus(Door):
             "two batches before one step": Mistake("refused", self._two, "step"),
             "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
         }
+
+    def _other(self) -> ParticipationAuditor:
+        return ParticipationAuditor.of(
+            calibrated(factors(kind="min_sep"), SIZE), len(fixed_order(EXAMPLES, SIZE, epochs=EPOCHS, seed=0))
+        )
 
     def _by_layers(self, folder: Path) -> None:
         parameters = [torch.nn.Parameter(torch.zeros(3))]

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from handmade import Handmade
 
+from factorize.auditor import ParticipationAuditor
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client.normals import keyed
 from factorize.errors import FactorizeError
@@ -67,7 +68,7 @@ class Mistake(NamedTuple):
     """What a door does about a mistake.
 
     Attributes:
-        outcome: `refused`; or `right` or `said`, which the act sees for itself.
+        outcome: `refused`; or `right`, `said` or `believed`, which the act sees for itself.
         act: makes the mistake, in an empty folder.
         words: of the refusal.
     """
@@ -75,6 +76,57 @@ class Mistake(NamedTuple):
     outcome: str
     act: Callable[[Path], Any]
     words: str = ""
+
+
+def of_sums(release: Callable[..., Any]) -> dict[str, Mistake]:
+    """Return mistakes of a loop that adds up by itself, with an auditor and without one.
+
+    Args:
+        release: makes a generator from a calibration and options, and returns a function that releases a sum, or with
+            `mean=True` a mean, whose entries are all one number.
+    """
+    held = factors()
+
+    def begin(kind: str = "fixed_epochs") -> tuple[ParticipationAuditor, Callable[..., Any]]:
+        auditor = ParticipationAuditor.of(calibrated(factors(kind=kind), SIZE), N)
+        return auditor, release(held, calibrated(held, SIZE), auditor=auditor)
+
+    def unclipped(folder: Path, mean: bool = False) -> None:
+        auditor, run = begin()
+        auditor.record(range(SIZE), divisor=SIZE)
+        run(1.1, mean=mean)
+
+    def uncounted(folder: Path) -> None:
+        auditor, run = begin()
+        refused(lambda: run(0.1), "recorded 0 steps")
+        auditor.record(range(SIZE))
+        run(0.1)
+        refused(lambda: run(0.1), "a batch came twice")
+        auditor.record(range(SIZE, 2 * SIZE))
+        auditor.record(range(2 * SIZE, 3 * SIZE))
+        run(0.1)
+
+    def believed(folder: Path) -> None:
+        run = release(held, calibrated(held))
+        for _ in range(2):
+            run(100.0 * CLIP)
+
+    return {
+        "a sum that clipped gradients of its examples cannot have, beside an auditor": Mistake(
+            "refused", unclipped, "clip each example"
+        ),
+        "a batch whose noise is drawn twice, or not at all, beside an auditor": Mistake(
+            "refused", uncounted, "recorded 3 steps"
+        ),
+        "a step that is divided by another number than the calibration's, beside an auditor": Mistake(
+            "refused", lambda folder: begin()[0].record(range(SIZE), divisor=1), "one public constant"
+        ),
+        "an auditor of another participation": Mistake("refused", lambda folder: begin("min_sep"), "other batches"),
+        "an example whose gradient is not finite": Mistake(
+            "refused", lambda folder: release(held, calibrated(held))(np.nan), "NaN or infinite"
+        ),
+        "sums of any size, and batches in any order, without an auditor": Mistake("believed", believed),
+    }
 
 
 class Door(ABC):

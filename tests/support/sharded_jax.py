@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 if __name__ == "__main__":
@@ -24,7 +25,8 @@ from factorize.privacy import PrivacyTarget, calibrate
 N = 5
 SPECS = {"w": P("data", "model"), "b": P(("data", "model")), "c": P(None, "model"), "s": P()}
 SHAPES = {"w": (16, 6), "b": (24,), "c": (3, 8), "s": (5,)}
-COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute")
+EXCHANGED = re.compile(r"= (?!\(?pred\[)[^=\n]* (all-gather|all-reduce|all-to-all|collective-permute)[a-z-]*\(")
+"""What devices exchange in a compiled program, but for one truth value: whether the sums are finite."""
 
 
 def drawn(update: Any, zero: Any, state: Any) -> np.ndarray:
@@ -65,7 +67,7 @@ def found(name: str, mesh: Mesh) -> dict[str, Any]:
     own = mapped(correlated_noise(made, scale, seed=3 << 64, specs=SPECS))
     return {
         "same bits": same,
-        "collectives": [word for word in COLLECTIVES if word in program],
+        "collectives": EXCHANGED.findall(program),
         "whole leaves": [key for key in ("w", "b", "c") if f"f32[{','.join(map(str, SHAPES[key]))}]" in program],
         "buffers": [int(max(s.data.size for s in leaf.addressable_shards)) for leaf in jax.tree.leaves(state.buffers)],
         "mapped": float(np.abs(alone - drawn(own, spread, state)).max()),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from door_contract import CLIP, RULES, SEED, Door, Mistake, calibrated, check, check_more, factors
+from door_contract import CLIP, RULES, SEED, Door, Mistake, calibrated, check, check_more, factors, of_sums
 
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
@@ -66,7 +66,13 @@ class Numpy(Door):
             "a bare number for the scale of the noise": Mistake(
                 "refused", lambda folder: NoiseGenerator(source, bare, SIZE, seed=SEED), "bare float"
             ),
+            **of_sums(release),
         }
+
+
+def release(held: Any, calibration: Any, **options: Any) -> Any:
+    run = NoiseGenerator(source_of(held), calibration, SIZE, seed=SEED, **options)
+    return lambda number, mean=False: (run.add_to_mean if mean else run.add_to_sum)(np.full(SIZE, number))
 
 
 def test_the_table_is_true_of_numpy(tmp_path: Path) -> None:
