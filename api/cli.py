@@ -5,6 +5,7 @@ Results go to stdout, everything else to stderr; exit codes are in `api/terminal
 """
 
 import gc
+import io
 import os
 import sys
 import warnings
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
     leave_working_folder()
-    _open_closed_streams()
+    _open_streams()
     warnings.showwarning = cast(Any, _show_warning)
     try:
         # Imported here, so that Ctrl-C during the imports ends as quietly as later.
@@ -38,11 +39,25 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _open_closed_streams() -> None:
+class _Remarks(io.FileIO):
+    """Standard error, where a remark that nobody can take (a full disk, a reader that is gone) costs no command."""
+
+    def write(self, data: Any) -> int:
+        """Write what can be written."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def _open_streams() -> None:
     """Give what was closed (`>&-`) to nobody, so that no file or connection that is opened later gets its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))
+    if sys.stderr is sys.__stderr__:
+        remarks = io.BufferedWriter(_Remarks(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(remarks, sys.stderr.encoding, "backslashreplace", line_buffering=True)
 
 
 def _show_warning(message: Warning | str, *_place: object) -> None:

@@ -184,8 +184,8 @@ def _fail(form: OutputForm, code: ExitCode, document: dict[str, object], lines: 
     if form is OutputForm.JSON:
         try:
             emit(form, {"error": document}, "")
-        except typer.Exit:
-            return ExitCode.BROKEN_PIPE
+        except typer.Exit as end:
+            return int(end.exit_code)
     else:
         for line in lines:
             remark(f"error: {line}")

@@ -52,16 +52,19 @@ def emit(form: OutputForm, document: object, text: str) -> None:
     """Write the result to stdout, as one JSON document or as text.
 
     Raises:
-        typer.Exit: whoever read stdout has gone.
+        typer.Exit: whoever read stdout has gone, or the disk behind it is full.
     """
     shown = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) if form is OutputForm.JSON else text
     try:
         sys.stdout.write(shown + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # What is left in the buffer would fail again when the interpreter closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        remark(f"error: the result cannot be written to standard output: {error.strerror}")
+        raise typer.Exit(ExitCode.SOLVE_FAILED) from None
 
 
 def remark(text: str) -> None:

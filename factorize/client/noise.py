@@ -112,6 +112,7 @@ class NoiseGenerator(Checkpointed):
             raise InvalidParameter(message, field="precision")
         self._whole = _checked_shape(shape)
         region = checked_region(shard, math.prod(self._whole))
+        _refuse_beyond_memory(region)
         self.shape = self._whole if shard is None else (region.size,)
         if auditor is not None:
             auditor.check_calibration(calibration)
@@ -249,6 +250,18 @@ def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
         message = f"shape={whole} has more than {MAX_ENTRIES} entries; give the parameters' shape"
         raise InvalidParameter(message, field="shape")
     return whole
+
+
+def _refuse_beyond_memory(region: Region) -> None:
+    """Raise where not even one step's noise fits, before minutes go into the list of its blocks."""
+    try:
+        np.empty(region.size, dtype=np.float32)
+    except MemoryError:
+        raise InvalidParameter(
+            f"one step's noise of {region.size} entries takes {region.size / 2**28:.3g} GiB, more than this machine has; "
+            "give the parameters' shape, or a shard to each of several workers (even_shard)",
+            field="shape",
+        ) from None
 
 
 def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:

@@ -503,6 +503,25 @@ def test_a_closed_stream_costs_its_words_alone(filled: CommandLine, closed: str)
     assert (done.returncode, done.stderr) == (0, "") and ("proved" in done.stdout) == (">&-" not in closed)
 
 
+@pytest.mark.parametrize(
+    ("order", "code", "words"),
+    [
+        ("solve SPEC --output json 2>full", 0, '"digest"'),
+        ("verify dense.safetensors --output json >full", 3, "cannot be written to standard output: File too large"),
+        ("verify nowhere --output json >full", 3, "cannot be written to standard output"),
+        ("verify nowhere --output json 2>full", 2, '"error"'),
+    ],
+)
+def test_a_full_disk_behind_a_stream_is_said_on_the_other(
+    filled: CommandLine, tmp_path: Path, order: str, code: int, words: str
+) -> None:
+    """A limit on the size of files stands for the disk; remarks on stderr are never worth a result."""
+    order = order.replace("SPEC", f"'{spec_text(8)}'").replace("full", str(tmp_path / "full"))
+    command = ["sh", "-c", f'cd "$0" && ulimit -f 0 && "$@" {order}', str(filled.home), *PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(filled.home))
+    assert done.returncode == code and words in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
 def test_the_end_of_a_file_is_no_interruption(factorize: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_off(_text: str) -> None:
         raise EOFError("Ran out of input")
