@@ -163,7 +163,12 @@ def work(spec: Spec) -> float:
     if participation.periodic:
         epochs = participation.spread(own.n).most
         by_rings = own.n * epochs**2 <= LARGEST_RING and _rings(own, epochs)
-        return 3000.0 * n * epochs**2 if by_rings else 3000.0 * n**3 if side <= LARGEST_EPOCHS else 0.0
+        if by_rings or side > LARGEST_EPOCHS:
+            return 3000.0 * n * epochs**2 * by_rings
+        if not recursions.own(own.spec):
+            return 400.0 * n**3
+        several_states = own.workload.outline().first_order() is None
+        return (6e6 + 1.7e5 * epochs**2) * n if several_states else 3000.0 * n * epochs**2
     structured = _is_bounded(own) and has_structure(own.workload, own.spec)
     return 12_000.0 * n if structured else 800.0 * n**3 if side <= LARGEST_SINGLE else 0.0
 

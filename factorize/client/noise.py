@@ -258,8 +258,8 @@ def _refuse_beyond_memory(region: Region) -> None:
         np.empty(region.size, dtype=np.float32)
     except MemoryError:
         raise InvalidParameter(
-            f"one step's noise of {region.size} entries takes {region.size / 2**28:.3g} GiB, more than this machine has; "
-            "give the parameters' shape, or a shard to each of several workers (even_shard)",
+            f"one step's noise of {region.size} entries takes {region.size / 2**28:.3g} GiB, more than this machine "
+            "has; give the parameters' shape, or a shard to each of several workers (even_shard)",
             field="shape",
         ) from None
 

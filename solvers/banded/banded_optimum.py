@@ -35,6 +35,8 @@ _START_TOLERANCE = 1e-3
 _STEP_COST = 180.0  # multiplications of a step in units of n (bands + 8)^2, at the pace of a product of matrices
 _FEW_STEPS, _MANY_STEPS = 50, 2000
 _REPEATED = 8  # times as many steps where somebody takes part again
+_STATEFUL_STEPS = 600  # at least, with momentum: few specs stop after 100, most go on to the limit of 2000
+_LEAST_STEP_COST = 7.5e6  # multiplications, however short the run
 
 
 def supports(spec: Spec) -> str | None:
@@ -84,7 +86,9 @@ def estimate(spec: Spec) -> Estimate:
     n, b = float(spec.workload.n), float(bands)
     repeated = 1 if spec.participation.single else _REPEATED
     steps = min(repeated * _FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, _MANY_STEPS)
-    entries, work = 60.0 * n * (b + 2), _STEP_COST * n * (b + 8) ** 2 * steps
+    if repeated > 1 and spec.workload.outline().first_order() is None:
+        steps = max(steps, _STATEFUL_STEPS)
+    entries, work = 60.0 * n * (b + 2), (_LEAST_STEP_COST + _STEP_COST * n * (b + 8) ** 2) * steps
     if is_start_alone(spec.workload.n, bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
     if n <= LARGEST_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices

@@ -88,7 +88,7 @@ def estimate(spec: Spec) -> Estimate:
             multiplications=1e4 * count * mechanism.buffers**2 + search + certificate,
         )
     if not workload.time_invariant:
-        return estimate_of(entries=8 * n * m + forms, multiplications=200 * n * n + 4 * n * n * m + fitting)
+        return estimate_of(entries=8 * n * m + forms, multiplications=200 * n * n + 4 * n * n * m + search)
     evaluations = 500 * (1500 * n + 20 * mechanism.buffers * n + count * n)
     return estimate_of(entries=(40 + 4 * mechanism.buffers) * n + forms, multiplications=evaluations + search)
 
