@@ -35,6 +35,7 @@ SYNONYMS = {"buf_decay": "theta", "output_scale": "omega", "query_matrix": "C"}
 """Fields of jax_privacy's and opake's BLTs, and of pfl's mechanism."""
 HELD = ("C", "coefficients", "inverse_coefficients", "bands")
 """What one array without a name may be."""
+_NAMELESS = {"", "arr_0"}  # of one array alone, and as numpy.savez(path, array) calls it
 MAX_ARRAY_BYTES = 8 * MAX_DENSE**2
 """An archive may say less than it unpacks to; no strategy that is read whole is larger."""
 _BESIDE = ("dual.", "B", "C_inv")  # what our own factor files have beside C
@@ -70,7 +71,7 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
         name, arrays = "the strategy", {"": _array(source)}
     else:
         name, arrays = type(source).__name__, _fields(source)
-    if len(arrays) == 1 and (holds is not None or not set(arrays) <= {one for form in FORMS for one in form}):
+    if len(arrays) == 1 and (holds is not None or set(arrays) <= _NAMELESS):
         (array,) = arrays.values()
         if holds is None and array.ndim == 1:
             raise InvalidParameter(
@@ -82,6 +83,7 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
     form = tuple(sorted(arrays))
     if form not in FORMS:
         known = "; ".join(" and ".join(one) for one in FORMS)
+        known += ", or say what it is: --holds, holds=" * (len(form) == 1)
         raise InvalidStrategy(f"{name} holds {', '.join(form)[:200] or 'no array'}, which is no strategy; give {known}")
     parts = {one: _doubles(array, name) for one, array in arrays.items()}
     if form == ("C",):

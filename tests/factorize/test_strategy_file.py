@@ -155,6 +155,21 @@ def test_a_row_of_numbers_says_what_it_is(tmp_path: Path) -> None:
         read_strategy(path)
 
 
+def test_an_array_by_a_name_of_its_own_may_be_the_inverse(tmp_path: Path) -> None:
+    """C^-1 that is read as C has another sensitivity, and nothing in it says so."""
+    path = tmp_path / "matrix.npz"
+    for name in ("noising_matrix", "A", "matrix"):
+        path.write_bytes(npz(**{name: np.eye(3)}))
+        with pytest.raises(InvalidStrategy, match=f"holds {name}, which is no strategy.*say what it is: --holds"):
+            read_strategy(path)
+        assert as_array(read_strategy(path, holds="C")).tolist() == np.eye(3).tolist()
+        (tmp_path / "m.safetensors").write_bytes(save({name: np.eye(3)}))
+        with pytest.raises(InvalidStrategy, match=f"holds {name}, which is no strategy"):
+            read_strategy(tmp_path / "m.safetensors")
+    np.savez(path, np.eye(3))
+    assert as_array(read_strategy(path)).tolist() == np.eye(3).tolist()
+
+
 def test_our_own_files_are_strategies_too(tmp_path: Path) -> None:
     solved = factorize.solve("prefix", n=16, mechanism="square_root")
     solved.with_matrices(["C", "B"]).save(tmp_path / "own.safetensors")
