@@ -229,6 +229,18 @@ def _misfit(module: torch.nn.Module) -> str | None:
         )
     if type(module).__name__ == "DoraLinearLayer":
         return "is DoRA's, which Opacus cannot call for one example; use LoRA without use_dora"
+    if isinstance(module, (torch.nn.ParameterDict, torch.nn.ParameterList)) and any(p.requires_grad for p in own):
+        return (
+            "holds trained parameters that no layer of their own uses, as adapters of an embedding do, and Opacus has "
+            "no gradient of them for one example; leave embeddings out of target_modules, and trainable_token_indices "
+            "away, or train them whole (modules_to_save)"
+        )
+    state: Any = getattr(module, "state", None)
+    if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # of bitsandbytes
+        return (
+            f"has 8 bits with llm_int8_threshold={state.threshold:g}: on a GPU a large entry of one example changes "
+            "the digits in which others of the batch are computed; load it with llm_int8_threshold=0.0, or in 4 bits"
+        )
     if not module.training and any(p.requires_grad for p in own):
         return "is in eval mode, where Opacus takes no gradients; call model.train(), or freeze its parameters"
     return None

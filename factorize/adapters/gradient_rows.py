@@ -45,7 +45,10 @@ class GradientRows(NamedTuple):
     def of(cls, samples: Sequence[Rows]) -> GradientRows:
         """Return the rows of per-example gradients by parameter."""
         sketch = torch.cat([_sketch(part) for _, part in iterate_rows(samples)])
-        norms = torch.linalg.vector_norm(sketch.float() if sketch.device.type == "mps" else sketch.double(), dim=1)
+        wide = torch.float32 if sketch.device.type == "mps" else torch.float64
+        norms = sketch.new_empty(len(sketch), dtype=wide)
+        for i, row in enumerate(sketch):  # all at a time would need twice the sketch's own memory
+            norms[i] = torch.linalg.vector_norm(row.to(wide))
         return cls(sketch, norms, max(_rounding(sample) for sample in samples))
 
     def clipped(self, unit: float, places: list[int]) -> torch.Tensor:
@@ -142,7 +145,9 @@ def difference_of_autograd(
     if any(p.grad is None or isinstance(p.grad_sample, list) for _, p in named) or not len(samples[0]):
         return None
     allowed = (TOLERANCE + 4 * rows.rounding) * float(rows.norms.sum())  # within 1 %, since a sketch has them
-    whole = rows.sketch.sum(0, dtype=torch.float64), _sketch([p.grad[None] for _, p in named])[0].double()
+    whole = torch.zeros_like(rows.sketch[0], dtype=torch.float64), _sketch([p.grad[None] for _, p in named])[0].double()
+    for row in rows.sketch:
+        whole[0].add_(row)
     factors = 1, len(samples[0])  # of sums, and of means, whose gradients Opacus multiplies by the examples
     near = min(float((whole[0] - whole[1] * factor).norm()) for factor in factors)
     if near <= allowed / 2 or not np.isfinite(near):

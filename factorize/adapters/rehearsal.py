@@ -177,6 +177,12 @@ class Rehearsal:
                 "any mean over the batch (reduction='none')",
                 field="loss",
             )
+        if not losses.requires_grad:
+            raise InvalidParameter(
+                "the loss has no gradient: it uses nothing that is trained, or a layer passes none on, as a quantised "
+                "one may; quantise weights alone (4 bits, or int8 weights), not activations",
+                field="loss",
+            )
         return losses
 
     def _put_back(self) -> None:

@@ -128,6 +128,13 @@ def imaginary() -> torch.nn.Module:
     return model
 
 
+def adapted_words() -> torch.nn.Module:
+    """Adapters of an embedding, as peft has them: no layer's own."""
+    model = network()
+    model.add_module("lora_embedding_A", torch.nn.ParameterDict({"default": torch.nn.Parameter(torch.zeros(2, 3))}))
+    return model
+
+
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "eval": (lambda: network().eval(), r"0 is in eval mode.*model.train\(\)"),
     "a layer in eval": (lambda: torch.nn.Sequential(network(), network().eval()), "1.0 is in eval mode"),
@@ -139,6 +146,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "parallel": (lambda: torch.nn.Sequential(torch.nn.DataParallel(network())), "0 is a DataParallel"),
     "frozen": (lambda: network().requires_grad_(False), "no parameter"),
     "complex": (imaginary, "phase: complex"),
+    "adapters of embeddings": (adapted_words, "lora_embedding_A holds .* leave embeddings out"),
 }
 
 

@@ -12,15 +12,18 @@ import torch
 from handmade import handmade
 from held_locks import holding
 from peft import LoraConfig, get_peft_model
+from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BitsAndBytesConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
+    TorchAoConfig,
     TrainerCallback,
     TrainingArguments,
 )
@@ -290,13 +293,40 @@ MODELS = {
 LORA = {"llama": ["q_proj", "v_proj"], "bert": ["query", "value"], "t5": ["q", "v"], "gpt2": ["c_attn"]}
 
 
-@pytest.mark.parametrize("name", MODELS)
+def loaded(folder: Path, config: Any) -> Any:
+    """Return a decoder that is quantised as it is read."""
+    LlamaForCausalLM(LlamaConfig(**WIDE)).save_pretrained(folder / "base")
+    return LlamaForCausalLM.from_pretrained(folder / "base", quantization_config=config, device_map={"": "cpu"})
+
+
+WIDE = {**TINY, "hidden_size": 64, "intermediate_size": 64}  # a block of quantised weights is 64
+TIED = LlamaConfig(**TINY, tie_word_embeddings=True)
+FOUR_BITS = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
+EIGHT_BITS = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
+BASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    **{name: (lambda _, make=make: make(), {"target_modules": LORA[name]}) for name, make in MODELS.items()},
+    "tied": (lambda _: LlamaForCausalLM(TIED), {"target_modules": ["lm_head", "q_proj"]}),
+    "tied, and a copy is trained": (
+        lambda _: LlamaForCausalLM(TIED),
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    ),
+    "4 bits": (lambda folder: loaded(folder, FOUR_BITS), {"target_modules": "all-linear"}),
+    "8 bits": (lambda folder: loaded(folder, EIGHT_BITS), {"target_modules": "all-linear"}),
+    "int8 weights": (
+        lambda folder: loaded(folder, TorchAoConfig(Int8WeightOnlyConfig())),
+        {"target_modules": "all-linear"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
 def test_an_example_moves_the_sum_by_at_most_the_clip_norm(tmp_path: Path, name: str) -> None:
-    """An example without labels has no gradient; adapters on a frozen base, in each family of models."""
+    """An example without labels has no gradient; adapters on a frozen base: each family of models, tied, quantised."""
     released = []
     for silent in (False, True):
         torch.manual_seed(1)
-        model = get_peft_model(MODELS[name](), LoraConfig(r=2, target_modules=LORA[name], init_lora_weights=False))
+        base, options = BASES[name]
+        model = get_peft_model(base(tmp_path), LoraConfig(r=2, init_lora_weights=False, **options))
         made = trainer(tmp_path, model, {"max_steps": 1})
         made.get_train_dataloader()
         row = made.train_dataset[int(made.private.loader.order[0][0])]
@@ -341,8 +371,24 @@ def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> No
     merged = lora()
     merged.merge_adapter()
     dora = get_peft_model(lora().unload(), LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
-    for model, said in ((merged, "unmerge_adapter"), (dora, "without use_dora")):
+    words = get_peft_model(LlamaForCausalLM(TIED), LoraConfig(r=2, target_modules=["embed_tokens"]))
+    outliers = loaded(tmp_path, BitsAndBytesConfig(load_in_8bit=True))
+    eight = get_peft_model(outliers, LoraConfig(r=2, target_modules=["q_proj"]))
+    for model, said in (
+        (merged, "unmerge_adapter"),
+        (dora, "without use_dora"),
+        (words, "leave embeddings out of target_modules"),
+        (eight, "llm_int8_threshold=0.0"),
+    ):
         job = trainer(tmp_path, model)
         with pytest.raises(InvalidParameter, match=said):
             job.train()
         assert job.private is None  # nothing is spent
+
+
+def test_a_base_that_passes_no_gradient_on_is_refused_before_a_row_of_noise(tmp_path: Path) -> None:
+    base = loaded(tmp_path, TorchAoConfig(Int8DynamicActivationInt8WeightConfig()))
+    job = trainer(tmp_path, get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])))
+    with pytest.raises(InvalidParameter, match="quantise weights alone"):
+        job.train()
+    assert job.private is not None and job.private.optimizer.noise.step == 0
