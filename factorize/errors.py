@@ -32,7 +32,7 @@ the error in problem documents and in the command line's JSON.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class FactorizeError(Exception):
@@ -78,6 +78,10 @@ class InvalidSpec(InvalidParameter):
         shown = next((count for count in range(len(said), 1, -1) if len("; ".join(said[:count])) < _LONGEST_TEXT), 1)
         text = "; ".join(said[:shown] + [f"and {len(said) - shown} more"] * (shown < len(said)))
         super().__init__(text, field=violations[0].pointer if violations else None)
+
+    def within(self, pointer: str) -> Self:
+        """Return the error of the body that has the spec, or the like, at this pointer."""
+        return type(self)([Violation(pointer + each.pointer, each.message) for each in self.violations])
 
 
 class MalformedJson(InvalidParameter):

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from factorize.api.questions.step_pace import step_pace
 from factorize.client.service import Origin, Service
 from factorize.encoding import JsonObject
+from factorize.errors import InvalidSpec
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy_question import SamplingOptions
@@ -91,7 +92,11 @@ def read_request(document: Mapping[str, object]) -> CompareRequest:
         InvalidSpec: it is none, or its spec is none; pointers to the fields.
     """
     request: CompareRequest = read_union(document, CompareRequest)
-    return request.model_copy(update={"spec": parse_spec(request.spec)})
+    try:
+        spec = parse_spec(request.spec)
+    except InvalidSpec as error:
+        raise error.within("/spec") from None
+    return request.model_copy(update={"spec": spec})
 
 
 def request_for(spec: Spec, **options: object) -> CompareRequest:

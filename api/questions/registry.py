@@ -31,7 +31,7 @@ from factorize.api.questions.advice import advice_of, request_of
 from factorize.api.questions.comparison import CompareRequest, Report, comparison, read_request
 from factorize.api.workers.worker_process import Tell
 from factorize.encoding import DIGEST, JsonObject, check_digest
-from factorize.errors import StoreUnavailable
+from factorize.errors import InvalidSpec, StoreUnavailable
 from factorize.plain_data import Frozen, read_union
 from factorize.predict import AnyQuestion, ask
 from factorize.spec import parse_spec
@@ -132,7 +132,10 @@ class _Predict(QuestionKind[PredictionRequest]):
 
     def read(self, document: Mapping[str, object]) -> PredictionRequest:
         asked: PredictionRequest = read_union(document, PredictionRequest)
-        read_union(asked.question, AnyQuestion)
+        try:
+            read_union(asked.question, AnyQuestion)
+        except InvalidSpec as error:
+            raise error.within("/question") from None
         return asked
 
     def check(

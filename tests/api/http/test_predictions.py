@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from command_line import CommandLine
 from servers import LiveService
 
@@ -37,3 +38,18 @@ def test_http_answers_like_the_library(live_service: LiveService) -> None:
         about = live_service.send("POST", "/v1/predict", {"question": QUADRATIC, "factorization": name})
         assert about.status == 200
         assert about.json()["terms"]["noise"] > 0
+
+
+@pytest.mark.parametrize(
+    ("question", "pointer"),
+    [({"kind": "nothing"}, "/question"), ({**MEAN, "rho": "1"}, "/question/rho"), (5, "/question")],
+)
+def test_a_wrong_question_is_found_in_the_body(live_service: LiveService, question: object, pointer: str) -> None:
+    problem = live_service.send("POST", "/v1/predict", {"question": question}).problem(422, "invalid-spec")
+    assert problem["errors"][0]["pointer"] == pointer
+
+
+def test_a_wrong_spec_is_found_in_the_body_of_a_comparison(live_service: LiveService) -> None:
+    body = {"spec": {"workload": {"kind": "prefix", "n": 0}}}
+    problem = live_service.send("POST", "/v1/compare", body).problem(422, "invalid-spec")
+    assert problem["errors"][0]["pointer"] == "/spec/workload/n"
