@@ -214,11 +214,26 @@ NEWEST = [
     RateJob("adam", "cosine", "broad perceptron", "mnist", 150, 80, 5, 1.8, 0.0),
 ]
 """Jobs on other data, listed before any was trained and trained after every rule was chosen."""
+FRESH = [
+    RateJob("sgd", "cosine", "convolution", "three symbols", 120, 70, 5, 3.0, 0.0),
+    RateJob("adam", "constant", "convolution", "three symbols", 100, 80, 4, 5.0, 0.0),
+    RateJob("adamw", "warmup_cosine", "logistic", "broad mixture", 100, 60, 6, 1.5, 0.0),
+    RateJob("momentum", "constant", "perceptron", "broad mixture", 120, 80, 4, 5.0, 0.0),
+    RateJob("adam", "cosine", "wide perceptron", "long text", 120, 90, 4, 4.0, 0.0),
+    RateJob("sgd", "warmup_cosine", "logistic", "long text", 100, 80, 5, 2.5, 0.0),
+    RateJob("momentum", "cosine", "convolution", "three symbols", 80, 120, 4, 8.0, 0.0),
+    RateJob("adamw", "constant", "narrow perceptron", "digits", 30, 48, 8, 6.0, 0.0),
+    RateJob("sgd", "constant", "perceptron", "noisy mnist", 150, 70, 5, 2.0, 0.0),
+    RateJob("adam", "warmup_cosine", "broad perceptron", "broad mixture", 100, 120, 4, 3.0, 0.0),
+    RateJob("momentum", "warmup_cosine", "narrow perceptron", "long text", 80, 130, 4, 4.5, 0.0),
+    RateJob("adamw", "cosine", "logistic", "three symbols", 100, 90, 4, 1.2, 0.0),
+]
+"""Jobs that were listed before any was trained, to judge the check that looks several times."""
 QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""
 
 SEQUENCES = {"sequences": (12, 16, 10), "long sequences": (16, 12, 12, 5), "plain sequences": (10, 8, 5, 3)}
-SEQUENCES["few symbols"] = (20, 4, 6, 6)
+SEQUENCES |= {"few symbols": (20, 4, 6, 6), "three symbols": (24, 3, 5, 8)}
 """Length, symbols, classes and length of the motif of those that are seen through windows."""
 Data = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -277,10 +292,10 @@ def data_of(name: str, mnist: Path | None) -> Data:
         return windows(x), y, windows(test), judged
     if name == "short sequences":
         return made_sequences(8, 12, 8)
-    if name == "text":
-        return next_letters()
-    if name == "mixture":
-        return mixture()
+    if name.endswith("text"):
+        return next_letters(*((7, 11) if name == "long text" else ()))
+    if name.endswith("mixture"):
+        return mixture(*((80, 5, 4) if name == "broad mixture" else ()))
     if name == "table":
         table = made_table()
         tensors = (table.train, table.train_labels, table.test, table.test_labels)
@@ -497,7 +512,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     path = asked.out or (SOLVED / "rates-quick.jsonl" if asked.quick else RESULTS)
-    jobs = QUICK if asked.quick else HELD_OUT + NEWEST if asked.held_out else SEEN
+    jobs = QUICK if asked.quick else HELD_OUT + NEWEST + FRESH if asked.held_out else SEEN
     for cell in run(jobs, path, asked.mnist, SOLVED):
         print(told(cell), flush=True)
 
