@@ -34,6 +34,7 @@ _RATES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # q over p, tried for the ot
 _TILTS = tuple(2.0**power for power in range(-3, 6))
 _LESS = 0.95  # of the star bound's sigma, from which the search starts
 _POOR, _BLIND = 0.1, 0.5  # relative error of an estimate of delta that another order may mend; that says nothing
+_LEAST = 1e-300  # delta of which logarithms are taken: where nothing was seen or the ceiling underflows
 _PAIRED = 1024  # candidates that are looked at together for pairs of steps
 _COSTLY = 4  # candidates for each that is kept and whose noise is drawn, about
 
@@ -227,7 +228,7 @@ class MinSepEstimate(Curve):
             self._order = self.law.best_order(multiplier, epsilon)
             sampled = self.forward(multiplier, epsilon, self._order)
         blind = sampled.relative_error > _BLIND
-        return min(math.log(sampled.ceiling if blind else sampled.delta), 0.0)
+        return min(math.log(max(sampled.ceiling if blind else sampled.delta, _LEAST)), 0.0)
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a little less than the star bound needs."""

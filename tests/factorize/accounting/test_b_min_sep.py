@@ -88,6 +88,8 @@ def test_an_estimate_that_sees_nothing_is_not_taken_for_a_small_delta(
     law = MinSepLaw.of(held[0].strategy.finite(), 240, 24)
     monkeypatch.setattr(min_sep, "removal", lambda *_: min_sep.Weights(arb(1e-3), lambda _: np.full(bets.CHUNK, 1e-12)))
     assert MinSepEstimate(law).log_delta(5.0, 4.0) == pytest.approx(math.log(1e-3))
+    monkeypatch.setattr(min_sep, "removal", lambda *_: min_sep.Weights(arb(0), lambda _: np.zeros(bets.CHUNK)))
+    assert MinSepEstimate(law).log_delta(5.0, 4.0) < -600, "a ceiling that underflows is a small delta, and no fault"
 
 
 CASES = [(np.array([[1.0, 0.7], [0.8, 0.0]]), 0.4, 0.9, 1.0), (np.array([[1.2], [0.6]]), 0.3, 1.4, 0.5)]
