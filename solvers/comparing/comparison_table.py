@@ -194,6 +194,8 @@ class Comparison:
 def recommend(rows: Sequence[Row], budget: int | None, *, late: bool = False) -> Recommendation | None:
     """Return the row with the smallest loss within the budget; of rows within 0.1 % of it, the one with least memory.
 
+    Rounding does not decide: of equal rows, as all are of one step, independent noise comes first.
+
     Args:
         rows: sorted by loss, or by the loss at the privacy asked for.
         budget: vectors of state, or None for any number.
@@ -204,7 +206,10 @@ def recommend(rows: Sequence[Row], budget: int | None, *, late: bool = False) ->
         return None
     best = _ranked(rows[fitting[0]], rows)
     level = [i for i in fitting if _ranked(rows[i], rows) <= best * (1 + _LEVEL)]
-    chosen = min(level, key=lambda i: (rows[i].noise_vectors, _ranked(rows[i], rows)))
+    chosen = min(
+        level,
+        key=lambda i: (rows[i].noise_vectors, float(f"{_ranked(rows[i], rows):.9g}"), rows[i].mechanism != "identity"),
+    )
     row = rows[chosen]
     within = "" if budget is None else f" within {budget} vectors of noise state"
     plain = row.relative_gap is not None and row.sampling is None
