@@ -228,7 +228,7 @@ FRESH = [
     RateJob("momentum", "warmup_cosine", "narrow perceptron", "long text", 80, 130, 4, 4.5, 0.0),
     RateJob("adamw", "cosine", "logistic", "three symbols", 100, 90, 4, 1.2, 0.0),
 ]
-"""Jobs that were listed before any was trained, to judge the check that looks several times."""
+"""Jobs that were listed before any was trained, to judge the next rule; four of them are trained by now."""
 QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""
 
