@@ -29,6 +29,7 @@ _MOST_EPSILON = 1000.0
 _TRIES = 16
 _LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10
 _HELD = 1 << 20  # numbers of samples that are drawn together
+_CACHED = 1 << 14  # words that become normals together: they stay in the cache
 
 
 class Covariance(NamedTuple):
@@ -204,8 +205,16 @@ def normals(words: np.ndarray) -> np.ndarray:
     """Return one standard normal for each word: the lowest bit is the sign (1 is plus), the rest the magnitude."""
     from scipy.special import ndtri
 
-    size = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64)
-    return np.where(words & np.uint64(1), -size, size)
+    found = np.empty(len(words))
+    for start in range(0, len(words), _CACHED):
+        some, out = words[start : start + _CACHED], found[start : start + _CACHED]
+        sizes = (some >> np.uint64(1)).astype(np.float64)
+        sizes += 0.5
+        sizes *= 2.0**-64
+        ndtri(sizes, out=out)  # not above 0
+        signs = out.view(np.uint64)
+        signs ^= some << np.uint64(63)
+    return found
 
 
 def _means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:

@@ -14,13 +14,13 @@ from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.arithmetic.machine import EXP_SLACK, exponentials
 from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.sampling.bets import CHUNK, Stream, Weights, log_call, log_most, normals, slack_of, uniform
-from factorize.checker.sampling.min_sep_kernels import advance, draw_paths, link, tabulate
+from factorize.checker.sampling.min_sep_kernels import advance, draw_paths, link, shift, tabulate
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
 
 _MAX_EXPONENT = 300.0  # of one step's likelihood ratio: beyond, there is so little noise that nothing is private
-_AT_ONCE = 1 << 19  # numbers of candidates that are drawn together: they stay in the cache
+_AT_ONCE = 1 << 18  # numbers of candidates that are drawn together: they stay in the cache
 
 
 def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
@@ -87,13 +87,12 @@ class MinSepSteps:
 
     def log_ratio(self, x: np.ndarray) -> np.ndarray:
         """Return log L of observations, shape (n, samples), by the recursion over steps."""
-        ratios = self.probability * np.exp(self.matrix.T @ x - self.products[:, :1] / 2)
+        ratios = np.asarray(self.matrix.T @ x)
+        ratios -= self.products[:, :1] / 2
+        np.exp(ratios, out=ratios)
+        ratios *= self.probability
         free, scale = np.repeat(self.starts[:, None], x.shape[1], axis=1), np.zeros(x.shape[1])
-        for start in range(0, self.steps, self.separation):
-            advance(ratios[start : start + self.separation], 1 - self.probability, free)
-            total = free.sum(axis=0)
-            scale += np.log(total)
-            free /= total
+        advance(ratios, 1 - self.probability, free, np.empty_like(scale), scale)
         return scale
 
 
@@ -155,8 +154,9 @@ def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
             size = min(rows, CHUNK - start)
             counts, logs = centres.draw(uniform(words.random_raw(size * width)).reshape(size, width))
             kept = np.flatnonzero(coins[start : start + size] < np.exp(np.minimum(logs, 0.0)))
-            x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n).T
-            y = law.log_ratio(x + law.matrix @ counts[kept].T)
+            x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n)
+            shift(counts[kept], law.columns, x)
+            y = law.log_ratio(x.T)
             weights[start + kept] += np.exp(log_call(np.maximum(y, near), near, 0.0) - order * y + constant)
         return weights
 

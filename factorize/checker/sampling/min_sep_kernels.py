@@ -51,13 +51,39 @@ def link(p, order, falls, log_gains, tails, nexts):
 
 
 @kernel()
-def advance(ratios, keep, free):
-    """Go b steps, or those that are left, by p times each step's ratio; `free` is changed, shape (b, samples)."""
-    for t in range(len(ratios)):
-        for i in range(free.shape[1]):
-            left = keep * free[t, i]
-            free[t, i] *= ratios[t, i]
-            free[(t + 1) % len(free), i] += left
+def shift(counts, columns, x):
+    """Add to each row of `x` the columns C[t + d, t] as often as a row of counts has them, most of them 0."""
+    n, b = columns.shape
+    for i in range(len(x)):
+        for t in range(n):
+            if counts[i, t] > 0:
+                for d in range(min(b, n - t)):
+                    x[i, t + d] += counts[i, t] * columns[t, d]
+
+
+@kernel()
+def advance(ratios, keep, free, totals, scale):
+    """Go all steps by p times each one's ratio, and add the logarithms of what `free` sums to.
+
+    `free`, shape (b, samples), has the chances at first and is changed, as `totals`, which is work, and `scale` are.
+    """
+    n, b, samples = len(ratios), len(free), len(scale)
+    for t in range(n):
+        here, after = t % b, (t + 1) % b
+        for i in range(samples):
+            left = keep * free[here, i]
+            free[here, i] *= ratios[t, i]
+            free[after, i] += left
+        if after == 0 or t == n - 1:
+            totals[:] = 0.0
+            for d in range(b):
+                for i in range(samples):
+                    totals[i] += free[d, i]
+            for i in range(samples):
+                scale[i] += math.log(totals[i])
+            for d in range(b):
+                for i in range(samples):
+                    free[d, i] /= totals[i]
 
 
 @part()
