@@ -107,7 +107,10 @@ class ClaimSearch:
 
     def _candidates(self) -> Iterator[tuple[int, Level, tuple[ClaimEvidence, ClaimEvidence]]]:
         """Yield attempts with bets, then what bounds say, which no sample tests: their attempt is the first."""
-        some = self._law.bins > 1 if isinstance(self._law, BinsLaw) else isinstance(self._law, MinSepLaw)
+        some = isinstance(self._law, BinsLaw) and self._law.bins > 1
+        if isinstance(self._law, MinSepLaw):
+            self._law.enough_at(self.bounded.multiplier)
+            some = True
         if some and self._work > 0:
             for attempt, (_, level, evidence) in zip(range(1, MOST_ATTEMPTS + 1), self.affordable_ones(), strict=False):
                 yield attempt, level, evidence

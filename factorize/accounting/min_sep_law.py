@@ -88,6 +88,17 @@ class MinSepLaw(Law):
         except InvalidParameter:
             return None
 
+    def enough_at(self, multiplier: float) -> min_sep.MinSepSteps:
+        """Return the steps' law over a multiplier; raise InvalidParameter where there is too little noise."""
+        law = self.at(multiplier)
+        if law is None:
+            raise InvalidParameter(
+                f"a sigma of {multiplier:.3g} clip norms is too little noise for a claim about b-min-sep sampling; "
+                "take more noise, or a smaller epsilon",
+                field="sigma",
+            )
+        return law
+
     def _log_moment_at(self, multiplier: float, order: int) -> float:
         """Return at least log E; infinite where doubles do not hold it."""
         law = self.at(multiplier)
@@ -163,8 +174,8 @@ class MinSepEstimate(Curve):
 
     def _forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
         """Return weights for delta of (P, Q); by default with the order whose ceiling was lowest at first."""
-        m, law = order or self._order or self.law.best_order(multiplier, epsilon), self.law.at(multiplier)
-        assert law is not None
+        law = self.law.enough_at(multiplier)
+        m = order or self._order or self.law.best_order(multiplier, epsilon)
         try:
             weights = min_sep.removal(law, epsilon, m)
         except InvalidParameter:  # with less noise than at first, doubles hold smaller orders alone
@@ -179,8 +190,7 @@ class MinSepEstimate(Curve):
 
     def reverse(self, multiplier: float, epsilon: float) -> Sampled:
         """Return weights for delta of (Q, P), with the shift and q whose ceiling is lowest."""
-        law = self.law.at(multiplier)
-        assert law is not None
+        law = self.law.enough_at(multiplier)
         for _, eta, rate in self._reverse_terms(law, epsilon):
             try:
                 weights = min_sep.addition(law, epsilon, eta, rate)
@@ -206,8 +216,8 @@ class MinSepEstimate(Curve):
         As `StarEstimate.pair_weights`; here D_st = E_Q[L^2 P(s) P(t) delta_Dirac(L - e^epsilon)] with P(t) the chance
         of step t given what was seen.
         """
-        law, m, random = self.law.at(multiplier), self.law.best_order(multiplier, epsilon), np.random.default_rng(0)
-        assert law is not None
+        law, random = self.law.enough_at(multiplier), np.random.default_rng(0)
+        m = self.law.best_order(multiplier, epsilon)
         centres, total = min_sep.Centres(law, m), np.zeros(self.law.columns.T.shape)
         for _ in range(0, self.samples, _PAIRED):
             counts, logs = centres.draw(random.random((_PAIRED, m * (law.most + 2))))

@@ -154,7 +154,7 @@ class StarEstimate(Curve):
             assert sampled.chances is not None
             second = float((sampled.weights**2 / np.maximum(sampled.chances, 1e-300)).mean())
             each = candidate_work(order, self.gram.bins, float(sampled.chances.mean()))
-            return math.log((second + _SEEN * sampled.ceiling * delta) * each)
+            return math.log(max(second + _SEEN * sampled.ceiling * delta, 1e-320)) + math.log(each)
 
         return best_order_from(self.lowest_order(multiplier, epsilon), log_work, close=_CLOSE_ORDER)[0]
 

@@ -76,7 +76,7 @@ def tag_of(owner: type) -> str | None:
 
 def taken_by(owner: type) -> str:
     """Return what a class takes, in words: `banded takes bands`."""
-    name = tag_of(owner) or _NAMES.get(owner.__name__, "it")
+    name = _NAMES.get(owner.__name__) or tag_of(owner) or "it"
     fields = [field for field in fields_of(owner).values() if field.name not in TAGS]
     needed = [f"{field.name}{_choices(field.annotation)}" for field in fields if field.required]
     free = [field.name for field in fields if not field.required]
@@ -99,6 +99,7 @@ def about(owner: type) -> str:
 
 _NAMES = {
     "Spec": "a spec",
+    "BinsSampling": "a sampling",
     "CompareRequest": "a comparison",
     "RecommendRequest": "a training job",
     "CalibrationRequest": "a calibration",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
+from factorize.errors import SolveFailed
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
 from factorize.mechanisms import Banded
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -42,6 +43,11 @@ def supports(spec: Spec) -> str | None:
     n = (spec.optimize_for or spec.workload).n
     if n > MAX_MIN_SEP_STEPS:
         return f"n={n} is above {MAX_MIN_SEP_STEPS}, up to which b-min-sep has claims; use balls_in_bins"
+    if spec.mechanism.bands >= n:
+        return (
+            f"b-min-sep needs fewer bands than steps, and there are bands={spec.mechanism.bands} for n={n}; use bands "
+            f"from 2 to {n - 1}, or leave the sampling out"
+        )
     return banded.supports(spec)
 
 
@@ -64,8 +70,14 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     best, alone = (math.inf, strategy), SpreadLoss(landscape, np.eye(bands)[:1, :, None] * np.ones(n))
     for seed in range(_ROUNDS + 1):
         report(seed, None)
-        estimated = MinSepEstimate(MinSepLaw.of(strategy, epoch, 1), seed=seed, samples=_SAMPLES)
+        law = MinSepLaw.of(strategy, epoch, 1)
+        estimated = MinSepEstimate(law, seed=seed, samples=_SAMPLES)
         near = estimated.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=_CLOSE)
+        if law.at(near) is None:
+            raise SolveFailed(
+                f"epsilon={sampling.epsilon:g} needs so little noise that b-min-sep has no estimate; use a smaller "
+                "epsilon, or leave the sampling out"
+            )
         gram = gram_of(strategy.bands)
         log_error = alone(strategy.bands.ravel())[0] - math.log(gram[0].sum())
         best = min(best, (2 * math.log(near) + log_error, strategy), key=lambda one: one[0])

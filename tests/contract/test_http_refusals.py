@@ -35,11 +35,21 @@ MEAN: dict[str, Any] = {"kind": "mean_estimation", "learning_rate": 0.05, "rho":
 QUADRATIC: dict[str, Any] = {"kind": "quadratic", "eigenvalues": [1, 0.1], "learning_rate": 0.1, "sigma": 0.5}
 TARGET: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-4}
 BINS: dict[str, Any] = {**TARGET, "sampling": "balls_in_bins"}
+APART: dict[str, Any] = {**TARGET, "sampling": "b_min_sep", "dataset_size": 100, "batch_size": 5}
+BANDED: dict[str, Any] = {"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "banded", "bands": 4}}
 UNKNOWN = "a" * 64
 JOBS, LIST, COMPARE = "GET /v1/factorizations", "POST /v1/factorizations", "POST /v1/compare"
 RECOMMEND, PREDICT, CANONICALIZE = "POST /v1/recommend", "POST /v1/predict", "POST /v1/canonicalize"
 CALIBRATE, ROWS = f"{LIST}/{{name}}/calibrations", f"{JOBS}/{{name}}/matrices/C?rows="
 CELLS, UPLOAD = f"{JOBS}/{{name}}/matrices/C/cells?", "POST /v1/matrices?"
+
+
+def sampled(bands: int, sampling: Any = None, participation: Any = None, **more: Any) -> dict[str, Any]:
+    """A spec under b-min-sep sampling, of 8 steps in one epoch."""
+    spec = {"workload": {"kind": "prefix", "n": 8}, "mechanism": {"kind": "banded", "bands": bands}}
+    spec["participation"] = participation or {"kind": "single"}
+    return {**spec, "sampling": sampling or {"kind": "b_min_sep", **TARGET, **more}}
+
 
 # request and body
 ANSWERED: list[tuple[str, Any]] = [
@@ -155,12 +165,41 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (CALIBRATE, {**BINS, "adjacency": "replace_one"}, "invalid-parameter", "zero_out"),
     (CALIBRATE, {**BINS, "bins": 33}, "invalid-parameter", "n=32"),
     (CALIBRATE, {"mu": 1.0, "sampling": "balls_in_bins"}, "invalid-parameter", "no Gaussian"),
+    (CALIBRATE, {**BINS, "epsilon": 1e9}, "invalid-parameter", "/epsilon"),
+    (CALIBRATE, APART, "invalid-parameter", "use a banded mechanism, or balls_in_bins"),
+    (LIST, sampled(1), "unsupported-problem", "use banded with 2 bands or more"),
+    (LIST, sampled(8), "unsupported-problem", "from 2 to 7, or leave the sampling out"),
+    (LIST, sampled(9), "unsupported-problem", "from 2 to 7, or leave the sampling out"),
+    (LIST, sampled(2, probability=0.5), "invalid-spec", "/sampling/probability"),
+    (LIST, sampled(2, delta=1), "invalid-spec", "/sampling/delta"),
+    (LIST, sampled(2, epsilon=0), "invalid-spec", "/sampling/epsilon"),
+    (LIST, sampled(2, sampling={"kind": "b_min_sep", "delta": 0.1}), "invalid-spec", "/sampling/epsilon"),
+    (CANONICALIZE, sampled(2, participation=UNSUPPORTED["participation"]), "invalid-spec", "/sampling/kind"),
+    *(
+        (f"{LIST}/{{banded}}/calibrations", {**APART, **wrong}, "invalid-parameter", pointer)
+        for wrong, pointer in (
+            ({"bins": 5}, "/bins"),
+            ({"bins": 3}, "/bins"),
+            ({"dataset_size": None}, "/dataset_size"),
+            ({"batch_size": None}, "/batch_size"),
+            ({"batch_size": 26}, "/batch_size"),  # p above 1
+            ({"delta": None}, "/delta"),
+            ({"epsilon": None}, "/epsilon"),
+            ({"epsilon": 500.0}, "/sigma"),  # too little noise for a claim
+            ({"adjacency": "replace_one"}, "/adjacency"),
+        )
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
 def name(live_service: LiveService) -> str:
     return str(live_service.solve(SPEC)["digest"])
+
+
+@pytest.fixture(scope="module")
+def banded(live_service: LiveService) -> str:
+    return str(live_service.solve(BANDED)["digest"])
 
 
 @pytest.mark.parametrize(("request_line", "body"), ANSWERED)
@@ -171,9 +210,9 @@ def test_a_route_answers(live_service: LiveService, name: str, request_line: str
 
 @pytest.mark.parametrize(("request_line", "body", "slug", "words"), REFUSED)
 def test_a_route_refuses_and_says_what_is_wrong(
-    live_service: LiveService, name: str, request_line: str, body: Any, slug: str, words: str
+    live_service: LiveService, name: str, banded: str, request_line: str, body: Any, slug: str, words: str
 ) -> None:
-    method, path = request_line.format(name=name).split()
+    method, path = request_line.format(name=name, banded=banded).split()
     problem = live_service.send(method, path, body).problem(KINDS[slug].status, slug)
     pointers = [entry["pointer"] for entry in problem.get("errors", [])]
     assert pointers == [words] or (not words.startswith("/") and words in problem["detail"]), problem
