@@ -4,6 +4,7 @@ Trains logistic regression with every system on scikit-learn's digits and on a m
 or arrays of your own where their files are given. `network` is a small convolutional network on the digits; it needs
 torch, and is run where it is named. Writes FOLDER/DATA.json; trials are kept there, so that a run that was cut off
 goes on.
+`--secret` trains, at other epsilons, with the batches that have to stay secret alone.
 `--page` writes the tables of papers/pages/leaderboard.md and its pictures from papers/leaderboard/results.
 """
 
@@ -36,6 +37,18 @@ GRIDS = {
         model="convolutional network",
     ),
 }
+SECRET = {
+    "epsilons": (1.0, 4.0, 8.0),
+    "epochs": (4, 16),
+    "systems": (
+        "DP-SGD, Poisson batches",
+        "banded, cyclic Poisson",
+        "banded, b-min-sep",
+        "banded, lambda_T, cyclic Poisson",
+        "banded, lambda_T, b-min-sep",
+    ),
+}
+"""What `--secret` changes in a grid."""
 NAMED = ("network",)
 """Data that are run where they are named alone."""
 
@@ -52,6 +65,7 @@ def main() -> None:
         "--npz", type=Path, metavar="FILE", help="x_train, y_train, x_test, y_test; ten classes at most"
     )
     parser.add_argument("--quick", action="store_true", help="one point of the grid, two seeds: whether all runs")
+    parser.add_argument("--secret", action="store_true", help="the systems that sample, at epsilon 1, 4 and 8")
     parser.add_argument("--page", action="store_true", help="write the page and its pictures; nothing is trained")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER", help="for JSON files")
     asked = parser.parse_args()
@@ -76,7 +90,10 @@ def main() -> None:
     for name in asked.names or [name for name in data if name not in NAMED]:
         images = data[name]()
         print(f"\n{name}: {len(images.train)} examples", flush=True)
-        path = compare(name, images, grid_for(name, images, asked.quick), asked.out)
+        grid, folder = grid_for(name, images, asked.quick), asked.out
+        if asked.secret:
+            grid, folder = replace(grid, **SECRET), folder / "secret"
+        path = compare(name, images, grid, folder)
         print(f"  written to {path}")
 
 
@@ -94,7 +111,7 @@ def compare(name: str, images: Images, grid: Grid, folder: Path) -> Path:
     points = ("epsilons", "epochs", "systems", "rates", "limits")  # what one trial does not depend on
     settings = {key: value for key, value in asdict(grid).items() if key not in points}
     kept = KeptResults(folder / f"{name}.trials.json", {"examples": len(images.train), **settings})
-    run(images, grid, kept)
+    run(images, grid, kept, FOLDER / "solved")
     document = {"data": name, "date": date.today().isoformat(), "examples": len(images.train), "grid": asdict(grid)}
     path = folder / f"{name}.json"
     path.write_text(json.dumps({**document, "rows": results(grid, kept)}, indent=1) + "\n")

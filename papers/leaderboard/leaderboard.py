@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,12 @@ ORDER = {name: place for place, name in enumerate((*(system.name for system in S
 """Of the rows."""
 
 
-def run(images: Images, grid: Grid, kept: KeptResults) -> None:
-    """Train every system that the grid names, where that is not kept yet."""
-    preparation = Preparation()
+def run(images: Images, grid: Grid, kept: KeptResults, solved: Path) -> None:
+    """Train every system that the grid names, where that is not kept yet; `solved` is the folder for factors."""
+    solved.mkdir(parents=True, exist_ok=True)
+    preparation = Preparation(solved)
     for epochs in grid.epochs:
-        without_privacy(images, grid, kept, epochs)
+        without_privacy(images, grid, kept, epochs, preparation)
         for system in SYSTEMS:
             if system.name in grid.systems:
                 ready = [preparation.prepared(system, setting) for setting in settings(images, grid, epochs)]
@@ -127,10 +129,10 @@ def measured(images: Images, grid: Grid, kept: KeptResults, points: Sequence[Pre
         train_at(images, grid, kept, group[0], group[0].system.name, scales, grid.clip_norm)
 
 
-def without_privacy(images: Images, grid: Grid, kept: KeptResults, epochs: int) -> None:
+def without_privacy(images: Images, grid: Grid, kept: KeptResults, epochs: int, preparation: Preparation) -> None:
     """Train in DP-SGD's fixed order without noise and clipping, at the rate of the same rule."""
     private = next(system for system in SYSTEMS if system.sampling == "fixed" and not system.whole)
-    one = Preparation().prepared(private, settings(images, grid, epochs)[-1])
+    one = preparation.prepared(private, settings(images, grid, epochs)[-1])
     assert one is not None  # it fits everywhere
     train_at(images, grid, kept, one, FREE, {None: 0.0}, math.inf)
 

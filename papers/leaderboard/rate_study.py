@@ -352,7 +352,7 @@ def factors_of(job: RateJob, row: str, folder: Path) -> Factorization:
     apart: dict[str, Any] = {"kind": "fixed_epochs", "epochs": job.epochs}
     spec = {"workload": job.workload, "participation": apart, "mechanism": mechanism, "tolerance": 1e-2}
     if sampling == "cyclic_poisson":
-        spec["participation"] = {"kind": "min_sep", "min_sep": mechanism["bands"]}
+        spec["participation"] = {"kind": "single"}  # whose law counts the largest column for all
     if sampling == "balls_in_bins":
         spec["sampling"] = {"kind": "balls_in_bins", "epsilon": job.epsilon, "delta": DELTA}
     return solved_once(folder, spec)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from factorize.accounting.amplification import AmplifiedCalibration
+from factorize.accounting.claim_search import ClaimSearch
 from factorize.client.normals import MIN_SEED
 from factorize.errors import ConditionNotMet, FactorizeError
+from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS
+from factorize.samplings.base import Sampling
 from factorize.solvers.solving import solve
 from factorize.spec import parse_spec
 from factorize.training.orders import Order, balls_in_bins, fixed_order, full_batch, random_allocation
-from factorize.training.sampling import CyclicPoisson
+from factorize.training.sampling import BMinSep, CyclicPoisson
 
 BINNED = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}
 TOLERANCE = 1e-3
@@ -74,16 +78,16 @@ class System:
         """Return the spec of one mechanism."""
         n = setting.epochs * (setting.examples // self.batch(setting))
         apart = {"kind": "fixed_epochs", "epochs": setting.epochs} if setting.epochs > 1 else {"kind": "single"}
-        if self.sampling == "cyclic_poisson":
-            apart = {"kind": "min_sep", "min_sep": mechanism["bands"]}
+        if self.sampling == "cyclic_poisson":  # whose law counts the largest column for all: columns of one norm
+            apart = {"kind": "single"}
         spec: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "participation": apart, "mechanism": mechanism}
         if self.momentum:
             spec["workload"] = {"kind": "momentum", "n": n, "momentum": self.momentum}
         if self.restarted:
             spec["objective"] = {"kind": "lambda_tau", "tau": n}
-        if self.sampling == "balls_in_bins":
+        if SAMPLINGS[self.sampling].claimed:
             level = {"epsilon": setting.target.epsilon, "delta": setting.target.delta}
-            spec["sampling"] = {"kind": "balls_in_bins", **level}
+            spec["sampling"] = {"kind": self.sampling, **level}
         return {**spec, "tolerance": TOLERANCE}
 
 
@@ -96,7 +100,7 @@ class Prepared:
         setting: the point.
         factors: of the mechanism that was taken.
         calibration: its noise.
-        predicted: root mean squared error of running sums at this noise.
+        predicted: root of the objective at this noise.
     """
 
     system: System
@@ -119,45 +123,63 @@ class Prepared:
         elif sampling == "fixed":
             order = fixed_order(setting.examples, setting.batch, epochs=setting.epochs, seed=seed)
         else:
-            assert isinstance(self.calibration, AmplifiedCalibration)
-            order = CyclicPoisson(setting.examples, self.calibration, steps=n, seed=MIN_SEED + seed)
+            law = BMinSep if sampling == "b_min_sep" else CyclicPoisson
+            order = law(setting.examples, self.calibration, steps=n, seed=MIN_SEED + seed)
         order.check(self.calibration.sensitivity.participation, n)
         return order
 
 
 class Preparation:
-    """Solves and calibrates; factors are kept, since most are best at every epsilon."""
+    """Solves and calibrates; factors are kept, since most are best at every epsilon.
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    Args:
+        folder: for the files of factors, which later runs read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begin with what the folder has."""
+        self._folder = folder
         self._solved: dict[str, Factorization | None] = {}
 
     def prepared(self, system: System, setting: Setting) -> Prepared | None:
         """Return the system with the mechanism of the smallest predicted error; None where the sampling fits none."""
-        return min(self._candidates(system, setting), key=lambda one: one.predicted, default=None)
+        scheme, batch = SAMPLINGS[system.sampling], system.batch(setting)
+        sized = {"dataset_size": setting.examples, "batch_size": batch} if "dataset_size" in scheme.takes else {}
+        asked = SamplingOptions(clip_norm=setting.clip_norm, divisor=batch, **sized)
+        found = list(self._candidates(system, setting, scheme, asked))
+        if not found:
+            return None
+        predicted, factors = min(found, key=lambda one: one[0])
+        return Prepared(system, setting, factors, scheme.calibrate(factors, setting.target, asked), predicted)
 
-    def _candidates(self, system: System, setting: Setting) -> Iterator[Prepared]:
-        scheme = SAMPLINGS[system.sampling]
-        batch = system.batch(setting)
-        sampled = {"dataset_size": setting.examples, "batch_size": batch} if "poisson" in system.sampling else {}
-        asked = SamplingOptions(clip_norm=setting.clip_norm, divisor=batch, **sampled)
+    def _candidates(
+        self, system: System, setting: Setting, scheme: Sampling, asked: SamplingOptions
+    ) -> Iterator[tuple[float, Factorization]]:
+        """Yield predicted errors and factors; noise that takes a claim is only estimated."""
         for mechanism in system.mechanisms:
             factors = self._factors(system.spec(setting, mechanism))
             if factors is None or scheme.misfit(factors.spec.participation, factors.matrix, asked) is not None:
                 continue
             try:
-                found = scheme.calibrate(factors, setting.target, asked)
+                if scheme.claimed:
+                    sigma = setting.clip_norm * ClaimSearch(scheme.law(factors, asked), setting.target).point
+                else:
+                    sigma = scheme.calibrate(factors, setting.target, asked).sigma_of_sums
             except ConditionNotMet:  # more groups than full batches
                 continue
-            relative = found.sigma_of_sums / batch / factors.certificate.sensitivity.value
-            yield Prepared(system, setting, factors, found, relative * factors.certificate.loss.rmse)
+            relative = sigma / system.batch(setting) / factors.certificate.sensitivity.value
+            yield relative * math.sqrt(factors.certificate.loss.objective), factors
 
-    def _factors(self, spec: dict[str, Any]) -> Factorization | None:
+    def _factors(self, document: dict[str, Any]) -> Factorization | None:
         """Return the factors of a spec; None where the mechanism is not for it, with too many bands for a short run."""
-        name = repr(spec)
+        name = repr(document)
         if name not in self._solved:
             try:
-                self._solved[name] = solve(parse_spec(spec), evidence=False)
+                spec = parse_spec(document)
+                path = self._folder / f"{spec.digest}.safetensors"
+                if not path.exists():
+                    solve(spec, evidence=False).save(path)
+                self._solved[name] = load(path)
             except FactorizeError:
                 self._solved[name] = None
         return self._solved[name]
@@ -165,6 +187,7 @@ class Preparation:
 
 IDENTITY: tuple[dict[str, Any], ...] = ({"kind": "identity"},)
 BANDS = (2, 4, 8, 16, 32)
+BANDED: tuple[dict[str, Any], ...] = tuple({"kind": "banded", "bands": bands} for bands in BANDS)
 
 SYSTEMS = (
     System("DP-SGD, fixed order", "fixed", IDENTITY),
@@ -181,7 +204,10 @@ SYSTEMS = (
     System("buffered, 4 vectors", "fixed", ({"kind": "buffered_linear", "buffers": 4},)),
     System("optimum", "fixed", ({"kind": "dense"},)),
     System("optimum, momentum, lambda_T", "fixed", ({"kind": "dense"},), momentum=0.9, restarted=True),
-    System("banded, cyclic Poisson", "cyclic_poisson", tuple({"kind": "banded", "bands": b} for b in BANDS)),
+    System("banded, cyclic Poisson", "cyclic_poisson", BANDED),
+    System("banded, b-min-sep", "b_min_sep", BANDED[:-1]),
+    System("banded, lambda_T, cyclic Poisson", "cyclic_poisson", BANDED, restarted=True),
+    System("banded, lambda_T, b-min-sep", "b_min_sep", BANDED[2:4], restarted=True),
     System(
         "BLT, 2 buffers, balls in bins",
         "balls_in_bins",

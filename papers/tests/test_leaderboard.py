@@ -51,7 +51,7 @@ def test_a_run_has_a_row_for_each_system_at_its_own_noise(tmp_path: Path) -> Non
     names = ("DP-SGD, fixed order", "DP-GD, full batch", "tree, full Honaker")
     grid = leaderboard.Grid(24, (1.0, 8.0), (1, 2), rates=(0.0, 0.5), limits=(0.0, 1.0), seeds=2, systems=names)
     kept = KeptResults(tmp_path / "trials.json", {})
-    leaderboard.run(made_images(), grid, kept)
+    leaderboard.run(made_images(), grid, kept, tmp_path / "solved")
     rows = leaderboard.results(grid, kept)
     assert [(row["system"], row["epochs"]) for row in rows if row["epsilon"] in (None, 8.0)] == [
         (name, epochs) for epochs in (1, 2) for name in (*names, "without privacy")
@@ -116,6 +116,7 @@ def test_epochs_are_chosen_by_training_accuracy() -> None:
     ]
     rows = [{**row, "rate": 1.0, "tried": [0.3, 1.0]} for row in rows]
     grid = {"epsilons": [2.0], "epochs": [1, 4], "batch": 8, "delta": 1e-6, "clip_norm": 1.0, "rates": [1], "seeds": 2}
+    grid["systems"] = ["a"]
     document = {"data": "digits", "date": "2026-11-21", "examples": 96, "processor_seconds": 60.0}
     text = page.measured([{**document, "grid": grid, "rows": rows}])
     assert "| a | **70.00 +- 0.20 (4)** |" in text and "| a | **90.00 +- 0.10** |" in text
