@@ -249,11 +249,9 @@ class FederatedRounds(Secret):
             InvalidParticipation: all rounds were taken.
             InvalidParameter: a model of other shapes. Nothing was released.
         """
-        self._refuse_past()
+        self.check_ahead(model=model)
         before = np.zeros(len(self._sum.total))
         if model is not None:
-            if [np.shape(part) for part in model] != [shape for shape, _ in self._parts]:
-                raise InvalidParameter("the model has other shapes than at the beginning of the run", field="model")
             before = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
         self._broken = True  # until all is written: a round that failed half-way is taken again by a new process
         noisy = (self._sum.total + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
@@ -264,6 +262,24 @@ class FederatedRounds(Secret):
         self._auditor.record(np.array(taken, dtype=np.int64))  # writes the state and then the receipt, in `commit`
         self._broken = False
         return self._shaped(mean)
+
+    def check_ahead(self, rounds: int = 1, model: Arrays | None = None) -> None:
+        """Refuse what `close` would, before anybody is asked to train.
+
+        Args:
+            rounds: that are planned.
+            model: of these rounds.
+
+        Raises:
+            InvalidParticipation: more rounds than are left.
+            InvalidParameter: a model of other shapes.
+        """
+        self._refuse_past(rounds)
+        if model is not None and [np.shape(part) for part in model] != [shape for shape, _ in self._parts]:
+            raise InvalidParameter(
+                "the model has other shapes than the one that the rounds were made for; give them that model",
+                field="model",
+            )
 
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the rounds that were released, for a run that stops before its last round.
@@ -282,12 +298,13 @@ class FederatedRounds(Secret):
         """Return the ids that may take part in this round, and (client, reason, why) of the others, each once."""
         return self.fleet.sort_out(clients, self._open, self._auditor.refusal)
 
-    def _refuse_past(self) -> None:
+    def _refuse_past(self, rounds: int = 1) -> None:
         if self._broken:
             raise InvalidParticipation("the last round could not be written; begin again from the state on the disk")
-        if self.step >= self.steps:
+        if self.step + rounds > self.steps:
             raise InvalidParticipation(
-                f"round {self.step + 1} is past n={self.steps}, which spends the whole budget; stop here"
+                f"round {self.step + rounds} is past n={self.steps}, which spends the whole budget, and "
+                f"{self.steps - self.step} rounds are left; plan no more than these"
             )
 
     def _shaped(self, vector: np.ndarray) -> list[np.ndarray]:

@@ -98,6 +98,16 @@ class CorrelatedNoise(Strategy):
         _log.info("%s", self.rounds.statement)
         self.strategy.summary()
 
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *given: Any, **options: Any) -> Any:
+        """Run so many rounds; see Flower.
+
+        Raises:
+            InvalidParticipation: fewer are left.
+            InvalidParameter: the arrays have other shapes than the model of the rounds.
+        """
+        self.rounds.check_ahead(num_rounds, initial_arrays.to_numpy_ndarrays())
+        return super().start(grid, initial_arrays, num_rounds, *given, **options)
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:

@@ -114,6 +114,7 @@ class CorrelatedFedAvg(FedAvg):
 
     Raises:
         InvalidParameter: an option by which metrics, weights or a choice of parameters would come from the clients.
+        InvalidParticipation: more rounds than are left.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class CorrelatedFedAvg(FedAvg):
         if rounds.last is not None:
             model = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}
         settings = {"num_rounds": rounds.steps - rounds.step, "ignore_result_error": True, **options}
+        rounds.check_ahead(settings["num_rounds"])
         super().__init__(
             num_clients=rounds.clients_a_round, start_round=rounds.step, aggregator=aggregator, model=model, **settings
         )
@@ -156,13 +158,14 @@ class CorrelatedFedAvg(FedAvg):
         """Send the model to the chosen clients; to nobody where no timer allows it, which NVFlare takes for all.
 
         Raises:
-            InvalidParameter: a model without a parameter that the aggregator names.
+            InvalidParameter: a model without a parameter that the aggregator names, or with one of another shape.
         """
         missing = set(self.aggregator.names) - set(data.params)
         if missing:
             message = f"the model has no parameters {sorted(missing)}; give the aggregator the names of its parameters"
             raise InvalidParameter(message, field="names")
         self.aggregator.model = [np.asarray(data.params[name]) for name in self.aggregator.names]
+        self._rounds.check_ahead(model=self.aggregator.model)
         if targets:
             super().send_model(data=data, targets=targets, timeout=self._seconds, **options)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from door_contract import BATCHES, CLIP, OTHER_SEED, RULES, SEED, SIZE, Door, Mistake, check, check_more, factors
+from door_contract import BATCHES, CLIP, OTHER_SEED, RULES, SEED, SIZE, Door, Mistake, N, check, check_more, factors
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -121,6 +121,8 @@ class Rounds(Door):
             "a server that is killed in a round": Mistake("right", self._killed),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "updates that nobody clipped": Mistake("right", self._unclipped),
+            "a model of other shapes than the rounds were made for": Mistake("refused", self._other_model, "shapes"),
+            "more rounds than are left": Mistake("refused", self._many, f"past n={N}"),
             "one text for a list of clients": Mistake(
                 "refused", lambda folder: self.begin(folder).rounds.admit("phone-7"), "is one text"
             ),
@@ -129,6 +131,14 @@ class Rounds(Door):
                 "believed", self._together
             ),
         }
+
+    @abstractmethod
+    def _other_model(self, folder: Path) -> None:
+        """Ask for a round of another model, where nobody is."""
+
+    @abstractmethod
+    def _many(self, folder: Path) -> None:
+        """Ask for a round more than n."""
 
     @abstractmethod
     def _gone(self, folder: Path) -> None:
@@ -295,6 +305,12 @@ class Flower(Rounds):
     def more(self) -> dict[str, Mistake]:
         return {**super().more(), "a stop, or weights, by what clients measure": Mistake("right", self._weighted)}
 
+    def _other_model(self, folder: Path) -> None:
+        self.begin(folder).driver.start(Nodes({}), record({"bias": MODEL["bias"]}), num_rounds=1)
+
+    def _many(self, folder: Path) -> None:
+        self.begin(folder).driver.start(Nodes({}), record(MODEL), num_rounds=N + 1)
+
     def _gone(self, folder: Path) -> None:
         strategy = CorrelatedNoise(FedAvg(), self.begin(folder).rounds, seconds=0.0)
         strategy.start(Gone({1: MODEL, 2: MODEL}), record(MODEL), num_rounds=1)
@@ -314,6 +330,13 @@ class NVFlare(Rounds):
 
         words = "what clients measure has no noise"
         return {**super().more(), "a stop, or weights, by what clients measure": Mistake("refused", stop, words)}
+
+    def _other_model(self, folder: Path) -> None:
+        workflow = CorrelatedFedAvg(aggregator=self.begin(folder).driver, model=dict(MODEL))
+        workflow.send_model(data=FLModel(params={**MODEL, "bias": np.zeros(3)}), targets=["site-1"])
+
+    def _many(self, folder: Path) -> None:
+        CorrelatedFedAvg(aggregator=self.begin(folder).driver, model=dict(MODEL), num_rounds=N + 1)
 
     def early(self, run: Run) -> None:
         """A client of the round before answers again; the server counts what it refuses."""

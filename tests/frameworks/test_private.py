@@ -265,15 +265,14 @@ class TestRefusals:
         theirs = DPOptimizer(plain, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=SIZE)
         with pytest.raises(InvalidParameter, match="counts on cyclic"):
             CorrelatedOptimizer(theirs, factors(), made.statement.calibration, seed=1 << 64)
-        with pytest.raises(InvalidParameter, match="calibrate this one"):
+        own, scale = ParticipationAuditor.of(made.statement.calibration, N), made.statement.calibration
+        for auditor, said in (
+            (ParticipationAuditor({"kind": "single"}, N), "other batches"),
+            (own, "calibrate this one"),
+        ):
             other = handmade(ToeplitzMatrix(np.array([1.0, 0.5]), N))
-            CorrelatedOptimizer(
-                theirs,
-                other,
-                made.statement.calibration,
-                seed=1 << 64,
-                auditor=ParticipationAuditor({"kind": "single"}, N),
-            )
+            with pytest.raises(InvalidParameter, match=said):
+                CorrelatedOptimizer(theirs, other, scale, seed=1 << 64, auditor=auditor)
 
 
 class TestRestart:
