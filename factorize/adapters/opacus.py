@@ -398,11 +398,11 @@ def _refuse_unfit(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
 
 def _check_auditor(calibration: Calibration, auditor: Auditor | None) -> None:
     """Refuse a calibration that counts on sampling without an auditor, or on other batches than pass there."""
-    if auditor is not None:
-        auditor.check_calibration(check_kind(calibration))
-    elif check_kind(calibration).amplified:
+    if check_kind(calibration).amplified and (auditor is None or not auditor.covers(calibration)):
         raise InvalidParameter(
             f"epsilon={calibration.epsilon} counts on {sampling_of(calibration.sampling).title}; use make_private, "
             "which samples so, or give the auditor of that sampling, which is told of every batch",
             field="auditor",
         )
+    if auditor is not None:
+        auditor.check_calibration(calibration)
