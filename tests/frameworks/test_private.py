@@ -267,7 +267,7 @@ class TestRefusals:
             CorrelatedOptimizer(theirs, factors(), made.statement.calibration, seed=1 << 64)
         own, scale = ParticipationAuditor.of(made.statement.calibration, N), made.statement.calibration
         for auditor, said in (
-            (ParticipationAuditor({"kind": "single"}, N), "other batches"),
+            (ParticipationAuditor({"kind": "single"}, N), "counts on cyclic"),
             (own, "calibrate this one"),
         ):
             other = handmade(ToeplitzMatrix(np.array([1.0, 0.5]), N))
