@@ -234,9 +234,9 @@ class ParticipationAuditor(Auditor):
         )
 
     def covers(self, calibration: Calibration) -> bool:
-        """Whether it has this participation, and steps of one example are drawn each for itself, if at all."""
-        counted = read_participation(calibration.sensitivity.participation)
-        return counted == self._allowed and (calibration.presence is None or calibration.presence.independent)
+        """Whether it has this participation, and the groups of a sampling that draws each step for itself."""
+        counted, drawn = read_participation(calibration.sensitivity.participation), calibration.presence
+        return counted == self._allowed and (drawn is None or (drawn.independent and drawn.period == self.groups))
 
     def counts(self) -> dict[str, int | None]:
         """Return `most`, `closest`, `period` and how many took part how often."""

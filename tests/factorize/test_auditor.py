@@ -105,6 +105,14 @@ class TestRecord:
         with pytest.raises(InvalidParameter, match="example 9 has no user"):
             auditor.record([9])
 
+    def test_groups_other_than_those_that_a_calibration_counts_on(self):
+        counted = amplified()
+        ParticipationAuditor.of(counted, N).check_calibration(counted)
+        for groups in (None, 2):
+            auditor = ParticipationAuditor(counted.sensitivity.participation, N, groups=groups)
+            with pytest.raises(InvalidParameter):
+                auditor.check_calibration(counted)
+
     def test_groups_of_cyclic_sampling(self):
         auditor = ParticipationAuditor.of(amplified(), N)
         for batch in ([0], [1], [2], [3]):
