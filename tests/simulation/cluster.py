@@ -449,6 +449,7 @@ def simulated(cluster: Cluster) -> Iterator[None]:
         (fsck, "_AHEAD", 3),
         (blobs, "CHUNK_BYTES", 700),
         (bucket, "PARTS_BYTES", 1450),
+        (directory, "MAX_KNOWN_FOLDERS", 12),
         (bucket, "WHOLE_BYTES", 1450),
     ]
     with ExitStack() as stack:
