@@ -215,12 +215,14 @@ def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
     law = SAMPLINGS[sampling]
     return _program(
         spec,
-        ["import factorize", "import numpy as np", law.imports, _CHECK],
+        ["import factorize", "import numpy as np", law.imports, law.audit[0], _CHECK],
         "factors = factorize.solve(spec)",
         *law.code(_numbers(job), "len(data)"),
-        f"noise = factors.noise(scale, weights.shape, seed={_SECRET})",
+        f"auditor = {law.audit[1]}",
+        f"noise = factors.noise(scale, weights.shape, seed={_SECRET}, auditor=auditor)",
         *(["velocity = np.zeros_like(weights)"] if spec["workload"].get("momentum") else []),
         *_checked(job, spec, _SGD, f"scale.sigma_of_sums / {job.batch_size}", "[weights]"),
+        "    auditor.record(batch)     # raises before a step that epsilon does not cover",
         "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
         "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
         "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",

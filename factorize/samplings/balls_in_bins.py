@@ -49,6 +49,7 @@ class BallsInBinsSampling(Sampling):
     takes: ClassVar[tuple[str, ...]] = ("bins", "work")
     claimed = True
     imports = f"from factorize.training.orders import {name}"
+    audit = "from factorize.training.bins_audit import BinsAuditor", "BinsAuditor.of(order, divisor=scale.divisor)"
     order: ClassVar[type[BallsInBins]] = BallsInBins
     bands: ClassVar[int | None] = None
     """Of the C that a job solves for; None leaves it to the job."""

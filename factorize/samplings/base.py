@@ -70,6 +70,7 @@ class Sampling(ABC):
         claimed: whether samples can verify less noise than bounds prove.
         drawn: whether examples are drawn, in secret.
         imports: the line that imports the order, in code.
+        audit: in code, the line that imports the auditor of `order`, and the expression that makes it.
         padded: whether its batches come in parts of one shape.
     """
 
@@ -82,6 +83,10 @@ class Sampling(ABC):
     claimed: ClassVar[bool] = False
     drawn: ClassVar[bool] = True
     imports: ClassVar[str]
+    audit: ClassVar[tuple[str, str]] = (
+        "from factorize.auditor import ParticipationAuditor",
+        "ParticipationAuditor.of(scale, factors.steps)",
+    )
     padded: ClassVar[bool] = True
 
     @abstractmethod
