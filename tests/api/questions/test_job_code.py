@@ -47,6 +47,7 @@ class Job:
         ("poisson", IDENTITY, {}),
         ("balls_in_bins", BANDED, {}),
         ("random_allocation", IDENTITY, {}),
+        ("b_min_sep", BANDED, {}),
     ],
 )
 def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workload: dict[str, Any]) -> None:
