@@ -144,7 +144,7 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (RECOMMEND, JOB | {"objective": {"kind": "weighted", "weights": [1.0]}}, "invalid-spec", "/objective/weights"),
     (f"{RECOMMEND}/fleet", FLEET, "invalid-parameter", "/clients_a_round"),
     (f"{RECOMMEND}/fleet", JOB, "invalid-spec", "clients is required"),
-    (PREDICT, {"question": {**MEAN, "rho": -1}}, "invalid-spec", "/rho"),
+    (PREDICT, {"question": {**MEAN, "rho": -1}}, "invalid-spec", "/question/rho"),
     (PREDICT, {"question": MEAN, "colour": 1}, "invalid-spec", "/colour"),
     (PREDICT, {"question": 3}, "invalid-spec", "/question"),
     (PREDICT, {}, "invalid-spec", "/question"),
