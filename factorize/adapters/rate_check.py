@@ -13,12 +13,12 @@ from factorize.training.rate_check import ArrayRateCheck
 
 
 class RateCheck:
-    """Lowers a rate at which noise moves the weights further than the data do, and averages those of a constant rate.
+    """Fits the rate to how far data and noise move the weights, and averages those of a constant rate.
 
     Call `step` after each of the optimizer's, before the schedule's; see `ArrayRateCheck`, which is its arithmetic.
 
     Attributes:
-        factor: of the rate: 1 until the look.
+        factor: of the rate, which the optimizer and the schedules have.
     """
 
     def __init__(self, optimizer: CorrelatedOptimizer, *schedules: Any) -> None:
@@ -27,7 +27,7 @@ class RateCheck:
         Args:
             optimizer: of `make_private`, over SGD, Adam or AdamW with one learning rate, and weights that no rank
                 splits.
-            *schedules: of torch, whose rates are lowered too.
+            *schedules: of torch, whose rates are multiplied too.
 
         Raises:
             InvalidParameter: another optimizer, several rates, noise that is not of means, or a run that has begun or
@@ -52,8 +52,10 @@ class RateCheck:
         (momentum, second), unit = group.get("betas", (group.get("momentum"), None)), noise.clip_norm
         sigma = noise.sigma_of_means / (1.0 if second is None else unit)
         decay = group["weight_decay"] if name != "adam" else 0.0  # that of Adam is divided as gradients are
-        self._check = ArrayRateCheck(optimizer.factors, sigma, self._weights, momentum, second, decay)
+        warmed = group["lr"] < group.get("initial_lr", group["lr"])
+        self._check = ArrayRateCheck(optimizer.factors, sigma, self._weights, momentum, second, decay, warmed=warmed)
         self.factor = 1.0
+        self._multiply(self._check.factor)
 
     @property
     def _weights(self) -> list[torch.Tensor]:
@@ -78,15 +80,20 @@ class RateCheck:
         if taken != self._seen + 1:
             warnings.warn(f"the rate is not checked: this saw {self._seen + 1} of {taken} steps", stacklevel=2)
             self._seen = None
+            self._multiply(1.0)
             return
         self._seen = taken
         weights = self._weights
         for one, new in zip(weights, self._check.step(weights, self._rate()), strict=True):
             if new is not one:
                 one.copy_(new)
-        if (factor := self._check.factor) < self.factor:
-            self.factor = factor
-            for group in self._optimizer.param_groups:
-                group.update({name: group[name] * factor for name in ("lr", "initial_lr") if name in group})
-            for schedule in self._schedules:
-                schedule.base_lrs = [rate * factor for rate in schedule.base_lrs]
+        self._multiply(self._check.factor)
+
+    def _multiply(self, factor: float) -> None:
+        change, self.factor = factor / self.factor, factor
+        if change == 1:
+            return
+        for group in self._optimizer.param_groups:
+            group.update({name: group[name] * change for name in ("lr", "initial_lr") if name in group})
+        for schedule in self._schedules:
+            schedule.base_lrs = [rate * change for rate in schedule.base_lrs]

@@ -1,9 +1,10 @@
 """Learning rates for private training: the one at which a model learned most, of noise of a given size.
 
-The rates without privacy say next to nothing of it. The noise that is left in the weights at the end, over the whole
-model, may be about as large as `walk` over the mean of the schedule before accuracy falls: a rate that falls to zero
-may begin twice as high as a constant one. An optimizer of Adam's kind divides by the root of second moments, which the
-noise of single steps fills, and is bound by that noise too. Fitted to trained models with the clip norm 1
+The rates without privacy say next to nothing of it. The noise that is left in a weight at the end may be about as large
+as `walk` over the mean of the schedule before accuracy falls: a rate that falls to zero may begin twice as high as a
+constant one. Noise s in every weight costs about s^2 tr(H) / 2 of loss, and gradients of at most the clip norm bound
+the trace in a model of any size. An optimizer of Adam's kind divides by the root of second moments, which the noise of
+single steps fills, and is bound by that noise too. Fitted to trained models with the clip norm 1
 (docs/choose.md); `python -m papers.leaderboard.rate_predictors --write` fits it again.
 
 A run can be looked at without any cost of privacy, since weights are made of released gradients: `noise_moved` is how
@@ -31,7 +32,7 @@ STUDIED: Final = ("sgd", *ADAPTIVE)
 STUDY: Final[dict[str, Any]] = json.loads((files(__package__) / "rate_study.json").read_text())
 """What the study found, as its script wrote it."""
 SPREAD: Final[float] = STUDY["spread"]
-"""Two thirds of the best rates of jobs that nothing was fitted on lie within this factor of the rate that is stated."""
+"""Two thirds of the best rates of jobs by which no rule was chosen lie within this factor of the stated rate."""
 MAX_DECAY: Final = 0.5
 """Sum of rate times decay over a run beyond which it is told: the weights forget what they learned first."""
 
@@ -40,10 +41,10 @@ class Limits(NamedTuple):
     """What bounds the rate of averaged gradients, for a clip norm of 1.
 
     Attributes:
-        walk: norm that the noise of the weights may have at the end, where the mean of all rates is 1.
+        walk: root mean square that the noise of a weight may have at the end, where the mean of all rates is 1.
         reach: largest rate that was stable without noise or momentum, which makes it 1 + momentum times as large.
-        step: norm that the noise of a single step may have, times the rate and over the root of the number of steps,
-            where an optimizer divides by it.
+        step: root mean square that the noise of a coordinate may have in a single step, times the rate and over the
+            root of the number of steps, where an optimizer divides by it.
         mean: root mean square norm of a mean of clipped gradients, beside the noise, in second moments.
         divided: largest rate over the root of second moments.
     """
@@ -56,8 +57,10 @@ class Limits(NamedTuple):
 
 
 LIMITS: Final = Limits(**STUDY["limits"])
+RAISED: Final = (0.05, 0.1)
+"""Shares of the steps after which a rate of Adam is raised that began at MIN_SHARE."""
 CHECKED: Final = 0.2
-"""Share of the steps after which a run is looked at."""
+"""Share of the steps after which every rate may be lowered."""
 MIN_SHARE: Final = 0.25
 """Least factor for a rate: below it, what the data moved is lost in what noise did."""
 _PROBED = 4096
@@ -97,16 +100,11 @@ def best_rate(
         average: mean of the learning rates of all steps, over the largest.
         limits: of another fit.
     """
-    root = math.sqrt(parameters)
-    walk = last * root * average / limits.walk
+    walk = last * average / limits.walk
     if optimizer not in ADAPTIVE:
         return (1 - momentum) / math.hypot(walk, 1 / (limits.reach * (1 + momentum)))
-    jump = step * root
-    return (
-        math.hypot(jump, limits.mean)
-        / root
-        / math.hypot(walk, 1 / limits.divided, jump / (limits.step * math.sqrt(steps)))
-    )
+    jump = step / (limits.step * math.sqrt(steps))
+    return math.hypot(step, limits.mean / math.sqrt(parameters)) / math.hypot(walk, 1 / limits.divided, jump)
 
 
 def noise_moved(

@@ -6,21 +6,23 @@ from typing import Any
 
 from factorize.format.certified import CertifiedFactors
 from factorize.structures.layouts import build_matrix
-from factorize.training.learning_rate import CHECKED, averaged_steps, noise_moved, share_of_data
+from factorize.training.learning_rate import CHECKED, MIN_SHARE, RAISED, averaged_steps, noise_moved, share_of_data
 
 
 class ArrayRateCheck:
     """Makes up for a learning rate that does not suit the noise, in place of the tuning that would cost privacy.
 
-    After a fifth of the run it compares how far the weights are from their start with how far noise alone moves them.
-    If that is further than the data did, rate and movement are multiplied by the ratio of the two. Where the rate is
-    constant, the last step leaves the mean of the weights of the last quarter (the suffix average of Rakhlin, Shamir
-    and Sridharan, ICML 2012), from which most of the noise of the last steps is gone. Weights are made of released
-    gradients, so this is post-processing (docs/choose.md). A copy of the weights is kept until the look, and one in
-    the last quarter.
+    After a fifth of the run it compares how far the data have moved the weights with how far noise has, and if that is
+    further, rate and movement are multiplied by the ratio of the two, at least by a quarter. A first step of Adam moves
+    every weight by the whole rate: where no warm-up makes that small, Adam begins at a quarter of the rate, and goes up
+    to this share of it after a twentieth and a tenth of the steps, if they are 20 or more. Where the rate is constant,
+    the last step leaves the mean of the weights of the last quarter (the suffix average of Rakhlin, Shamir and
+    Sridharan, ICML 2012), from which most of the noise of the last steps is gone. Weights are made of released
+    gradients, so this is post-processing (docs/choose.md). A copy of the weights is kept until the last look, and one
+    in the last quarter.
 
     Attributes:
-        factor: of the rate: 1 until the look.
+        factor: of the rate of the next step.
     """
 
     def __init__(
@@ -31,6 +33,8 @@ class ArrayRateCheck:
         momentum: float = 0.0,
         second: float | None = None,
         decay: float = 0.0,
+        *,
+        warmed: bool = False,
     ) -> None:
         """Begin before the first step.
 
@@ -41,12 +45,16 @@ class ArrayRateCheck:
             momentum: by which SGD adds up gradients, or Adam's beta_1.
             second: Adam's beta_2; None of SGD.
             decay: of the weights, which a step multiplies by its rate.
+            warmed: whether the rate begins low, which a spec with learning rates says itself.
         """
-        self.factor = 1.0
         self._strategy = build_matrix(factors.structure, factors.strategy_tensors(), factors.steps)
+        steps, rates = self._strategy.n, factors.manifest.spec["workload"].get("learning_rates", [1.0])
+        ramp = second is not None and not warmed and rates[0] >= max(rates) and RAISED[0] * steps >= 1
+        self._raised = [int(share * steps) for share in RAISED] if ramp else []
+        self.factor = MIN_SHARE if ramp else 1.0
         self._sigma, self._optimizer = sigma, (momentum, second, decay)
         self._rates: list[float] = []
-        self._constant = True
+        self._whole, self._constant = math.nan, True
         self._kept = [1 * one for one in weights]
 
     def step(self, weights: Sequence[Any], rate: float) -> list[Any]:
@@ -57,17 +65,22 @@ class ArrayRateCheck:
             rate: that it had.
         """
         self._rates.append(rate)
+        whole = rate / self.factor
+        self._whole = whole if len(self._rates) == 1 else self._whole
+        self._constant &= math.isclose(whole, self._whole)
         taken, steps = len(self._rates), self._strategy.n
         at, before = max(1, int(CHECKED * steps)), steps - averaged_steps(steps)
-        self._constant &= rate == self._rates[0] * self.factor
-        if taken == at:
+        if taken in (*self._raised, at):
             pairs = list(zip(weights, self._kept, strict=True))
             moved = math.fsum(float(((one - start) ** 2).sum()) for one, start in pairs) ** 0.5
             size = sum(math.prod(one.shape) for one in weights)
-            noise = noise_moved(self._strategy, self._sigma, size, self._rates, *self._optimizer)
-            self.factor = share_of_data(moved, noise)
-            weights = [start + self.factor * (one - start) if self.factor < 1 else one for one, start in pairs]
-            self._kept = []
+            share = share_of_data(moved, noise_moved(self._strategy, self._sigma, size, self._rates, *self._optimizer))
+            if taken < at:
+                self.factor = max(self.factor, share)
+            else:
+                self.factor *= share
+                weights = [start + share * (one - start) if share < 1 else one for one, start in pairs]
+                self._kept = []
         if taken > before and self._constant:
             count = taken - before
             old = self._kept if count > 1 else weights

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from factorize.training.learning_rate import averaged_steps, share_of_data
+from factorize.training.rate_check import ArrayRateCheck
 
 START = 0
 """Seed of the weights at the start, which are public."""
@@ -228,7 +228,7 @@ def trained(
     sigma: float,
     clip_norm: float | None,
     divisor: int,
-    check: tuple[int, np.ndarray] | None = None,
+    check: Callable[[torch.Tensor], ArrayRateCheck] | None = None,
 ) -> torch.Tensor:
     """Train all models and return their weights, shape (seeds, models, size).
 
@@ -241,13 +241,12 @@ def trained(
         sigma: standard deviation per entry of Z, for means.
         clip_norm: bound on an example's gradient.
         divisor: of the means.
-        check: steps after which the rate of every model is looked at, as `factorize.training.rate_check` does, and how
-            far noise alone has moved its weights by then, shape (models,). Constant rates leave a mean of weights then.
+        check: what makes the check of a model's rate from its first weights.
     """
     features, labels = data
     weights = network.start().expand(len(batches), len(optimizer.rates), network.size).clone()
-    state, mean = optimizer.begun(weights), torch.zeros_like(weights)
-    averaged = averaged_steps(len(optimizer.schedule)) if check is not None and np.ptp(optimizer.schedule) == 0 else 0
+    state, places = optimizer.begun(weights), list(np.ndindex(*weights.shape[:2]))
+    checks = [] if check is None else [check(weights[place]) for place in places]
     for step, here in enumerate(zip(*batches, strict=True)):
         longest = max(len(batch) for batch in here)
         indices = torch.as_tensor(np.stack([np.pad(batch, (0, longest - len(batch))) for batch in here]))
@@ -255,12 +254,13 @@ def trained(
         gradient = network.clipped_sum(weights, features[indices], labels[indices], present, clip_norm) / divisor
         if noise is not None:
             gradient += sigma * torch.as_tensor(np.stack([own[step] for own in noise]))[:, None]
+        if checks:
+            state.factors = torch.tensor([one.factor for one in checks]).reshape(*weights.shape[:2], 1)
         state.step(weights, gradient, step)
-        if check is not None and step + 1 == check[0]:
-            state.look(weights, network.start(), check[1])
-        if step >= len(optimizer.schedule) - averaged:
-            mean += weights / averaged
-    return mean if averaged else weights
+        for place, one in zip(places, checks, strict=bool(checks)):
+            rate = optimizer.rates[place[1]] * optimizer.schedule[step] * one.factor
+            (weights[place],) = one.step([weights[place]], float(rate))
+    return weights
 
 
 @dataclass(frozen=True)
@@ -292,13 +292,6 @@ class _Steps:
     first: torch.Tensor
     second: torch.Tensor
     factors: torch.Tensor | float = 1.0
-
-    def look(self, weights: torch.Tensor, start: torch.Tensor, noise: np.ndarray) -> None:
-        """Lower the rates at which noise moves the weights further than the data do, and what was moved."""
-        moved = (weights - start).norm(dim=2)
-        shares = [[share_of_data(*pair) for pair in zip(row, noise, strict=True)] for row in moved.tolist()]
-        self.factors = torch.tensor(shares)[..., None]
-        weights.copy_(start + self.factors * (weights - start))
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
         own = self.optimizer

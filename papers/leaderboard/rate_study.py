@@ -33,6 +33,7 @@ from factorize.samplings import SAMPLINGS
 from factorize.training import schedule_rates
 from factorize.training.learning_rate import LIMITS
 from factorize.training.orders import fixed_order
+from factorize.training.rate_check import ArrayRateCheck
 from papers.leaderboard.accuracy_predictors import halved
 from papers.leaderboard.layered_models import Mapped, Network, convolution, logistic, perceptron, trained, transformer
 from papers.leaderboard.made_table import made_table
@@ -212,13 +213,13 @@ NEWEST = [
     RateJob("momentum", "cosine", "narrow perceptron", "noisy mnist", 80, 150, 4, 5.0, 0.0),
     RateJob("adamw", "warmup_cosine", "wide perceptron", "mixture", 60, 250, 4, 4.5, 0.0),
     RateJob("adam", "cosine", "broad perceptron", "mnist", 150, 80, 5, 1.8, 0.0),
-]
-"""Jobs on other data, listed before any was trained and trained after every rule was chosen."""
-FRESH = [
     RateJob("sgd", "cosine", "convolution", "three symbols", 120, 70, 5, 3.0, 0.0),
     RateJob("adam", "constant", "convolution", "three symbols", 100, 80, 4, 5.0, 0.0),
     RateJob("adamw", "warmup_cosine", "logistic", "broad mixture", 100, 60, 6, 1.5, 0.0),
     RateJob("momentum", "constant", "perceptron", "broad mixture", 120, 80, 4, 5.0, 0.0),
+]
+"""Jobs on other data, listed before any was trained: those that the rule before this one was judged by."""
+FRESH = [
     RateJob("adam", "cosine", "wide perceptron", "long text", 120, 90, 4, 4.0, 0.0),
     RateJob("sgd", "warmup_cosine", "logistic", "long text", 100, 80, 5, 2.5, 0.0),
     RateJob("momentum", "cosine", "convolution", "three symbols", 80, 120, 4, 8.0, 0.0),
@@ -228,7 +229,7 @@ FRESH = [
     RateJob("momentum", "warmup_cosine", "narrow perceptron", "long text", 80, 130, 4, 4.5, 0.0),
     RateJob("adamw", "cosine", "logistic", "three symbols", 100, 90, 4, 1.2, 0.0),
 ]
-"""Jobs that were listed before any was trained, to judge the next rule; four of them are trained by now."""
+"""Jobs that were listed before any was trained, and trained after the present rule was chosen."""
 QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""
 
@@ -418,7 +419,9 @@ def runs_of(
     numbers = {"sigma": sigma, "clip_norm": None if row == FREE else CLIP_NORM, "divisor": job.batch}
     pair = (data[0][:examples], data[1][:examples])
 
-    def run(rates: np.ndarray, check: tuple[int, np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def run(
+        rates: np.ndarray, check: Callable[[torch.Tensor], ArrayRateCheck] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         mapped = Mapped(kind, rates, job.relative_rates, job.momentum, job.weight_decay)
         found = trained(network, pair, batches, noise, mapped, **numbers, check=check)
         train, test = (network.accuracies(found, x[:JUDGED], y[:JUDGED]) for x, y in (pair, data[2:]))

@@ -27,12 +27,12 @@ def rates(**changes: Any) -> Rates:
 def test_the_noise_of_the_weights_and_of_single_steps_bound_the_rate() -> None:
     limits = Limits(walk=2.0, reach=1.0, step=1.5, mean=4.0, divided=1.0)
     # A schedule whose mean is half of its largest rate may leave noise of twice 2; four steps allow jumps of twice 1.5.
-    last, step = 4 / math.sqrt(16_000), 3 / math.sqrt(16_000)
+    last, step = 4.0, 3.0
     shape: dict[str, Any] = {"steps": 4, "average": 0.5, "limits": limits}
     assert best_rate("sgd", 0.0, 16_000, last, step, **shape) == pytest.approx(1 / math.sqrt(2))
     assert best_rate("sgd", 0.9, 16_000, last, step, **shape) == pytest.approx(0.1 / math.hypot(1, 1 / 1.9))
-    found = best_rate("adamw", 0.0, 16_000, last, step, **shape)
-    assert found == pytest.approx(5 / math.sqrt(16_000) / math.sqrt(3))  # second moments of 3 and 4; three limits of 1
+    found = best_rate("adamw", 0.0, 16, last, step, **shape)
+    assert found == pytest.approx(math.hypot(3, 4 / 4) / math.sqrt(3))  # second moments of 3 and 1; three limits of 1
 
 
 def test_the_noise_of_single_steps_is_that_of_the_rows_of_the_inverse() -> None:
