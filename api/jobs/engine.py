@@ -115,7 +115,9 @@ class JobEngine(FollowedJobs):
         self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        for job, _ in self._sent.values() if self.solves.here else ():
+        with self._lock:  # a request that still runs may cancel one of them
+            sent = [job for job, _ in self._sent.values()] if self.solves.here else []
+        for job in sent:
             with suppress(Exception):
                 self._ledger.release(job)
         self.solves.close()
