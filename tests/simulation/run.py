@@ -343,6 +343,7 @@ class Run:
         return (
             all(task.done for task in self.requests)
             and not self._open_jobs()
+            and self.cluster.database.writer is None  # one that was slow before the faults ended may keep others out
             and all(node.service is not None and node.process.alive for node in self.cluster.nodes)
         )
 
