@@ -17,8 +17,9 @@ import torch
 
 from factorize.training.learning_rate import ADAPTIVE
 from factorize.training.rate_check import ArrayRateCheck
+from papers.leaderboard.rate_jobs import FRESH, HELD_OUT, NEWEST, SEEN
 from papers.leaderboard.rate_predictors import CHECKED_RESULTS, Trained, Verdict, trained_jobs
-from papers.leaderboard.rate_study import CLIP_NORM, FRESH, HELD_OUT, NEWEST, SEEN, SOLVED, cells, factors_of, runs_of
+from papers.leaderboard.rate_study import CLIP_NORM, SOLVED, cells, factors_of, runs_of
 
 
 def checked(one: Trained, row: str, mnist: Path | None) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from scipy.stats import spearmanr
 
 from factorize.training import learning_rate
 from factorize.training.learning_rate import ADAPTIVE, LIMITS, Limits, best_rate
-from papers.leaderboard.rate_study import DECAYS, FREE, FRESH, HELD_OUT, NEWEST, RESULTS, ROWS, SEEN, RateJob, cells
+from papers.leaderboard.rate_jobs import FRESH, HELD_OUT, NEWEST, SEEN, RateJob
+from papers.leaderboard.rate_study import DECAYS, FREE, RESULTS, ROWS, cells
 
 STATED = Path(learning_rate.__file__).parent / "rate_study.json"
 """What the package states of the study."""
