@@ -25,9 +25,13 @@ class Objective(Frozen):
 
     Attributes:
         uniform: whether it is the plain mean over the outputs.
+        quadratic: whether it is scale * sens(C)^2 * ||W B||_F^2 with a fixed W.
+        listed: whether it states a number for each row, and so fits one number of rows only.
     """
 
     uniform: ClassVar[bool] = False
+    quadratic: ClassVar[bool] = True
+    listed: ClassVar[bool] = False
 
     def check(self, m: int) -> None:
         """Raise InvalidParameter if the objective does not fit m outputs."""
@@ -42,11 +46,6 @@ class Objective(Frozen):
             "the objective of an unbounded n is 'mean' or 'max': weights and sums need a last step; leave it out",
             field="/objective/kind",
         )
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether it is scale * sens(C)^2 * ||W B||_F^2 with a fixed W."""
-        return True
 
     def by_row_errors(self, m: int) -> bool:  # noqa: ARG002  only blocks of steps may be shorter
         """Whether the squared row norms of a B of m rows decide it."""
@@ -63,11 +62,6 @@ class Objective(Frozen):
     def weigh(self, rows: np.ndarray) -> np.ndarray:
         """Return W times a matrix of all m rows, shape (m, d)."""
         return rows
-
-    @property
-    def listed(self) -> bool:
-        """Whether it states a number for each row, and so fits one number of rows only."""
-        return False
 
     def row_weights(self, m: int) -> np.ndarray | None:
         """Return the weights of the squared row norms of B, shape (m,), or None if they do not decide."""
@@ -168,12 +162,9 @@ class LambdaTau(Objective):
 class MaxError(Objective):
     """Largest variance of an output: sens(C)^2 max_i ||B[i, :]||^2."""
 
-    kind: Literal["max"]
+    quadratic: ClassVar[bool] = False
 
-    @property
-    def quadratic(self) -> bool:
-        """No fixed W has the largest row norm."""
-        return False
+    kind: Literal["max"]
 
     def check_endless(self) -> None:
         """The supremum, maybe infinite."""
@@ -210,6 +201,8 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-80, 1e80
 class Weighted(Objective):
     """Weighted sum of variances: sens(C)^2 sum_i weights_i ||B[i, :]||^2."""
 
+    listed: ClassVar[bool] = True
+
     kind: Literal["weighted"]
     weights: Annotated[list[NonNegative], Field(min_length=1), Long]
 
@@ -237,11 +230,6 @@ class Weighted(Objective):
         """Whether a row with a positive weight has an entry."""
         rows = (row for row, weight in zip(range(workload.m), self.weights, strict=False) if weight)
         return all(self.weights) or any(workload.row_block(row, row + 1).any() for row in rows)
-
-    @property
-    def listed(self) -> bool:
-        """Yes: the weights."""
-        return True
 
     def row_weights(self, m: int) -> np.ndarray:
         """The weights."""

@@ -33,7 +33,13 @@ class Spread(NamedTuple):
 
 
 class Participation(LightData):
-    """A kind of participation, which says what is true of its patterns; nobody assumes it of a kind that does not."""
+    """A kind of participation, which says what is true of its patterns; nobody assumes it of a kind that does not.
+
+    Attributes:
+        free: whether every choice of steps that `spread` allows is a pattern.
+    """
+
+    free = False
 
     def canonical(self, n: int) -> Participation:
         """Return the one way to write it for n steps; raise InvalidParticipation where it does not fit."""
@@ -79,11 +85,6 @@ class Participation(LightData):
     def periodic(self) -> bool:
         """Whether every step comes back at the same place of several passes."""
         return (self.passes or 1) > 1
-
-    @property
-    def free(self) -> bool:
-        """Whether every choice of steps that `spread` allows is a pattern."""
-        return False
 
     def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
         """Return what breaks it in an order of examples, or None.
@@ -182,6 +183,7 @@ class MinSep(Participation):
     kind: Literal["min_sep"]
     min_sep: Steps
     max_participations: Often | None = None
+    free = True
 
     def canonical(self, n: int) -> Single | MinSep:
         """Write out the number of participations, no more than fit; one is single participation."""
@@ -212,11 +214,6 @@ class MinSep(Participation):
         """As many as are given."""
         most = self.max_participations
         return None if most is None else Spread(self.min_sep, most, "min_sep")
-
-    @property
-    def free(self) -> bool:
-        """Any steps so far apart."""
-        return True
 
     def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
         """Two steps too close, or too many of them."""

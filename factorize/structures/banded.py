@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, check_parts
+from factorize.structures.base import StoredMatrix
 from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, X, delayed
 
 
@@ -20,10 +20,8 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
         InvalidStrategy: otherwise.
     """
 
-    structure = "banded"
-
     def __init__(self, bands: np.ndarray) -> None:
-        (self.bands,) = check_parts("banded", {"bands": bands}, np.shape(bands)[-1] if np.ndim(bands) else None)
+        (self.bands,) = self.keep("banded", {"bands": bands}, np.shape(bands)[-1] if np.ndim(bands) else None)
         self.n = self.bands.shape[1]
 
     @cached_property
@@ -45,10 +43,6 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
         for d, band in enumerate(bands):
             band[steps - d :] = 0.0
         return BandedMatrix(bands)
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The bands."""
-        return {"bands": self.bands}
 
     def column_norms_squared(self) -> np.ndarray:
         """Sums of squares down the bands."""

@@ -20,16 +20,52 @@ from factorize.workloads.state_space import StateSpace
 MAX_DENSE = 16_384
 
 
-class Matrix(ABC):
-    """An invertible lower-triangular matrix with a positive diagonal.
+class StrategyMatrix(ABC):
+    """A strategy, and the tensors that it is made of.
 
     Attributes:
         structure: the contract's name of the layout (docs/file-format.md).
-        n: side.
     """
 
-    structure: ClassVar[str]
+    structure: str
+    _tensors: Mapping[str, np.ndarray]
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return the arrays that define it, by the contract's suffix; they cannot be written."""
+        return dict(self._tensors)
+
+    def keep(self, structure: str, parts: Mapping[str, object], n: int | None) -> list[np.ndarray]:
+        """Keep the tensors of a structure, checked as those of a file are, and return them as doubles of its own.
+
+        Args:
+            structure: the contract's name.
+            parts: by suffix.
+            n: side, or None without end.
+
+        Raises:
+            InvalidStrategy: they do not make such a matrix.
+        """
+        copies = {suffix: np.array(part, dtype=np.float64, order="C") for suffix, part in parts.items()}
+        try:
+            check_strategy_tensors(structure, copies, n)
+        except CorruptObject as error:
+            raise InvalidStrategy(str(error)) from None
+        for part in copies.values():
+            part.setflags(write=False)
+        self.structure, self._tensors = structure, copies
+        return list(copies.values())
+
+
+class Matrix(StrategyMatrix):
+    """An invertible lower-triangular matrix with a positive diagonal.
+
+    Attributes:
+        n: side.
+        time_invariant: whether C is Toeplitz by what is stored, and so its inverse.
+    """
+
     n: int
+    time_invariant: ClassVar[bool] = False
 
     @property
     def side(self) -> int | None:
@@ -49,10 +85,6 @@ class Matrix(ABC):
         """Return block times this matrix's inverse, shape (r, n), for rows of shape (r, n)."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays that define the matrix, by the contract's suffix ('' for a dense matrix)."""
-
-    @abstractmethod
     def column_norms_squared(self) -> np.ndarray:
         """Return the squared 2-norm of each column, shape (n,), in ordinary floating point."""
 
@@ -60,11 +92,6 @@ class Matrix(ABC):
     def signed(self) -> bool:
         """Whether C may have a negative entry; a structure that cannot tell may."""
         return True
-
-    @property
-    def time_invariant(self) -> bool:
-        """Whether C is Toeplitz by what is stored, and so its inverse."""
-        return False
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Return block times this matrix, shape (r, n), for rows of shape (r, n)."""
@@ -112,27 +139,6 @@ class StoredMatrix(Matrix):
     def signed(self) -> bool:
         """Whether a stored number is negative."""
         return any(bool((part < 0).any()) for part in self.tensors().values())
-
-
-def check_parts(structure: str, parts: Mapping[str, object], n: int | None) -> list[np.ndarray]:
-    """Return the tensors of a matrix as read-only doubles of its own, checked as those of a file are.
-
-    Args:
-        structure: the contract's name.
-        parts: by suffix.
-        n: side, or None without end.
-
-    Raises:
-        InvalidStrategy: they do not make such a matrix.
-    """
-    copies = {suffix: np.array(part, dtype=np.float64, order="C") for suffix, part in parts.items()}
-    try:
-        check_strategy_tensors(structure, copies, n)
-    except CorruptObject as error:
-        raise InvalidStrategy(str(error)) from None
-    for part in copies.values():
-        part.setflags(write=False)
-    return list(copies.values())
 
 
 def check_dense(n: int) -> None:

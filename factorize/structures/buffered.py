@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, check_parts
+from factorize.structures.base import StoredMatrix
 from factorize.structures.recursion import Factor, MatrixRecursion, RecursiveMatrix, Statement, X
 
 
@@ -31,7 +31,7 @@ class BufferedMatrix(RecursiveMatrix):
         middle = "decay" if np.ndim(transition) == 2 else "transition"
         parts = {"diagonal": diagonal, middle: transition, "input": inputs, "output": outputs}
         structure = "buffered" if middle == "decay" else "state_space"
-        self.diagonal, self.transition, self.inputs, self.outputs = check_parts(structure, parts, len(diagonal))
+        self.diagonal, self.transition, self.inputs, self.outputs = self.keep(structure, parts, len(diagonal))
         self.n, blocks = len(self.diagonal), self.transition
         by_buffer, mixed = (self.n, blocks.shape[1], 1, 1), (self.n, 1, *blocks.shape[1:])
         self.blocks = blocks if blocks.ndim == 4 else blocks.reshape(by_buffer if blocks.ndim == 2 else mixed)
@@ -49,22 +49,12 @@ class BufferedMatrix(RecursiveMatrix):
             moves.append({**before, (X, 0): self.inputs[:, k]})
         return MatrixRecursion(self.n, [first, *moves])
 
-    @property
-    def structure(self) -> str:  # type: ignore[override]  # one class, two names in the contract
-        """`buffered` with one decay per buffer, else `state_space`."""
-        return "buffered" if self.transition.ndim == 2 else "state_space"
-
     signed = StoredMatrix.signed
 
     def leading(self, steps: int) -> BufferedMatrix:
         """The first steps of each part."""
         parts = (self.diagonal, self.transition, self.inputs, self.outputs)
         return BufferedMatrix(*(part[:steps] for part in parts))
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Diagonal, decay or transition, input and output."""
-        middle = "decay" if self.transition.ndim == 2 else "transition"
-        return {"diagonal": self.diagonal, middle: self.transition, "input": self.inputs, "output": self.outputs}
 
 
 def _products(left: np.ndarray, right: np.ndarray) -> Factor:

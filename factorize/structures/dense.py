@@ -23,10 +23,9 @@ class DenseMatrix(StoredMatrix):
         InvalidStrategy: otherwise.
     """
 
-    structure = "dense"
-
     def __init__(self, array: np.ndarray) -> None:
         self.array = strategy_array(array)
+        self.structure, self._tensors = "dense", {"": self.array}
         self.n = len(self.array)
 
     def dense(self) -> np.ndarray:
@@ -45,10 +44,6 @@ class DenseMatrix(StoredMatrix):
     def leading(self, steps: int) -> DenseMatrix:
         """The block itself."""
         return DenseMatrix(self.array[:steps, :steps])
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The array itself."""
-        return {"": self.array}
 
     def column_norms_squared(self) -> np.ndarray:
         """Sums of squares down the columns."""

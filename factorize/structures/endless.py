@@ -5,14 +5,14 @@ that one's inverse; every row can be had, and no column ends. What grows with n,
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar, NoReturn
 
 import numpy as np
 
 from factorize.errors import InvalidParticipation, TooLarge, UnsupportedProblem
 from factorize.numbers.triangular import toeplitz_rows
-from factorize.structures.base import Matrix, check_parts
+from factorize.structures.base import Matrix, StrategyMatrix
 from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix, noising_coefficients, strategy_coefficients
 
 LARGEST_ROW = 1_000_000
@@ -22,17 +22,15 @@ LARGEST_PATTERN = 100_000
 _MEANS = 20  # steps to the arithmetic-geometric mean, each of which doubles the digits once it is near
 
 
-class EndlessMatrix(ABC):
+class EndlessMatrix(StrategyMatrix):
     """A lower-triangular Toeplitz matrix without a last row.
 
     No `Matrix`, and beside it: what takes their number of rows is not asked of it, and `until` has the leading part.
 
     Attributes:
-        structure: the contract's name of the layout (docs/file-format.md).
         side: None, where a matrix has n.
     """
 
-    structure: ClassVar[str]
     side: ClassVar[None] = None
 
     def finite(self) -> NoReturn:
@@ -42,10 +40,6 @@ class EndlessMatrix(ABC):
             "or read rows up to the one you need",
             field="/workload/n",
         )
-
-    @abstractmethod
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays that define it, by the contract's suffix."""
 
     @abstractmethod
     def until(self, stop: int) -> Matrix:
@@ -93,10 +87,8 @@ class EndlessBlt(EndlessMatrix):
         InvalidStrategy: otherwise.
     """
 
-    structure = "blt"
-
     def __init__(self, theta: np.ndarray, omega: np.ndarray) -> None:
-        self.theta, self.omega = check_parts(self.structure, {"theta": theta, "omega": omega}, None)
+        self.theta, self.omega = self.keep("blt", {"theta": theta, "omega": omega}, None)
 
     def until(self, stop: int) -> BltMatrix:
         """The same parameters."""
@@ -120,10 +112,6 @@ class EndlessBlt(EndlessMatrix):
         """1 / C(1)."""
         return 1.0 / (1.0 + math.fsum((self.omega / (1.0 - self.theta)).tolist()))
 
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Decays and scales."""
-        return {"theta": self.theta, "omega": self.omega}
-
 
 class EndlessNuToeplitz(EndlessMatrix):
     """The structure `nu_toeplitz`: coefficients of (1 - (1 - nu) x)^(-1/2), which no finite list holds.
@@ -135,10 +123,8 @@ class EndlessNuToeplitz(EndlessMatrix):
         InvalidStrategy: otherwise.
     """
 
-    structure = "nu_toeplitz"
-
     def __init__(self, nu: np.ndarray) -> None:
-        (self._parameter,) = check_parts(self.structure, {"nu": nu}, None)
+        (self._parameter,) = self.keep("nu_toeplitz", {"nu": nu}, None)
         self.nu = float(self._parameter[0])
 
     def until(self, stop: int) -> ToeplitzMatrix:
@@ -161,10 +147,6 @@ class EndlessNuToeplitz(EndlessMatrix):
     def gain(self) -> float:
         """(1 - (1 - nu))^(1/2)."""
         return math.sqrt(self.nu)
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The parameter."""
-        return {"nu": self._parameter}
 
 
 def _checked(stop: int) -> int:

@@ -16,7 +16,6 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import check_parts
 from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, Statement, X
 
 
@@ -34,14 +33,12 @@ class RedrawnMatrix(RecursiveMatrix):
         InvalidStrategy: otherwise, or a number is not finite.
     """
 
-    structure = "redrawn"
-
     def __init__(
         self, decay: np.ndarray, output: np.ndarray, input: np.ndarray, direct: np.ndarray, lag: int | np.ndarray
     ) -> None:
         n = np.shape(decay)[0] if np.ndim(decay) else None
         parts = {"decay": decay, "output": output, "input": input, "direct": direct, "lag": np.atleast_1d(lag)}
-        self.decay, self.output, self.input, self.direct, steps = check_parts("redrawn", parts, n)
+        self.decay, self.output, self.input, self.direct, steps = self.keep("redrawn", parts, n)
         self.lag, self.n = int(steps[0]), len(self.decay)
 
     @cached_property
@@ -64,8 +61,3 @@ class RedrawnMatrix(RecursiveMatrix):
         made = slice(-(-steps // self.lag)), slice(steps)
         lag = min(self.lag, steps)
         return RedrawnMatrix(self.decay[:steps], self.output[:steps], self.input[made], self.direct[made], lag)
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The parts of K."""
-        parts = {"decay": self.decay, "output": self.output, "input": self.input, "direct": self.direct}
-        return {**parts, "lag": np.array([float(self.lag)])}

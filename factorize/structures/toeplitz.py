@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from factorize.numbers.triangular import series_product_rows, series_quotient, toeplitz_rows
-from factorize.structures.base import StoredMatrix, check_parts
+from factorize.structures.base import StoredMatrix
 from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, X, toeplitz
 from factorize.workloads.state_space import StateSpace
 
@@ -39,24 +39,16 @@ class ToeplitzMatrix(StoredMatrix):
         InvalidStrategy: the column is empty, longer than n, not finite, or starts with a value that is not positive.
     """
 
+    time_invariant = True
+
     def __init__(self, coefficients: np.ndarray, n: int) -> None:
         name = "toeplitz" if np.size(coefficients) == n else "banded_toeplitz"
-        (self.column,) = check_parts(name, {"coefficients": coefficients}, n)
+        (self.column,) = self.keep(name, {"coefficients": coefficients}, n)
         self.n = n
-
-    @property
-    def structure(self) -> str:  # type: ignore[override]  # one class, two names in the contract
-        """`toeplitz` with n coefficients, `banded_toeplitz` with fewer."""
-        return "toeplitz" if len(self.column) == self.n else "banded_toeplitz"
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Slide over the column."""
         return toeplitz_rows(self.coefficients(), start, stop)
-
-    @property
-    def time_invariant(self) -> bool:
-        """It is, by construction."""
-        return True
 
     def coefficients(self) -> np.ndarray:
         """The first column, padded with zeros to n."""
@@ -94,10 +86,6 @@ class ToeplitzMatrix(StoredMatrix):
         """The start of the column."""
         return ToeplitzMatrix(self.column[:steps], steps)
 
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The column."""
-        return {"coefficients": self.column}
-
     def column_norms_squared(self) -> np.ndarray:
         """Column j holds the first n - j coefficients."""
         return np.cumsum(self.coefficients() ** 2)[::-1]
@@ -110,15 +98,8 @@ class ToeplitzMatrix(StoredMatrix):
 class ComputedToeplitz(RecursiveMatrix):
     """A lower-triangular Toeplitz matrix whose coefficients are computed from a few numbers, none of them negative."""
 
-    @property
-    def time_invariant(self) -> bool:
-        """It is, by construction."""
-        return True
-
-    @property
-    def signed(self) -> bool:
-        """No coefficient is negative."""
-        return False
+    time_invariant = True
+    signed = False
 
     @cached_property
     def _column(self) -> np.ndarray:
@@ -159,10 +140,8 @@ class InverseBandedToeplitz(ComputedToeplitz):
         InvalidStrategy: otherwise.
     """
 
-    structure = "inverse_banded_toeplitz"
-
     def __init__(self, noising: np.ndarray, n: int) -> None:
-        (self.noising,) = check_parts(self.structure, {"inverse_coefficients": noising}, n)
+        (self.noising,) = self.keep("inverse_banded_toeplitz", {"inverse_coefficients": noising}, n)
         self.n = n
 
     @cached_property
@@ -186,10 +165,6 @@ class InverseBandedToeplitz(ComputedToeplitz):
         """The start of the inverse's column."""
         return InverseBandedToeplitz(self.noising[:steps], steps)
 
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The inverse's column."""
-        return {"inverse_coefficients": self.noising}
-
 
 class BltMatrix(ComputedToeplitz):
     """The lower-triangular Toeplitz matrix with that column.
@@ -203,10 +178,8 @@ class BltMatrix(ComputedToeplitz):
         InvalidStrategy: otherwise.
     """
 
-    structure = "blt"
-
     def __init__(self, theta: np.ndarray, omega: np.ndarray, n: int) -> None:
-        self.theta, self.omega = check_parts("blt", {"theta": theta, "omega": omega}, n)
+        self.theta, self.omega = self.keep("blt", {"theta": theta, "omega": omega}, n)
         self.n = n
 
     @cached_property
@@ -228,10 +201,6 @@ class BltMatrix(ComputedToeplitz):
     def leading(self, steps: int) -> BltMatrix:
         """The same parameters."""
         return BltMatrix(self.theta, self.omega, steps)
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Decays and scales."""
-        return {"theta": self.theta, "omega": self.omega}
 
 
 FLUSH = 1e-300

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, check_parts
+from factorize.structures.base import StoredMatrix
 from factorize.structures.recursion import Factor, MatrixRecursion, RecursiveMatrix, Statement, X
 
 
@@ -31,12 +31,10 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         InvalidStrategy: otherwise.
     """
 
-    structure = "tree"
-
     def __init__(self, nodes: np.ndarray, restart: int | np.ndarray) -> None:
         self.n = np.shape(nodes)[-1] if np.ndim(nodes) else 0
         parts = {"tree.nodes": nodes, "tree.restart": np.minimum(np.atleast_1d(restart), self.n)}
-        self.nodes, leaves = check_parts("tree", parts, self.n)
+        self.nodes, leaves = self.keep("tree", parts, self.n)
         self.restart = int(leaves[0])
 
     def _leaves(self) -> np.ndarray:
@@ -73,10 +71,6 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
     def leading(self, steps: int) -> TreeMatrix:
         """The levels that its leaves reach."""
         return TreeMatrix(self.nodes[: level_count(min(self.restart, steps)) + 1, :steps], self.restart)
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The nodes and the length of a tree."""
-        return {"tree.nodes": self.nodes, "tree.restart": np.array([float(self.restart)])}
 
     def column_norms_squared(self) -> np.ndarray:
         """Squares of the diagonal, and for each level those of the right sibling's rows."""

@@ -1,6 +1,6 @@
 """Adam's bias-corrected moving averages, and the iterate that they move."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,14 +18,11 @@ class Adam(StepWorkload):
     Adam (2015), algorithm 1.
     """
 
+    time_invariant: ClassVar[bool] = False  # early averages are of fewer gradients
+
     kind: Literal["adam"]
     beta: Fraction
     output: Literal["moment", "iterate"] = "moment"
-
-    @property
-    def time_invariant(self) -> bool:
-        """No: early averages are of fewer gradients."""
-        return False
 
     def sums(self) -> np.ndarray:
         """Return d_i, the sum of 1, beta, ..., beta^i in doubles, shape (n,)."""

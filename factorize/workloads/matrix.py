@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
@@ -21,6 +21,8 @@ class UserMatrix(Workload):
     A square matrix must be lower-triangular (exact zeros above the diagonal), since no output can depend on a later
     gradient. A matrix named by its digest has to be bound to its numbers before it can be used.
     """
+
+    time_invariant: ClassVar[bool] = False  # not assumed of a user's matrix
 
     kind: Literal["matrix"]
     rows: Annotated[list[Annotated[list[Real], Long]], Long] | None = None
@@ -53,11 +55,6 @@ class UserMatrix(Workload):
     def m(self) -> int:
         """Number of outputs (rows)."""
         return self._dimensions()[0]
-
-    @property
-    def time_invariant(self) -> bool:
-        """Not assumed of a user's matrix."""
-        return False
 
     @property
     def bound(self) -> bool:

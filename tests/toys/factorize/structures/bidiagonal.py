@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.structures.base import StoredMatrix, check_parts
+from factorize.structures.base import StoredMatrix
 from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, X
 
 
@@ -22,11 +22,9 @@ class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):
         InvalidStrategy: otherwise.
     """
 
-    structure = "bidiagonal"
-
     def __init__(self, diagonal: np.ndarray, below: np.ndarray) -> None:
         self.n = len(diagonal)
-        self._diagonal, self._below = check_parts(self.structure, {"diagonal": diagonal, "below": below}, self.n)
+        self._diagonal, self._below = self.keep("bidiagonal", {"diagonal": diagonal, "below": below}, self.n)
 
     @classmethod
     def of_tensors(cls, parts: Mapping[str, np.ndarray], n: int) -> BidiagonalMatrix:
@@ -41,10 +39,6 @@ class BidiagonalMatrix(StoredMatrix, RecursiveMatrix):
     def leading(self, steps: int) -> BidiagonalMatrix:
         """The starts of both diagonals."""
         return BidiagonalMatrix(self._diagonal[:steps], self._below[:steps])
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Both diagonals."""
-        return {"diagonal": self._diagonal, "below": self._below}
 
     def bandwidth(self) -> int:
         """Two, or one where nothing stands below the diagonal."""
