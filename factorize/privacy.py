@@ -287,25 +287,20 @@ class Calibration:
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form, in the names of the contract's `calibrate` answer."""
         return {
-            "noise_multiplier": self.noise_multiplier,
-            "sigma_of_sums": self.sigma_of_sums,
-            "sigma_of_means": self.sigma_of_means,
+            **self._stated("noise_multiplier", "sigma_of_sums", "sigma_of_means"),
             "sensitivity": self.sensitivity.value,
             "sensitivity_kind": self.sensitivity.kind,
             "sensitivity_rule": self.sensitivity.rule,
             "participation": dict(self.sensitivity.participation),
-            "clip_norm": self.clip_norm,
-            "divisor": self.divisor,
+            **self._stated("clip_norm", "divisor"),
             "adjacency": self.adjacency.value,
-            "sampling": self.sampling,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "rho": self.rho,
-            "mu": self.mu,
-            "exact": self.exact,
-            "attack_advantage": self.attack_advantage,
+            **self._stated("sampling", "epsilon", "delta", "rho", "mu", "exact", "attack_advantage"),
             "true_positive_rates": {str(rate): self.true_positive_rate(rate) for rate in FALSE_POSITIVE_RATES},
         }
+
+    def _stated(self, *names: str) -> dict[str, Any]:
+        """Return some of its numbers by their names."""
+        return {name: getattr(self, name) for name in names}
 
 
 def refuse_infinite(what: str, *, finite: bool) -> None:

@@ -73,8 +73,7 @@ class AmplifiedCalibration(Calibration):
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
         names = ("sampling_probability", "groups", "compositions", "largest_column")
-        own = {name: getattr(self, name) for name in (*names, "dataset_size", "batch_size")}
-        return {**super().document(), **own}
+        return {**super().document(), **self._stated(*names, "dataset_size", "batch_size")}
 
 
 @extras_named("an amplified calibration")

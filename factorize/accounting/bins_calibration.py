@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, get_args
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar, get_args
 
 from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import NoiseClaim, prefixed
@@ -11,14 +11,12 @@ from factorize.accounting.claim_search import LEAST_EPSILON, ClaimSearch
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.min_sep_law import MinSepLaw
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
 from factorize.format.certified import CertifiedFactors, certified
 from factorize.format.claims import Sensitivity
 from factorize.format.quantities import LARGEST_EPSILON, at_most
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
-from factorize.participation import MinSep
 from factorize.privacy import Adjacency, Calibration, Presence
 from factorize.privacy_question import WORK, GivenNoise, Method, Question, SamplingOptions
 
@@ -84,23 +82,73 @@ class BinsCalibration(Calibration):
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
         names = ("bins", "epochs", "method", "deterministic_sigma", "epsilon_without_secrecy", "signed")
-        own = {name: getattr(self, name) for name in (*names, "absolute_cost", "samples", "seconds")}
+        own = self._stated(*names, "absolute_cost", "samples", "seconds")
         return {**super().document(), **own, "claim": self.claim.document(), "claim_digest": self.claim.digest}
 
 
+@dataclass(frozen=True, kw_only=True)
+class MinSepCalibration(BinsCalibration):
+    """A calibration whose epsilon counts on secret steps of each example, `bins` or more apart.
+
+    Attributes:
+        dataset_size: N, public.
+        batch_size: expected number of examples of a step; it divides nothing.
+    """
+
+    law: MinSepLaw = field(repr=False, compare=False)
+    dataset_size: int
+    batch_size: int
+
+    @property
+    def sampling_probability(self) -> float:
+        """p, of a step for an example that took part in none of the last `bins` - 1."""
+        return self.law.probability
+
+    @property
+    def groups(self) -> int:
+        """The least distance of two steps of an example."""
+        return self.bins
+
+    @property
+    def presence(self) -> Presence:
+        """Every step, with the chance that it has at any time; two that are near never come together."""
+        return Presence(1, self.batch_size / self.dataset_size, independent=True)
+
+    def _wanted(self, mine: Sensitivity, strategy: Callable[[], Any]) -> Sensitivity:
+        """Return the sensitivity of steps so far apart; InvalidParameter for a C with more bands."""
+        c = strategy().finite()
+        if c.bandwidth() > self.bins:
+            raise InvalidParameter(
+                f"the calibration is for steps {self.bins} apart, this C has {c.bandwidth()} bands; calibrate this one",
+                field="calibration",
+            )
+        return self.law.stated(c)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plain JSON form."""
+        return {**super().document(), **self._stated("sampling_probability", "dataset_size", "batch_size")}
+
+
+Made = TypeVar("Made", bound=BinsCalibration)
+
+
 def calibrate_bins(
+    kind: type[Made],
     factorization: CertifiedFactors,
     make_law: Callable[[Any], BinsLaw | AllocationLaw | MinSepLaw],
     question: Question,
     asked: SamplingOptions,
-) -> BinsCalibration:
+    **own: object,
+) -> Made:
     """Return the noise where each example's steps are drawn in secret, or what a given noise is worth.
 
     Args:
+        kind: of the calibration.
         factorization: a `factorize.Factorization`, or factors that have a file.
         make_law: from the factorization to the law on its C.
         question: two of epsilon, delta and sigma; the claim is about the third.
         asked: divisor, clip norm, method and work.
+        **own: what calibrations of the kind state beside those of bins.
 
     Reference:
         docs/amplification.md; docs/notes/amplification-proofs.md, theorems 4, 5, 7 and 9.
@@ -125,7 +173,7 @@ def calibrate_bins(
     of_c = isinstance(law, BinsLaw) and law.steps % law.bins == 0
     same_epochs = of_c and held.spec.participation.passes is not None and bins_of(held) == law.bins
     sensitivity = held.sensitivity if same_epochs else law.stated(held.strategy)
-    return BinsCalibration(
+    return kind(
         noise_multiplier=noise_multiplier,
         sigma_of_sums=within_scale("sigma", claim.sigma),
         sensitivity=sensitivity,
@@ -149,62 +197,5 @@ def calibrate_bins(
         epsilon_without_secrecy=claim.unamplified_epsilon,
         signed=law.signed,
         absolute_cost=max(law.sensitivity / sensitivity.value, 1.0) if of_c else None,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MinSepCalibration(BinsCalibration):
-    """A calibration whose epsilon counts on secret steps of each example, `bins` or more apart.
-
-    Attributes:
-        sampling_probability: p, of a step for an example that took part in none of the last `bins` - 1.
-        dataset_size: N, public.
-        batch_size: expected number of examples of a step; it divides nothing.
-    """
-
-    sampling_probability: float
-    dataset_size: int
-    batch_size: int
-
-    @property
-    def groups(self) -> int:
-        """The least distance of two steps of an example."""
-        return self.bins
-
-    @property
-    def presence(self) -> Presence:
-        """Every step, with the chance that it has at any time; two that are near never come together."""
-        return Presence(1, self.batch_size / self.dataset_size, independent=True)
-
-    def _wanted(self, mine: Sensitivity, strategy: Callable[[], Any]) -> Sensitivity:
-        """Return the sensitivity of steps so far apart; InvalidParameter for a C with more bands."""
-        c = strategy().finite()
-        if c.bandwidth() > self.bins:
-            raise InvalidParameter(
-                f"the calibration is for steps {self.bins} apart, this C has {c.bandwidth()} bands; calibrate this one",
-                field="calibration",
-            )
-        return sensitivity_of(c, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
-
-    def document(self) -> dict[str, Any]:
-        """Return the plain JSON form."""
-        own = ("sampling_probability", "dataset_size", "batch_size")
-        return {**super().document(), **{name: getattr(self, name) for name in own}}
-
-
-def calibrate_min_sep(
-    factorization: CertifiedFactors, make_law: Callable[[Any], MinSepLaw], question: Question, asked: SamplingOptions
-) -> MinSepCalibration:
-    """Return the noise of a banded C under b-min-sep sampling, b the number of its bands; see `calibrate_bins`.
-
-    Reference:
-        Dong and Ganesh 2026 (arXiv 2602.09338); docs/notes/amplification-proofs.md, theorems 11 and 12.
-    """
-    plain = calibrate_bins(factorization, make_law, question, asked)
-    assert isinstance(plain.law, MinSepLaw) and asked.dataset_size is not None and asked.batch_size is not None
-    return MinSepCalibration(
-        **{each.name: getattr(plain, each.name) for each in fields(plain)},
-        dataset_size=asked.dataset_size,
-        batch_size=asked.batch_size,
-        sampling_probability=plain.law.probability,
+        **own,
     )

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-from factorize.certificate.sensitivity import Sensitivity
+from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import InvalidParameter
 from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.scalars import finite_real
+from factorize.participation import MinSep
 from factorize.structures.endless import AnyStrategy
 
 MARGIN = 1e-9
@@ -152,9 +153,9 @@ class Law(Curve):
     def addition(self, multiplier: float, epsilon: float) -> Bound:
         """Return the bound of (Q, P)."""
 
-    @abstractmethod
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
-        """Return the sensitivity without amplification, as a calibration states it."""
+        """Return the sensitivity without amplification, as a calibration states it: of steps at least b apart."""
+        return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
 
     def bounds(self, multiplier: float, epsilon: float) -> tuple[Bound, Bound]:
         """Return the smaller bound of each direction: by the draws' secrecy, or without it."""

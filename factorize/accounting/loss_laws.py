@@ -208,10 +208,6 @@ class PoissonLaw(LossLaw):
 
         return losses_of_samples(Fraction(self.largest) ** 2, multiplier, self.probability, self.epochs, step_law)
 
-    def stated(self, strategy: AnyStrategy) -> Sensitivity:
-        """Return that of examples which are sampled in every turn of the groups."""
-        return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
-
 
 def _nearly_step_law(width: float, probability: float, finest: float) -> GridLaw:
     """Return the law of a step in doubles, on the grid of the proved one."""

@@ -18,7 +18,7 @@ from factorize.accounting.bins_law import best_order_from
 from factorize.accounting.law import MARGIN, Bound, Curve, Law, multiplier_about
 from factorize.accounting.payoff import log_call_ceiling
 from factorize.accounting.star_estimate import Sampled
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
+from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.sampling import min_sep
 from factorize.checker.sampling.bets import CHUNK, Stream, Weights
 from factorize.checker.sampling.star import lognormal_put
@@ -27,7 +27,6 @@ from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.numbers.scalars import whole_number
 from factorize.participation import MinSep
 from factorize.structures.base import Matrix
-from factorize.structures.endless import AnyStrategy
 
 _CLOSE = 2e-3  # relative, of sigma: less than the error of an estimate
 _RATES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # q over p, tried for the other direction
@@ -147,10 +146,6 @@ class MinSepLaw(Law):
         largest, chance = float((self.columns**2).sum(axis=1).max()), self.bins * self.probability
         share = chance / (1 + chance - self.probability)
         return math.sqrt(largest) * multiplier_about(epsilon, delta, self.epochs, share**2)
-
-    def stated(self, strategy: AnyStrategy) -> Sensitivity:
-        """Return that of steps so far apart."""
-        return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
 
 
 class MinSepEstimate(Curve):

@@ -95,9 +95,12 @@ class BMinSepSampling(CyclicPoissonSampling):
         self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
     ) -> MinSepCalibration:
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
-        from factorize.accounting.bins_calibration import calibrate_min_sep
+        from factorize.accounting.bins_calibration import MinSepCalibration, calibrate_bins
 
         check_zero_out(asked.adjacency)
         level_of(target, self.name)
-        self.sizes(certified(factorization).opened().strategy.finite(), asked)
-        return calibrate_min_sep(factorization, lambda held: self.law(held, asked), target, asked)
+        examples, batch = self.sizes(certified(factorization).opened().strategy.finite(), asked)
+        own = {"dataset_size": examples, "batch_size": batch}
+        return calibrate_bins(
+            MinSepCalibration, factorization, lambda held: self.law(held, asked), target, asked, **own
+        )

@@ -76,11 +76,11 @@ class BallsInBinsSampling(Sampling):
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
         """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
-        from factorize.accounting.bins_calibration import calibrate_bins
+        from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins
 
         check_zero_out(asked.adjacency)
         level_of(target, self.name)
-        return calibrate_bins(factorization, lambda held: self.law(held, asked), target, asked)
+        return calibrate_bins(BinsCalibration, factorization, lambda held: self.law(held, asked), target, asked)
 
     def options(self, asked: SamplingOptions) -> str:
         """Return the work too, where it is not the usual."""

@@ -8,7 +8,6 @@ Where numba is absent, as in a training image, numpy runs the same statements, a
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -197,12 +196,12 @@ class MatrixRecursion:
 
 
 class RecursiveMatrix(Matrix):
-    """A matrix with a recursion, of itself or of its inverse."""
+    """A matrix with a recursion: of itself or of its inverse, whichever a structure states."""
 
     @cached_property
-    @abstractmethod
     def recursion(self) -> MatrixRecursion:
         """C."""
+        return self.inverse_recursion.inverse()
 
     @cached_property
     def inverse_recursion(self) -> MatrixRecursion:

@@ -51,11 +51,6 @@ class RedrawnMatrix(RecursiveMatrix):
         ]
         return MatrixRecursion(self.n, [first | {(a + 1, 1): self.output[:, a] for a in buffers}, *states])
 
-    @cached_property
-    def recursion(self) -> MatrixRecursion:
-        """K solved for its input, with earlier ones at hand."""
-        return self.inverse_recursion.inverse()
-
     def leading(self, steps: int) -> RedrawnMatrix:
         """The first steps of each part, and no more draws than they make again."""
         made = slice(-(-steps // self.lag)), slice(steps)

@@ -149,11 +149,6 @@ class InverseBandedToeplitz(ComputedToeplitz):
         """A sum over the last inputs, the oldest first."""
         return toeplitz(self.noising, self.n)
 
-    @cached_property
-    def recursion(self) -> MatrixRecursion:
-        """Its inverse."""
-        return self.inverse_recursion.inverse()
-
     def decoder_errors(self, workload: StateSpace) -> None:  # noqa: ARG002  as of any other Toeplitz matrix
         """None: diagonals may be many."""
 
