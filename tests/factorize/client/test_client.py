@@ -271,7 +271,7 @@ class TestJobs:
     def test_service_that_is_away_for_a_while(self, server, dense):
         server.plan("post", *[answering(job(dense, "running"), 202)] * 2)
         server.plan("status", *[vanish] * 4, *(answering({"title": "Unavailable"}, status) for status in (429, 503)))
-        assert self.service(server).manifest(SPEC)["digest"] == dense.digest
+        assert Service(server.url, pause=0.01, patience=600.0).manifest(SPEC)["digest"] == dense.digest
         server.plan("status", vanish)
         with pytest.raises(ServiceUnreachable):
             Service(server.url, patience=0.0).manifest(SPEC)
