@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from factorize.api.access.key_register import KeyRequest
 from factorize.api.http.access import RouteRow
-from factorize.api.http.answer_schemas import ANSWERS
+from factorize.api.http.answer_schemas import AnswerSchemas, read_tables
 from factorize.api.http.problems import KINDS, MEDIA_TYPE, ProblemAnswer
 from factorize.api.questions.registry import POSTED
 from factorize.api.settings import PATH_PREFIX
@@ -30,78 +29,7 @@ _ANY_REQUEST = (
     "internal",
 )
 """Problems that the way in may answer any request with, one for each status; others of the same status are with it."""
-_TEXT = {"type": "string"}
 _REQUEST_ID = "0f" * 8
-_HEADERS: dict[str, JsonObject] = {
-    name: {"description": meaning, "schema": _TEXT}
-    for name, meaning in {
-        "X-Request-Id": "Of this request, as in logs and problem documents.",
-        "Retry-After": "Seconds after which to ask again.",
-        "Location": "Where the answer will be, or is.",
-        "Preference-Applied": "`wait=N`, where Prefer was followed.",
-        "ETag": "The digest of the bytes, strong.",
-        "Cache-Control": "`immutable` where the address names the bytes.",
-        "Repr-Digest": "sha256 of the whole representation (RFC 9530).",
-        "Accept-Ranges": "bytes",
-        "Content-Range": "The range of the file that follows.",
-        "Allow": "Methods that this path has.",
-        "X-Factorize-Shape": "Rows and columns that follow.",
-        "X-Factorize-Dtype": "Type of each number.",
-        "X-Factorize-Digest": "Digest of the factorization.",
-        "X-Factorize-Crc32": "CRC-32 of the rows, where they are one block.",
-        "X-Factorize-Exact": "Whether every entry was looked at.",
-    }.items()
-}
-_HEADERS["Retry-After"]["schema"] = {"type": "integer", "minimum": 0}
-_HEADERS["Location"]["schema"] = {"type": "string", "format": "uri-reference"}
-_BY_STATUS = {
-    "201": ("Location",),
-    "202": ("Location", "Retry-After", "Preference-Applied"),
-    "206": ("ETag", "Content-Range", "Accept-Ranges", "Repr-Digest"),
-    "304": ("ETag", "Cache-Control"),
-    "307": ("Location",),
-    "405": ("Allow",),
-    "416": ("Content-Range", "Accept-Ranges"),
-    "429": ("Retry-After",),
-    "503": ("Retry-After",),
-}
-_NAMED = "/v1/factorizations/{name}"
-_MATRIX = ("X-Factorize-Shape", "X-Factorize-Dtype", "X-Factorize-Digest", "Cache-Control")
-_OF_ANSWER = {
-    "/v1/factorizations": ("ETag", "Preference-Applied"),
-    _NAMED: ("ETag", "Cache-Control"),
-    f"{_NAMED}/matrices/{{matrix}}": (*_MATRIX, "Repr-Digest", "X-Factorize-Crc32"),
-    f"{_NAMED}/matrices/{{matrix}}/cells": (*_MATRIX, "X-Factorize-Exact"),
-    f"{_NAMED}/errors": ("Cache-Control",),
-    "/v1/blobs/{sha256}": ("ETag", "Accept-Ranges", "Cache-Control", "Repr-Digest"),
-}
-_KEY = "/v1/keys/{key_id}"
-_OF_KEY = {
-    "key": ("get", _KEY, {"key_id": "$response.body#/id"}),
-    "revoke": ("post", f"{_KEY}/revoke", {"key_id": "$response.body#/id"}),
-}
-_JOB, _RESULT = {"name": "$response.body#/spec_digest"}, {"name": "$response.body#/digest"}
-_POSTED = ("post", "/v1/factorizations")
-_LINKS: dict[tuple[str, str, str], dict[str, tuple[str, str, dict[str, str]]]] = {
-    (*_POSTED, "202"): {
-        "job": ("get", _NAMED, _JOB),
-        "events": ("get", f"{_NAMED}/events", _JOB),
-        "cancel": ("delete", _NAMED, _JOB),
-        "retry": ("post", f"{_NAMED}/retry", _JOB),
-    },
-    (*_POSTED, "200"): {
-        "manifest": ("get", _NAMED, _RESULT),
-        "rows": ("get", f"{_NAMED}/matrices/{{matrix}}", _RESULT | {"matrix": "C"}),
-        "cells": ("get", f"{_NAMED}/matrices/{{matrix}}/cells", _RESULT | {"matrix": "C"}),
-        "errors": ("get", f"{_NAMED}/errors", _RESULT),
-        "calibrations": ("post", f"{_NAMED}/calibrations", _RESULT),
-        "file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/files/0/sha256"}),
-    },
-    ("post", "/v1/canonicalize", "200"): {"job": ("get", _NAMED, _JOB)},
-    ("post", "/v1/keys", "201"): _OF_KEY,
-    ("post", "/v1/matrices", "201"): {"file": ("get", "/v1/blobs/{sha256}", {"sha256": "$response.body#/sha256"})},
-}
-"""By method, path and status of an answer: what can be asked next, and where its parameters stand."""
 BODIES: dict[str, object] = {
     "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
     **{question.body.__name__: question.example for question in POSTED.values()},
@@ -123,12 +51,13 @@ _MEANINGS = {
 }
 
 
-def complete(document: JsonObject, rows: Sequence[RouteRow], *, keys: bool) -> None:
+def complete(document: JsonObject, rows: Sequence[RouteRow], tables: JsonObject, *, keys: bool) -> None:
     """Add to each operation what all of them have, and the shared components.
 
     Args:
         document: as the framework makes it.
         rows: the routes, with what they ask of callers.
+        tables: what is stated beside the routes; see `read_tables`.
         keys: whether the service asks for keys; else the document says that no key is another choice.
     """
     components = document.setdefault("components", {})
@@ -139,7 +68,10 @@ def complete(document: JsonObject, rows: Sequence[RouteRow], *, keys: bool) -> N
             "description": "A key of the service, or a token of an issuer that it knows; see docs/security.md.",
         }
     }
-    components["headers"] = _HEADERS
+    typed = dict.fromkeys(tables["headers"], {"type": "string"}) | tables["types_of_headers"]
+    components["headers"] = {
+        name: {"description": meaning, "schema": typed[name]} for name, meaning in tables["headers"].items()
+    }
     components["examples"] = {
         slug: {"summary": kind.meaning, "value": json.loads(ProblemAnswer(slug).body(_REQUEST_ID))}
         for slug, kind in KINDS.items()
@@ -149,15 +81,21 @@ def complete(document: JsonObject, rows: Sequence[RouteRow], *, keys: bool) -> N
     for row in rows:
         operation = document["paths"].get(row.path, {}).get(row.method.lower())
         if operation is not None:
-            _complete_operation(row, operation, keys)
-    for (method, path, status), links in _LINKS.items():
+            _complete_operation(row, operation, tables, keys)
+    for answer, links in tables["links"].items():
+        method, path, status = answer.split()
         document["paths"][path][method]["responses"][status]["links"] = {
-            name: {"operationId": document["paths"][at][verb]["operationId"], "parameters": parameters}
-            for name, (verb, at, parameters) in links.items()
+            name: _link(document, text) for name, text in links.items()
         }
 
 
-def _complete_operation(row: RouteRow, operation: JsonObject, keys: bool) -> None:
+def _link(document: JsonObject, text: str) -> JsonObject:
+    method, path, *parameters = text.split()
+    operation = document["paths"][path][method]["operationId"]
+    return {"operationId": operation, "parameters": dict(one.split("=") for one in parameters)}
+
+
+def _complete_operation(row: RouteRow, operation: JsonObject, tables: JsonObject, keys: bool) -> None:
     scope = row.access.scope or row.access.details
     needed: list[dict[str, list[str]]] = [] if scope is None else [{SECURITY_SCHEME: [scope.value]}]
     operation["security"] = needed if not needed or (keys and row.access.scope) else [*needed, {}]
@@ -170,15 +108,12 @@ def _complete_operation(row: RouteRow, operation: JsonObject, keys: bool) -> Non
         for status in ("401", "429", "503"):
             responses.setdefault(status, {})
     for status in sorted(responses):
-        if int(status) >= 400:
-            responses[status] = _problems(int(status))
-        else:
-            names = (
-                "X-Request-Id",
-                *_BY_STATUS.get(status, ()),
-                *(_OF_ANSWER.get(row.path, ()) if status == "200" else ()),
-            )
-            responses[status]["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+        names = f"X-Request-Id {tables['headers_of_status'].get(status, '')}"
+        names += f" {tables['headers_of_path'].get(row.path, '')}" if status == "200" else ""
+        headers = {name: {"$ref": f"#/components/headers/{name}"} for name in names.split()}
+        responses[status] = (
+            _problems(int(status), headers) if int(status) >= 400 else responses[status] | {"headers": headers}
+        )
     operation["responses"] = {status: responses[status] for status in sorted(responses)}
     for media in operation.get("requestBody", {}).get("content", {}).values():
         model = media["schema"].get("$ref", "").rpartition("/")[2]
@@ -186,14 +121,13 @@ def _complete_operation(row: RouteRow, operation: JsonObject, keys: bool) -> Non
             media["examples"] = {"usual": {"value": BODIES[model]}}
 
 
-def _problems(status: int) -> dict[str, object]:
+def _problems(status: int, headers: JsonObject) -> dict[str, object]:
     """Return the answer of a status: its problems, each with an example."""
     known = {slug: kind for slug, kind in KINDS.items() if kind.status == status}
-    names = ("X-Request-Id", *_BY_STATUS.get(str(status), ()))
     examples = {slug: {"$ref": f"#/components/examples/{slug}"} for slug in known}
     return {
         "description": "; ".join(kind.title for kind in known.values()),
-        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
+        "headers": headers,
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}},
     }
 
@@ -243,11 +177,12 @@ def openapi_document(app: FastAPI, rows: Sequence[RouteRow], *, keys: bool) -> d
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    schemas.update({**deepcopy(dict(ANSWERS)), **_of_bodies()})
+    tables = read_tables()
+    schemas.update({**AnswerSchemas(tables).by_name(), **_of_bodies()})
     for name, schema in schemas.items():
         _settle(schema)
         schema["title"] = name
-    complete(document, rows, keys=keys)
+    complete(document, rows, tables, keys=keys)
     return document
 
 
