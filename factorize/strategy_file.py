@@ -33,8 +33,6 @@ FORMS = {
 """The arrays that say a strategy, by name, and its structure."""
 SYNONYMS = {"buf_decay": "theta", "output_scale": "omega", "query_matrix": "C"}
 """Fields of jax_privacy's and opake's BLTs, and of pfl's mechanism."""
-HELD = ("C", "coefficients", "inverse_coefficients", "bands")
-"""What one array without a name may be."""
 _NAMELESS = {"", "arr_0"}  # of one array alone, and as numpy.savez(path, array) calls it
 MAX_ARRAY_BYTES = 8 * MAX_DENSE**2
 """An archive may say less than it unpacks to; no strategy that is read whole is larger."""
@@ -55,7 +53,8 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
         source: an array, or what becomes one: lists, data frames, tensors of torch, sparse matrices; a path; or an
             object with such arrays as fields, of jax_privacy, opake or pfl say.
         n: steps, for what does not say how many it has.
-        holds: what one array without a name is, one of `HELD`; C where it has two dimensions.
+        holds: what one array without a name is: C, coefficients, inverse_coefficients or bands; C where it has two
+            dimensions.
 
     Raises:
         CorruptObject: a damaged file, or none of these formats.

@@ -44,17 +44,10 @@ def names() -> str:
 
 
 def _exports(path: str) -> list[str]:
-    """Where the names of a package's `__all__` are defined, by the imports of the package."""
-    tree = ast.parse((ROOT / path).read_text())
-    homes = {
-        alias.name: f"{node.module}.{alias.name}"
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assigned = (node for node in tree.body if isinstance(node, ast.Assign))
-    listed = next(node.value for node in assigned if getattr(node.targets[0], "id", "") == "__all__")
-    return [homes[name] for name in ast.literal_eval(listed)]
+    """Where the names are defined that a package imports under their own names, to hand them on."""
+    imports = (node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.ImportFrom))
+    homes = {alias.name: node.module for node in imports for alias in node.names if alias.asname == alias.name}
+    return [f"{homes[name]}.{name}" for name in sorted(homes)]
 
 
 def _directive(name: str) -> str:

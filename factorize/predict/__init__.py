@@ -16,17 +16,15 @@ from pydantic import Field
 from factorize.errors import extras_named
 from factorize.numbers.scalars import refuse_infinite, within_doubles
 from factorize.plain_data import read_union
+from factorize.plain_data.fields import tag_of
 from factorize.predict.linear_regression import GaussianRegression, LinearRegressionQuestion, MeanEstimation
 from factorize.predict.prediction import Basis, Inverse, Prediction, Question, Relation
 from factorize.predict.quadratic import QuadraticRun
 from factorize.predict.stochastic_regression import StochasticRegression
 
 QUESTIONS: dict[str, type[Question]] = {
-    "gaussian_regression": GaussianRegression,
-    "linear_regression": LinearRegressionQuestion,
-    "mean_estimation": MeanEstimation,
-    "quadratic": QuadraticRun,
-    "stochastic_regression": StochasticRegression,
+    str(tag_of(kind)): kind
+    for kind in (GaussianRegression, LinearRegressionQuestion, MeanEstimation, QuadraticRun, StochasticRegression)
 }
 """The one list: kind to question."""
 

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -62,17 +62,8 @@ class Prediction:
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""
-        return {
-            "quantity": self.quantity,
-            "relation": self.relation.value,
-            "value": self.value,
-            "basis": self.basis.value,
-            "terms": dict(self.terms),
-            "assumptions": list(self.assumptions),
-            "source": self.source,
-            "notes": list(self.notes),
-            "series": {name: list(values) for name, values in self.series.items()},
-        }
+        plain = {"relation": self.relation.value, "basis": self.basis.value, "notes": list(self.notes)}
+        return {**asdict(self), **plain, "assumptions": list(self.assumptions)}
 
 
 class Inverse(Protocol):

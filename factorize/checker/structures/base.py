@@ -89,7 +89,7 @@ class Reading(ABC):
         """The first column of a Toeplitz matrix in doubles."""
         return None if self.column is None else Near(self.column, 0.0)
 
-    @property
+    @cached_property
     def bands(self) -> np.ndarray | None:
         """The diagonals where they are stored, shape (bandwidth, n), or (bandwidth, 1) of a Toeplitz matrix."""
         return None if self.column is None else self.column[: self.bandwidth, None]
