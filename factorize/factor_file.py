@@ -62,17 +62,6 @@ def from_container(
     """
     manifest = Manifest.read(container)
     tensors = {name: container.lying(name) for name in container.names}
-    return from_tensors(manifest, tensors, matrices=matrices, known=known)
-
-
-def from_tensors(
-    manifest: Manifest,
-    tensors: Mapping[str, np.ndarray],
-    *,
-    matrices: Mapping[str, np.ndarray] | None = None,
-    known: Spec | None = None,
-) -> Factorization:
-    """Rebuild a factorization from a manifest as `Manifest.read` checks it and its tensors; it raises as `load`."""
     parts = {name: matrix_of(manifest, name, tensors) for name in manifest.names}
     dual = evidence_of(manifest, tensors)
     try:

@@ -16,25 +16,8 @@ LARGEST_WHOLE = 512
 """The same of matrices that are taken whole."""
 
 
-class _Limit:
-    """One thread for as long as anybody asks for it; who comes last sets the number back."""
-
-    def __init__(self) -> None:
-        self._lock, self._asking = threading.Lock(), 0
-        self._limited = ExitStack()
-
-    def enter(self) -> None:
-        with self._lock:
-            if self._asking == 0:
-                with suppress(ModuleNotFoundError):  # a training image; it proves nothing in a hurry
-                    self._limited.enter_context(_libraries().limit(limits=1, user_api="blas"))
-            self._asking += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._asking -= 1
-            if self._asking == 0:
-                self._limited.close()
+_lock, _limited = threading.Lock(), ExitStack()
+_asking = 0  # who comes last sets the number of threads back
 
 
 @cache
@@ -50,17 +33,22 @@ def _libraries() -> Any:
     return ThreadpoolController()
 
 
-_limit = _Limit()
-
-
 @contextmanager
 def one_blas_thread(n: int, *, largest: int = LARGEST) -> Iterator[None]:
     """Let BLAS use one thread within the block, for all threads of the process, where side n is at most `largest`."""
+    global _asking
     if n > largest:
         yield
         return
-    _limit.enter()
+    with _lock:
+        if _asking == 0:
+            with suppress(ModuleNotFoundError):  # a training image; it proves nothing in a hurry
+                _limited.enter_context(_libraries().limit(limits=1, user_api="blas"))
+        _asking += 1
     try:
         yield
     finally:
-        _limit.leave()
+        with _lock:
+            _asking -= 1
+            if _asking == 0:
+                _limited.close()

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import save
 from specs import claimed, spec_of
 
+from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
-from factorize.factor_file import from_tensors
+from factorize.factor_file import from_container
 from factorize.factorization import Factorization
+from factorize.format.container import Container
 from factorize.format.manifest import Manifest, manifest_digest
 from factorize.solution import Outcome
 from factorize.structures.dense import DenseMatrix
@@ -68,7 +71,8 @@ def signed(made: Factorization, change: Callable[[Any], None]) -> Factorization:
     manifest = copy.deepcopy(made.manifest)
     change(manifest)
     manifest["digest"] = manifest_digest(manifest)
-    return from_tensors(manifest, made.tensors())
+    data = save(made.tensors(), {"manifest": canonical_json(manifest).decode()})
+    return from_container(Container(data))
 
 
 @pytest.mark.parametrize(
