@@ -1,11 +1,14 @@
 """Code of a training job that uses a recommendation: about ten lines each for torch, JAX and numpy, or for a server.
 
-The names that the code does not define are the job's own: `model`, `data`, `loss`, `x`, `y`, `weights`, `params`,
-`gradients`, and `rate` where nothing is known of it. Every line runs as it is printed (the tests run them).
+The lines stand in `templates`, a file each, with what a job fills in; a line that nothing fills is left out. Names that
+the code does not define are the job's own: `model`, `data`, `loss`, `x`, `y`, `weights`, `params`, `gradients`, and
+`rate` where nothing is known of it; a server's are `model`, `connected`, `update_of` and `seed`. Every line runs as it
+is printed (the tests run them).
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from importlib.resources import files
 from typing import Any
 
 from factorize.api.questions.optimizer import Moments
@@ -21,14 +24,12 @@ SPEC_FILE = "spec.json"
 _TORCH = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 _SGD, _OPTAX = ("sgd",), ("sgd", "adam", "adamw")
 """Optimizers that the code has as they are."""
-_CHECK = "from factorize.training.rate_check import ArrayRateCheck"
 _UNCHECKED = " and leave out the check"
 _SECRET = "secrets.randbits(128)"
 _SPEC_IN_FILE = (
     f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
 )
 _SCHEDULE = 'rates = schedule_rates(spec["workload"]["learning_rates"], spec["workload"]["n"])     # of the peak'
-
 
 RateOf = Callable[[str], float | None]
 """The rate for an optimizer, or None where it is the job's own to find."""
@@ -41,9 +42,9 @@ def codes(
 
     Args:
         job: the training job.
-        spec: of the mechanism, as plain data.
-        sampling: name of the scheme that it counts on; `fixed` for none.
-        rate_of: the rate for the optimizer that the code has, by its name.
+        spec: what it was recommended, as plain data.
+        sampling: the name of the sampling that it counts on.
+        rate_of: the rate for an optimizer.
     """
     if isinstance(job, FleetRequest):
         return {"federated": _federated(job, spec)}
@@ -59,13 +60,18 @@ def codes(
     return found
 
 
-def _program(spec: Mapping[str, object], imports: Sequence[str], *lines: str) -> str:
-    """Return a program: imports, the spec, the schedule's relative rates if it has one, and its lines."""
-    long, secret = len(json.dumps(spec)) > LONGEST_SPEC, any("secrets." in line for line in lines)
+def _program(template: str, spec: Mapping[str, Any], **filled: Any) -> str:
+    """Return a program: imports, the spec, the schedule's relative rates if it has one, and the lines of a template."""
+    text = (files(__package__) / "templates" / f"{template}.txt").read_text(encoding="utf-8")
+    imports, lines = (
+        [shown for line in part.splitlines() if (shown := line.format(secret=_SECRET, **filled)).strip()]
+        for part in text.split("\n\n")
+    )
+    long, secret = len(json.dumps(spec)) > LONGEST_SPEC, any(_SECRET in line for line in lines)
     standard = ["import json"] * long + ["import secrets"] * secret + ["from pathlib import Path"] * long
     shown = _SPEC_IN_FILE if long else f"spec = {spec!r}"
     if _rates(spec):
-        imports, lines = [*imports, "from factorize.training import schedule_rates"], (_SCHEDULE, *lines)
+        imports, lines = [*imports, "from factorize.training import schedule_rates"], [_SCHEDULE, *lines]
     return "\n".join([*standard, *imports, "", shown, *lines])
 
 
@@ -75,63 +81,44 @@ def _rates(spec: Mapping[str, Any]) -> bool:
 
 
 def _federated(job: FleetRequest, spec: Mapping[str, Any]) -> str:
-    """Return the rounds of a server; the job's own names are `model`, `connected`, `update_of` and `seed`."""
-    momentum = spec["workload"].get("momentum")
+    """Return the rounds of a server."""
+    momentum, rate = spec["workload"].get("momentum"), "rate * " if _rates(spec) else ""
+    way = f"step + {momentum!r} * kept" if spec["workload"].get("nesterov") else "kept"
+    moved = f"[old + {rate}({way}) for old, step, kept in zip(model, change, velocity)]"
     return _program(
+        "federated",
         spec,
-        [
-            "import factorize",
-            "from factorize.adapters.federated import FederatedRounds",
-            "from factorize.privacy import PrivacyTarget",
-            "from factorize.training.receipt import Receipt",
-        ],
-        "rounds = FederatedRounds(",
-        f'    "state", factorize.solve(spec), PrivacyTarget(epsilon={job.epsilon!r}, delta={job.delta!r}), model,',
-        f"    clients={job.clients}, clients_a_round={job.clients_a_round}, clip_norm=1.0, seed=seed,",
-        '    receipt=Receipt("receipt.json"))     # model: a list of arrays; seed: secret, the same after a restart',
-        *(["velocity = [0.0 * old for old in model]"] if momentum else []),
-        "while rounds.step < rounds.steps:",
-        *(["    rate = rates[rounds.step]"] if _rates(spec) else []),
-        "    for client in rounds.choose(connected()):",
-        "        rounds.add(client, update_of(client, model))",
-        "    change = rounds.close(model)",
-        *[f"    {line}" for line in _nearest(job, _SGD)],
-        *_server_update(spec),
+        job=job,
+        velocity="velocity = [0.0 * old for old in model]" if momentum else "",
+        rate_of_round="rate = rates[rounds.step]" if _rates(spec) else "",
+        nearest=_nearest(job, _SGD),
+        velocity_update=f"velocity = [{momentum!r} * kept + step for kept, step in zip(velocity, change)]"
+        if momentum
+        else "",
+        updated=moved if momentum else f"[old + {rate}step for old, step in zip(model, change)]",
     )
 
 
-def _torch(job: RecommendRequest, spec: Mapping[str, object], sampling: str) -> str:
-    named = SAMPLINGS[sampling].trained_as
-    scheduled = ["schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"]
-    adapters = ["from factorize.adapters.private import make_private"]
-    adapters += ["from factorize.adapters.rate_check import RateCheck"]
+def _torch(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
+    schedule = "schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [*rates, 0.0].__getitem__)"
     return _program(
+        "torch",
         spec,
-        ["import factorize", "import torch", *adapters],
-        *_nearest(job, _TORCH, _UNCHECKED),
-        f"optimizer = torch.optim.{_torch_optimizer(job, spec)}",
-        *(scheduled if _rates(spec) else []),
-        "model, optimizer, loader, statement = make_private(",
-        f"    model, optimizer, data, spec, solve=factorize.solve, "
-        f"epsilon={job.epsilon!r}, delta={job.delta!r}, epochs={job.epochs},",
-        f'    batch_size={job.batch_size}, sampling="{named}", seed={_SECRET})',
-        f"check = RateCheck(optimizer{', schedule' if _rates(spec) else ''})     # of the rate: docs/choose.md",
-        f"for epoch in range({job.epochs}):",
-        "    for inputs, targets in loader:",
-        "        loss(model(inputs), targets).backward()",
-        "        optimizer.step()",
-        "        check.step()",
-        *(["        schedule.step()"] if _rates(spec) else []),
-        "        optimizer.zero_grad()",
-        "print(statement)",
+        job=job,
+        law=SAMPLINGS[sampling],
+        nearest=_nearest(job, _TORCH, _UNCHECKED),
+        optimizer=_torch_optimizer(job, spec),
+        schedule=schedule if _rates(spec) else "",
+        checked_schedule=", schedule" if _rates(spec) else "",
+        schedule_step="schedule.step()" if _rates(spec) else "",
     )
 
 
-def _nearest(job: Job, known: Collection[str], without: str = "") -> list[str]:
+def _nearest(job: Job, known: Collection[str], without: str = "") -> str:
     """Return a line that says that the optimizer below is not the job's, where it is none of those that are known."""
     other = job.optimizer is not None and job.optimizer.kind not in known
     told = f"# the nearest optimizer that is solved for: put yours in its place{without}, the privacy is the same"
-    return [told] if other else []
+    return told if other else ""
 
 
 def _moments(job: Job, known: Collection[str]) -> Moments | None:
@@ -166,44 +153,16 @@ def _momentum(spec: Mapping[str, Any]) -> str:
 def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
     """Return the code for optax; where batches have random sizes, only what follows their gradients is jitted."""
     law = SAMPLINGS[sampling]
-    if not law.padded:
-        imports = ["from factorize.adapters.jax import correlated_noise", law.imports]
-        imports.append("from jax_privacy import clipped_grad")
-        noise = [*law.code(_numbers(job), "len(x)", f", divisor={job.batch_size}")]
-        noise.append("gradient = clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))     # loss(params, x, y)")
-        noise.append(f"noise = correlated_noise(factors, scale, seed={_SECRET})")
-        sigma, total, arguments, batch = "scale.sigma_of_means", "total", "total", "batch"
-        steps = [
-            "    empty = len(batch) == 0     # no example: the noise alone is released",
-            "    total = jax.tree.map(lambda p: p * 0, params) if empty else gradient(params, x[batch], y[batch])",
-        ]
-    else:
-        imports = ["from factorize.adapters.jax_private import make_private"]
-        noise = [
-            "noise, order, statement, gradients = make_private(     # loss(params, x, y): one number, a mean",
-            f"    factors, loss=loss, examples=len(x), epsilon={job.epsilon!r}, "
-            f"delta={job.delta!r}, epochs={job.epochs},",
-            f'    batch_size={job.batch_size}, sampling="{sampling}", seed={_SECRET})',
-        ]
-        sigma, total = "statement.calibration.sigma_of_means", "gradients(params, (x, y), indices, mask)"
-        arguments, batch, steps = "indices, mask", "(indices, mask)", []
+    order = law.code(_numbers(job), "len(x)", f", divisor={job.batch_size}")
     return _program(
+        "jax" if law.padded else "jax_random_sizes",
         spec,
-        ["import factorize, functools, jax, optax", *imports, _CHECK],
-        "factors = factorize.solve(spec)",
-        *noise,
-        *_nearest(job, _OPTAX, _UNCHECKED),
-        f"optimizer = optax.chain(noise, {_optax_optimizer(job, spec)})     # a step of rate 1",
-        "@functools.partial(jax.jit, donate_argnums=1)     # so that the noise's buffers are not copied",
-        f"def step(params, state, rate, {arguments}):",
-        f"    updates, state = optimizer.update({total}, state, params)",
-        "    return optax.apply_updates(params, jax.tree.map(lambda one: rate * one, updates)), state",
-        "state = optimizer.init(params)",
-        *_checked(job, spec, _OPTAX, sigma, "jax.tree.leaves(params)", batch),
-        *steps,
-        f"    params, state = step(params, state, now, {arguments})",
-        "    params = jax.tree.unflatten(jax.tree.structure(params), check.step(jax.tree.leaves(params), now))",
-        *(["print(statement)"] if law.padded else []),
+        job=job,
+        law=law,
+        order="" if law.padded else "\n".join(order),
+        nearest=_nearest(job, _OPTAX, _UNCHECKED),
+        optimizer=_optax_optimizer(job, spec),
+        **_checked(job, spec, _OPTAX),
     )
 
 
@@ -212,56 +171,31 @@ def _numbers(job: RecommendRequest) -> CodeNumbers:
 
 
 def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
-    law = SAMPLINGS[sampling]
+    law, momentum = SAMPLINGS[sampling], spec["workload"].get("momentum")
+    way = f"(released + {momentum!r} * velocity)" if spec["workload"].get("nesterov") else "velocity"
     return _program(
+        "numpy",
         spec,
-        ["import factorize", "import numpy as np", law.imports, law.audit[0], _CHECK],
-        "factors = factorize.solve(spec)",
-        *law.code(_numbers(job), "len(data)"),
-        f"auditor = {law.audit[1]}",
-        f"noise = factors.noise(scale, weights.shape, seed={_SECRET}, auditor=auditor)",
-        *(["velocity = np.zeros_like(weights)"] if spec["workload"].get("momentum") else []),
-        *_checked(job, spec, _SGD, f"scale.sigma_of_sums / {job.batch_size}", "[weights]"),
-        "    auditor.record(batch)     # raises before a step that epsilon does not cover",
-        "    each = gradients(weights, data[batch])     # one for each example: shape (examples, *weights.shape)",
-        "    norms = np.sqrt(np.sum(each**2, axis=tuple(range(1, each.ndim)), keepdims=True))",
-        "    total = (each / np.maximum(norms, 1.0)).sum(axis=0)     # clip norm 1",
-        f"    released = noise.add_to_sum(total) / {job.batch_size}     # noise of sums, fixed divisor",
-        *[f"    {line}" for line in _nearest(job, _SGD, _UNCHECKED)],
-        *_numpy_update(spec),
-        "    [weights] = check.step([weights], now)",
+        job=job,
+        law=law,
+        order="\n".join(law.code(_numbers(job), "len(data)")),
+        velocity="velocity = np.zeros_like(weights)" if momentum else "",
+        nearest=_nearest(job, _SGD, _UNCHECKED),
+        velocity_update=f"velocity = {momentum!r} * velocity + released" if momentum else "",
+        step=way if momentum else "released",
+        **_checked(job, spec, _SGD),
     )
 
 
-def _checked(
-    job: Job, spec: Mapping[str, Any], known: Collection[str], sigma: str, weights: str, batch: str = "batch"
-) -> list[str]:
-    """Return the lines that begin a check of the rate and the loop, where the rate of a step is `now`."""
+def _checked(job: Job, spec: Mapping[str, Any], known: Collection[str]) -> dict[str, str]:
+    """Return what fills in a check of the rate and the loop, where the rate of a step is `now`."""
     scheduled, named = _rates(spec), _moments(job, known)
     moments = repr(spec["workload"].get("momentum", 0.0))
     if named is not None:
         moments = ", ".join(map(repr, (named.averaging[0], named.beta2, named.weight_decay)))
-    return [
-        f"check = ArrayRateCheck(factors, {sigma}, {weights}, {moments})     # of the rate: docs/choose.md",
-        f"for number, {batch} in enumerate(order):" if scheduled else f"for {batch} in order:",
-        f"    now = rate * check.factor{' * rates[number]' if scheduled else ''}",
-    ]
-
-
-def _numpy_update(spec: Mapping[str, Any]) -> list[str]:
-    momentum, nesterov = spec["workload"].get("momentum"), spec["workload"].get("nesterov")
-    if not momentum:
-        return ["    weights = weights - now * released"]
-    way = f"(released + {momentum!r} * velocity)" if nesterov else "velocity"
-    return [f"    velocity = {momentum!r} * velocity + released", f"    weights = weights - now * {way}"]
-
-
-def _server_update(spec: Mapping[str, Any]) -> list[str]:
-    momentum, rate = spec["workload"].get("momentum"), "rate * " if _rates(spec) else ""
-    if not momentum:
-        return [f"    model = [old + {rate}step for old, step in zip(model, change)]"]
-    way = f"step + {momentum!r} * kept" if spec["workload"].get("nesterov") else "kept"
-    return [
-        f"    velocity = [{momentum!r} * kept + step for kept, step in zip(velocity, change)]",
-        f"    model = [old + {rate}({way}) for old, step, kept in zip(model, change, velocity)]",
-    ]
+    return {
+        "moments": moments,
+        "number": "number, " if scheduled else "",
+        "steps": "enumerate(order)" if scheduled else "order",
+        "relative_rate": " * rates[number]" if scheduled else "",
+    }

@@ -223,12 +223,13 @@ def _rich() -> RichProgress:
 def show_event(shown: Display, event: Event) -> None:
     """Show what a service says of a solve, and how far a download is."""
     data = event.data
-    if event.kind == "download":
-        shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
-    elif event.kind == "progress":
-        gaps = (data.get("relative_gap"), data.get("class_gap"))
-        phase, left = data.get("phase") or "refine", data.get("seconds_left")
-        shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0, phase, left))
+    match event.kind:
+        case "download":
+            shown.note(f"{data['bytes'] / 1e6:.1f} of {data['total'] / 1e6:.1f} MB")
+        case "progress":
+            gaps = (data.get("relative_gap"), data.get("class_gap"))
+            phase, left = data.get("phase") or "refine", data.get("seconds_left")
+            shown.report(Progress(data.get("iteration") or 0, *gaps, data.get("seconds") or 0.0, phase, left))
 
 
 GRACE_SECONDS = 3.0
