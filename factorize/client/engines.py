@@ -13,7 +13,7 @@ import numpy as np
 from factorize.client.noise_kernels import advance_vectors
 from factorize.client.noise_source import ComputedRows
 from factorize.client.normals import BLOCK, Normals
-from factorize.client.recurrences.base import Recurrence, VectorStep
+from factorize.client.recurrences.base import Recurrence
 from factorize.client.regions import BlockPart, Region
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
@@ -80,7 +80,7 @@ class Streaming:
         self, recurrence: Recurrence, normals: Normals, sigma: float, workers: Workers, dtype: type[np.floating[Any]]
     ) -> None:
         self.steps = recurrence.steps
-        self.state: np.ndarray | None = np.zeros((recurrence.vectors, workers.width), dtype)
+        self.state = np.zeros((recurrence.vectors, workers.width), dtype)
         self._recurrence, self._normals, self._sigma, self._workers = recurrence, normals, sigma, workers
         self._compiled = HAS_COMPILER and workers.width >= BLOCK  # smaller ones are not worth a second of loading them
         column = 8 * (recurrence.scratch + 2) + np.dtype(dtype).itemsize * recurrence.vectors
@@ -94,7 +94,13 @@ class Streaming:
         plan = self._recurrence.vector_step(step) if self._compiled else None
         if plan is not None:
             factor = self._sigma * self._recurrence.gain(step)
-            self._workers.run(lambda _, piece, drawn: self._run_compiled(step, piece, drawn, plan, factor, out))
+
+            def run_compiled(_thread: int, piece: BlockPart, drawn: np.ndarray) -> None:
+                z = _draw_normals(piece, self._normals, step, drawn)
+                row = np.empty(len(z), dtype=np.float32) if out is None else out[piece.at]
+                advance_vectors(z, factor, *plan, self.state, piece.at.start, row)
+
+            self._workers.run(run_compiled)
             return
         wanted = [(step, self._recurrence.gain(step)), *self._recurrence.earlier(step)]
 
@@ -107,37 +113,19 @@ class Streaming:
                 scratch = self._scratch[thread][:, : high - low]
                 for place, earlier in zip(scratch, again, strict=False):
                     place[...] = earlier[low:high]
-                self._advance(step, z[low:high], at, scratch, out)
+                self._recurrence.advance(step, z[low:high], self.state[:, at], scratch)
+                if out is not None:
+                    out[at] = z[low:high]
 
         self._workers.run(work)
-
-    def _run_compiled(
-        self,
-        step: int,
-        piece: BlockPart,
-        drawn: np.ndarray,
-        plan: VectorStep,
-        factor: float,
-        out: np.ndarray | None,
-    ) -> None:
-        z = _draw_normals(piece, self._normals, step, drawn)
-        row = np.empty(len(z), dtype=np.float32) if out is None else out[piece.at]
-        advance_vectors(z, factor, *plan, self.state, piece.at.start, row)
 
     def _draw(self, piece: BlockPart, step: int, factor: float, place: np.ndarray) -> np.ndarray:
         z = _draw_normals(piece, self._normals, step, place)
         z *= self._sigma * factor
         return z
 
-    def _advance(self, step: int, z: np.ndarray, at: slice, scratch: np.ndarray, out: np.ndarray | None) -> None:
-        assert self.state is not None
-        self._recurrence.advance(step, z, self.state[:, at], scratch)
-        if out is not None:
-            out[at] = z
-
     def begin(self, vectors: np.ndarray | None) -> None:
         """Put vectors into the state, zeros for None."""
-        assert self.state is not None
         self.state[...] = 0 if vectors is None else vectors
 
     def close(self) -> None:
