@@ -54,7 +54,7 @@ class Factors(CertifiedFactors):
         """The certificate that the manifest states; it takes pydantic to read."""
         from factorize.certificate.certificate import Certificate
 
-        return Certificate.from_document(self.manifest.certificate)
+        return Certificate.of(self.manifest)
 
     def calibrate(
         self,

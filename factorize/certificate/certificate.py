@@ -16,6 +16,8 @@ from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
 from factorize.checker.losses.variances import WIDEST, width_of_losses
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, TooLarge, extras_named
+from factorize.format.claims import BOUNDS
+from factorize.format.manifest import Manifest
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Outcome
 from factorize.spec import Spec
@@ -86,36 +88,31 @@ class Certificate:
     def document(self) -> dict[str, Any]:
         """Return the contract's JSON form."""
         return {
+            **vars(self),
             "sensitivity": self.sensitivity.document(),
             "loss": {name: float(value) if math.isfinite(value) else None for name, value in vars(self.loss).items()},
             "lower_bound": self.lower_bound and self.lower_bound._asdict(),
             "class_lower_bound": self.class_lower_bound and self.class_lower_bound._asdict(),
-            "relative_gap": self.relative_gap,
             "residual": {"max_abs": self.residual},
-            "converged": self.converged,
             "warnings": list(self.warnings),
         }
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Certificate:
-        """Read the JSON form back.
+    def of(cls, manifest: Manifest) -> Certificate:
+        """Return the certificate that a manifest states.
 
         Raises:
-            KeyError, TypeError, ValueError: the document is not one of a certificate.
+            CorruptObject: it states no sensitivity.
         """
-        stated = document["sensitivity"]
-        value = float.fromhex(stated["hex"])
-        bounds = [bound and LowerBound(**bound) for bound in (document["lower_bound"], document["class_lower_bound"])]
-        return cls(
-            sensitivity=Sensitivity(value, stated["kind"], stated["rule"], stated["participation"]),
-            loss=Loss(**{name: math.inf if value is None else value for name, value in document["loss"].items()}),
-            lower_bound=bounds[0],
-            class_lower_bound=bounds[1],
-            relative_gap=document["relative_gap"],
-            residual=document["residual"]["max_abs"],
-            converged=document["converged"],
-            warnings=tuple(document["warnings"]),
-        )
+        document = manifest.certificate
+        parts = {
+            "sensitivity": Sensitivity.of(manifest),
+            "loss": Loss(**{name: math.inf if value is None else value for name, value in document["loss"].items()}),
+            **{name: document[name] and LowerBound(**document[name]) for name in BOUNDS},
+            "residual": document["residual"]["max_abs"],
+            "warnings": tuple(document["warnings"]),
+        }
+        return cls(**document | parts)
 
 
 def utility_of(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray]) -> Utility:
