@@ -108,7 +108,7 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     document |= {"seed": "fresh" if fresh else "claim"}
     bounds = BOUNDS[claim.document["sampling"]](claim, strategy)
     tiny = f"C has a sensitivity below {SMALLEST_SENSITIVITY:g}, which no certificate states"
-    require(bounds.norm() >= Fraction(SMALLEST_SENSITIVITY) ** 2, tiny)
+    require(bounds.norm >= Fraction(SMALLEST_SENSITIVITY) ** 2, tiny)
     report.prove(bounds.proved)
     _check_unamplified(report, claim, bounds)
     sampled = [_check_direction(report, claim, bounds, direction, fresh) for direction in ("pq", "qp")]
@@ -139,7 +139,7 @@ def scale_of(claim: Claim) -> float:
 
 def _gaussian(claim: Claim, bounds: Bounds, epsilon: arb) -> arb:
     """Return delta of the Gaussian mechanism with the largest norm of a class."""
-    return star.gaussian_delta(epsilon, ball(bounds.norm()).sqrt() / scale_of(claim))
+    return star.gaussian_delta(epsilon, ball(bounds.norm).sqrt() / scale_of(claim))
 
 
 def _check_direction(report: CalibrationReport, claim: Claim, bounds: Bounds, direction: str, fresh: bool) -> bool:
@@ -232,7 +232,8 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
 class BinBounds:
     """Balls in bins, by the Gram matrix of the bins: what is known of delta at the sigma and epsilon of a claim.
 
-    `drawn` says what each example does, `proved` what was taken from the bytes of C.
+    `drawn` says what each example does, `proved` what was taken from the bytes of C, and `norm` is at least the largest
+    squared norm of what one example shifts.
     """
 
     drawn = "draws one of {bins} bins and keeps it"
@@ -240,11 +241,8 @@ class BinBounds:
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
         self.claim, self.normals = claim, claim.bins
         self._gram = gram(strategy, claim.bins)
+        self.norm = Fraction(float(self._gram.high.diagonal().max()))
         self.proved = f"column sums of |C| over {claim.bins} bins, their Gram matrix, rounded up from the bytes of C"
-
-    def norm(self) -> Fraction:
-        """Return at least the largest squared norm of what one example shifts: that of the largest bin."""
-        return Fraction(float(self._gram.high.diagonal().max()))
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
         """Return at least delta in a direction by theorem 4, 7 or 7 b, without samples, and by what."""
@@ -273,15 +271,12 @@ class AllocationBounds:
         self.claim = claim
         require(claim.n % claim.bins == 0, f"{claim.bins} bins do not divide n={claim.n} steps into blocks")
         self._square, self._number = losses.largest_square(strategy), claim.n // claim.bins
+        self.norm = self._square * self._number
         self.proved = "C has one band; its largest entry, rounded up from the bytes of C"
 
     @cached_property
     def _losses(self) -> losses.Losses:
         return losses.losses_of_blocks(self._square, scale_of(self.claim), self.claim.bins, self._number)
-
-    def norm(self) -> Fraction:
-        """Return k times the square."""
-        return self._square * self._number
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
         """Return at least delta in a direction by theorem 9, and by what."""
@@ -299,12 +294,8 @@ class MinSepBounds:
         probability = real(claim.document["mechanism"], "sampling_probability")
         columns = min_sep.columns_of(strategy, claim.bins)
         self._law = min_sep.MinSepSteps(columns, scale_of(claim), probability)
-        self._norm = squared_sensitivity(strategy, {"kind": "min_sep", "min_sep": claim.bins}).upper
+        self.norm = squared_sensitivity(strategy, {"kind": "min_sep", "min_sep": claim.bins}).upper
         self.proved = f"C has {strategy.bandwidth} bands, at most {claim.bins}; its columns, rounded up from its bytes"
-
-    def norm(self) -> Fraction:
-        """Return at least the largest squared norm of columns that are so far apart."""
-        return self._norm
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
         """Return at least delta in a direction by theorem 11 or 12, without samples, and by what."""
