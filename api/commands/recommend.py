@@ -129,19 +129,14 @@ def _question(typed: dict[str, object], workload: str | None) -> Job:
     return read_job({**answers(kind, known, _ask, remark), **parts}, kind)
 
 
-def _ask(shown: str) -> str:
-    """Show a question on stderr and return the line that is typed."""
+def _ask(shown: str) -> str | None:
+    """Show a question on stderr and return the line that is typed, or None where stdin has ended."""
     sys.stderr.write(shown)
     sys.stderr.flush()
     line = sys.stdin.readline()
     if not line:
         sys.stderr.write("\n")
-        raise InvalidParameter(
-            "an answer is missing, and nobody types; give --examples, --batch-size and --epochs (or --clients, "
-            "--clients-a-round and --rounds), --epsilon, --delta and --memory as options",
-            field="examples",
-        )
-    return line
+    return line or None
 
 
 def _about(workload: str | None) -> dict[str, object]:

@@ -7,8 +7,8 @@ from factorize.api.questions.training_job import DEFAULT_MEMORY, FleetRequest, J
 from factorize.errors import InvalidParameter, InvalidSpec
 from factorize.plain_data import read_union
 
-Ask = Callable[[str], str]
-"""Shows a question and returns what was typed; raises `InvalidParameter` where nobody types any more."""
+Ask = Callable[[str], str | None]
+"""Shows a question and returns what was typed, or None where nobody types any more."""
 
 
 _OF_ANY_JOB = {
@@ -42,14 +42,20 @@ def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[
         known: answers by name; those that are None are asked for.
         ask: see `Ask`.
         tell: shows why an answer is none.
+
+    Raises:
+        InvalidParameter: nobody types the answer to a question that has no default.
     """
     replies = {name: value for name, value in known.items() if value is not None}
-    for name, text in QUESTIONS[kind].items():
+    questions = QUESTIONS[kind]
+    for name, text in questions.items():
         default = DEFAULTS.get(name, "")
         while name not in replies:
             typed = ask(f"{text} [{default}] " if default else f"{text} ")  # what it raises ends the dialogue
+            if typed is None and not default:
+                raise InvalidParameter(_untyped([one for one in questions if one not in replies]), field=name)
             try:
-                answer = read(name, typed.strip() or default, kind)
+                answer = read(name, (typed or "").strip() or default, kind)
                 if name == "batch_size":
                     check_batch(replies["examples"], answer)
             except InvalidParameter as error:
@@ -57,6 +63,12 @@ def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[
             else:
                 replies[name] = answer
     return replies
+
+
+def _untyped(left: list[str]) -> str:
+    options = [f"--{name.replace('_', '-')}" for name in left if name not in DEFAULTS]
+    fleet = " (or --clients, --clients-a-round and --rounds of a federated job)" if "examples" in left else ""
+    return f"an answer is missing, and nobody types; give {', '.join(options)} as options{fleet}"
 
 
 def read(name: str, text: str, kind: type[Job] = RecommendRequest) -> Any:

@@ -80,6 +80,7 @@ _adapter_of = cache(TypeAdapter)
 
 MAX_VIOLATIONS = 20
 _LONGEST_NAME = 40
+_NO_OBJECT = ("model_attributes_type", "model_type", "dict_type", "dataclass_type")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
@@ -139,7 +140,7 @@ def _said(place: FaultPlace, entry: Any, places: list[FaultPlace], entries: list
     if entry["type"] != "literal_error" and "literal_error" in same:
         return True
     below = any(at.pointer.startswith(f"{place.pointer}/") for at in places)
-    return entry["type"] == "list_type" and (below or len(same) > 1)
+    return (entry["type"] == "list_type" and (below or len(same) > 1)) or (entry["type"] in _NO_OBJECT and below)
 
 
 def _message(entry: Any, place: FaultPlace) -> str:
@@ -153,10 +154,11 @@ def _message(entry: Any, place: FaultPlace) -> str:
         return f"{place.name} is required; {_taken(place)}"
     if kind == "union_tag_invalid":
         tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
-        return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}"
+        listed = "; or give a list of numbers" if takes_numbers(place.annotation) else ""
+        return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}{listed}"
     if kind == "union_tag_not_found":
         return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"
-    if kind in ("model_attributes_type", "model_type", "dict_type", "dataclass_type") and not isinstance(value, dict):
+    if kind in _NO_OBJECT and not isinstance(value, dict):
         return _no_object(value, place)
     if kind == "literal_error" and takes_numbers(place.annotation):
         message = f"Input should be a number or {entry['ctx']['expected']}"

@@ -7,6 +7,7 @@ and `part.kind` names the kind.
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, get_args
@@ -15,6 +16,7 @@ from factorize.errors import InvalidParameter
 from factorize.plain_data.fields import TAGS, PlainField, fields_of, kinds_in, literals_in
 
 Path = tuple[str, ...]
+_NAME = re.compile(r"[A-Za-z_][\w-]*")  # of a kind, a misspelt one with hyphens too
 
 
 class Word(NamedTuple):
@@ -66,7 +68,7 @@ def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, object
         word = _word(of, name, None)
         if word.parts:
             if isinstance(value, str):
-                value = {"kind": value} if value in word.parts or value.isidentifier() else value_of(value, ())
+                value = {"kind": value} if value in word.parts or _NAME.fullmatch(value) else value_of(value, ())
             _put(document, word, _copied(value))
         else:
             fields.append((name, value))

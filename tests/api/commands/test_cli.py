@@ -209,7 +209,7 @@ REFUSED = [
     ("recommend prefix --n 8", "n follows from the job"),
     ("recommend prefix --mechanism dense", "mechanism follows from the job, or is what is recommended"),
     ("recommend --code rust", "code='rust' is not one of torch, jax, numpy, federated, none"),
-    ("recommend --examples 10", "an answer is missing, and nobody types; give --examples, --batch-size"),
+    ("recommend --examples 10", "nobody types; give --batch-size, --epsilon, --delta as options"),
 ]
 
 
