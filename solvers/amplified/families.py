@@ -130,10 +130,12 @@ class InverseTaps(Family):
     def matrix(self, variables: Array) -> InverseBandedToeplitz:
         """Stored by its inverse: what its format asks for, no tap but the first above 0 and a sum not below it.
 
-        Optima are so; a search that ends a rounding away from it is put back.
+        Optima for sums are so, and a search that ends a rounding away from it is put back; those for momentum may not
+        be, and without their positive taps the others are too large.
         """
         taps = polynomials(np.tanh(variables))[-1]
         taps[1:] = np.where(taps[1:] > -_LEAST, 0.0, taps[1:])
+        taps[1:] /= max(1.0, -taps[1:].sum())
         while sum(map(Fraction, taps.tolist())) < 0:
             taps[1:] *= 1 - 2.0**-50
         return InverseBandedToeplitz(taps, self.n)

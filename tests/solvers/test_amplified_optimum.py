@@ -13,6 +13,7 @@ from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.check import check_factor_file
 from factorize.errors import InvalidSpec, UnsupportedProblem
 from factorize.privacy import PrivacyTarget
+from factorize.solvers.amplified.families import InverseTaps, reflections
 from factorize.solvers.amplified.min_sep_optimum import SpreadLoss
 from factorize.solvers.banded.banded_optimum import recursion
 from factorize.solvers.banded.gram_descent import Landscape
@@ -126,6 +127,12 @@ def test_other_workloads_are_optimised_for_their_own_error(workload, matrix):
     sigma = BinsLaw(bin_gram(plain.strategy, BINS)).sigma(**PRIVACY)
     unamplified_c = sigma * plain.certificate.loss.rmse / plain.certificate.sensitivity.value
     assert calibrate_bins(found, **PRIVACY).sigma_of_sums * error < unamplified_c
+
+
+def test_taps_of_momentum_that_a_file_may_not_hold_are_put_back_at_once():
+    family = InverseTaps(N, None, BINS, EPOCHS, taps=3)  # the matrix does not ask for the error
+    found = family.matrix(np.arctanh(reflections(np.array([1.0, -1.8, 0.81]))))
+    np.testing.assert_allclose(found.dense()[:4, 0], 1.0, rtol=1e-12)
 
 
 def test_bands_under_b_min_sep_are_better_than_those_without(tmp_path):
