@@ -20,29 +20,20 @@ Rows of banded arrays are stored from left to right: a[i, k - i + b - 1] for k =
 wider than the band of C: then W and the covariance are known beyond the band too.
 """
 
-from factorize.solvers.methods.compiled import Array, compiled
+from factorize.solvers.methods.compiled import Array, TwoArrays, compiled
 
 
 @compiled
 def backward(
-    rows: Array,
-    follow: Array,
-    feed: Array,
-    of_x: Array,
-    of_u: Array,
-    theta: Array,
-    theta_u: Array,
-    form: Array,
-    mixed: Array,
-    lines: Array,
+    rows: Array, system: TwoArrays, own_parts: TwoArrays, thetas: TwoArrays, forms: TwoArrays, lines: Array
 ) -> None:
     """Write theta_i: theta[i] for the x_k of the window, shape (n, b), and theta_u[i] for u_i, shape (n, states).
 
     Its parts from u alone are of_x[i] of x_i, shape (n,), and of_u[i]. The form's lower half, stored like rows, and
     its part of x_k with the states, shape (n, states), are zero at first; ``lines`` is scratch, shape (3, b + states).
     """
-    n, b = rows.shape
-    q = feed.shape[1]
+    (follow, feed), (of_x, of_u), (theta, theta_u), (form, mixed) = system, own_parts, thetas, forms
+    (n, b), q = rows.shape, feed.shape[1]
     held, a, w = lines[0], lines[1], lines[2]
     for i in range(n - 1, -1, -1):
         size = i if i < b else b - 1
@@ -76,24 +67,14 @@ def backward(
 
 
 @compiled
-def forward(
-    rows: Array,
-    follow: Array,
-    feed: Array,
-    theta: Array,
-    theta_u: Array,
-    gram: Array,
-    cov: Array,
-    lagged: Array,
-    lines: Array,
-) -> None:
+def forward(rows: Array, system: TwoArrays, thetas: TwoArrays, bands: TwoArrays, lagged: Array, lines: Array) -> None:
     """Write W and Cov(x) in the band.
 
     Both are stored with both halves: entry (j, k) at [j, k - j + b - 1], shape (n, 2 b - 1). Cov(u_i, x_k), shape
     (states, n), is zero at first; ``lines`` as in `backward`.
     """
-    n, b = rows.shape
-    q = feed.shape[1]
+    (follow, feed), (theta, theta_u), (gram, cov) = system, thetas, bands
+    (n, b), q = rows.shape, feed.shape[1]
     new, held = lines[0], lines[1]
     for i in range(n):
         size = i if i < b else b - 1

@@ -120,9 +120,9 @@ class Landscape:
             array[:] = 0.0
         form, mixed, lagged = self._scratch
         (follow, feed), (of_x, of_u), root = self._target, self._own, 1 / np.sqrt(shares)
-        scaled = feed * root[:, None]
-        backward(rows, follow, scaled, of_x / shares, of_u * root[:, None], *self._theta, form, mixed, self._lines)
-        forward(rows, follow, scaled, *self._theta, *self._bands, lagged, self._lines)
+        system, own = (follow, feed * root[:, None]), (of_x / shares, of_u * root[:, None])
+        backward(rows, system, own, self._theta, (form, mixed), self._lines)
+        forward(rows, system, self._theta, self._bands, lagged, self._lines)
         (w, w_offsets), (s, s_offsets) = map(_split, self._bands)
         products = w_offsets[: self.bands - 1] * offsets
         parts = w + products.sum(axis=0)  # the diagonal of W X

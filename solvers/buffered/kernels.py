@@ -18,7 +18,8 @@ adjoints have those of all steps in between by running it once more.
 
 All matrices are symmetric, so that every product with a vector is a sum of rows, and a row is one vector of eight or
 a few (solvers/methods/lanes.py).  Arrays of shape (n, m) therefore have `width_of(m)` columns: m of the buffers, one of
-the decoder's state in recursion 3, and zeros.
+the decoder's state in recursion 3, and zeros.  A *chain* is ratio, inputs and targets; a *state* is ratio, inputs,
+outputs and diagonal, and *bars* are the derivatives by these four.
 
 Derivatives of the loss come by the adjoints of the recursions. An adjoint runs against its recursion over a segment of
 steps, whose matrices P or Z were kept when the recursion ran again from its mark, so that memory is O(n buffers) and a
@@ -28,7 +29,7 @@ segment to segment.  Checked by finite differences in the tests.
 
 import math
 
-from factorize.solvers.methods.compiled import WIDTH, Array, compiled
+from factorize.solvers.methods.compiled import WIDTH, Array, FourArrays, ThreeArrays, compiled
 from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at, total
 
 EVERY = 256
@@ -69,9 +70,7 @@ def factor(
     first: int,
     last: int,
     apart: int,
-    ratio: Array,
-    inputs: Array,
-    targets: Array,
+    chain: ThreeArrays,
     own: Array,
     diagonal: Array,
     outputs: Array,
@@ -82,6 +81,7 @@ def factor(
     P before step i is ``grams[i - first + 1]``, and after it ``grams[i - first]``, if matrices are kept `apart`, which
     is 1; if it is 0, all are ``grams[0]``.
     """
+    ratio, inputs, targets = chain
     rows = ratio.shape[1] // WIDTH
     for i in range(last - 1, first - 1, -1):
         before, after = grams[(i - first + 1) * apart], grams[(i - first) * apart]
@@ -108,23 +108,14 @@ def factor(
 
 @compiled
 def error(
-    m: int,
-    first: int,
-    last: int,
-    apart: int,
-    ratio: Array,
-    inputs: Array,
-    outputs: Array,
-    diagonal: Array,
-    cov: Array,
-    moved: Array,
-    image: Array,
+    m: int, first: int, last: int, apart: int, state: FourArrays, cov: Array, moved: Array, image: Array
 ) -> float:
     """Recursion 3 from step first to last - 1: return their loss.
 
     Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.  ``cov`` is S; Z of
     step i stays in ``moved[i - first]`` if `apart` is 1; if it is 0, all are ``moved[0]``.  ``image`` is scratch.
     """
+    ratio, inputs, outputs, diagonal = state
     rows, loss = ratio.shape[1] // WIDTH, 0.0
     for i in range(first, last):
         kept, inverse, along = moved[(i - first) * apart], 1.0 / diagonal[i], spread(0.0)
@@ -149,25 +140,13 @@ def error(
 
 @compiled
 def error_adjoint(
-    m: int,
-    first: int,
-    last: int,
-    ratio: Array,
-    inputs: Array,
-    outputs: Array,
-    diagonal: Array,
-    moved: Array,
-    ratio_bar: Array,
-    inputs_bar: Array,
-    outputs_bar: Array,
-    diagonal_bar: Array,
-    bar: Array,
-    lines: Array,
+    m: int, first: int, last: int, state: FourArrays, moved: Array, bars: FourArrays, bar: Array, lines: Array
 ) -> None:
     """Fill the derivatives of the loss by log ratio, inputs, outputs and diagonal through recursion 3.
 
     What stands in the columns from m on is no derivative.
     """
+    (ratio, inputs, outputs, diagonal), (ratio_bar, inputs_bar, outputs_bar, diagonal_bar) = state, bars
     rows, size = ratio.shape[1] // WIDTH, m + 1
     image, turned, row = lines[0], lines[1], lines[2]
     for i in range(last - 1, first - 1, -1):
@@ -209,16 +188,11 @@ def factor_adjoint(
     m: int,
     first: int,
     last: int,
-    ratio: Array,
-    inputs: Array,
-    targets: Array,
+    chain: ThreeArrays,
     diagonal: Array,
     outputs: Array,
     grams: Array,
-    ratio_bar: Array,
-    inputs_bar: Array,
-    outputs_bar: Array,
-    diagonal_bar: Array,
+    bars: FourArrays,
     bar: Array,
     lines: Array,
 ) -> None:
@@ -226,6 +200,7 @@ def factor_adjoint(
 
     Columns from m on are zero in ``inputs`` and ``outputs_bar``.
     """
+    (ratio, inputs, targets), (ratio_bar, inputs_bar, outputs_bar, diagonal_bar) = chain, bars
     rows, now, image_bar = ratio.shape[1] // WIDTH, lines[0], lines[1]
     for i in range(first, last):
         after, before = grams[i - first], grams[i - first + 1]

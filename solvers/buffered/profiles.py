@@ -91,14 +91,14 @@ class BufferedLoss:
         self._bar[:] = 0.0
         for (first, last), mark in zip(self._segments[::-1], self._cov_marks[::-1], strict=True):
             self._cov[:] = mark
-            kernels.error(m, first, last, 1, *state, self._cov, self._kept, self._lines[0])
-            kernels.error_adjoint(m, first, last, *state, self._kept, *bars, self._bar, self._lines)
+            kernels.error(m, first, last, 1, state, self._cov, self._kept, self._lines[0])
+            kernels.error_adjoint(m, first, last, state, self._kept, bars, self._bar, self._lines)
         inputs[:, m], outputs_bar[:, m:], self._bar[:] = 0.0, 0.0, 0.0
         chain = (ratio, inputs, targets)
         for (first, last), mark in zip(self._segments, self._gram_marks, strict=True):
             self._kept[last - first] = mark
-            kernels.factor(m, first, last, 1, *chain, own, diagonal, outputs, self._kept)
-            kernels.factor_adjoint(m, first, last, *chain, diagonal, outputs, self._kept, *bars, self._bar, self._lines)
+            kernels.factor(m, first, last, 1, chain, own, diagonal, outputs, self._kept)
+            kernels.factor_adjoint(m, first, last, chain, diagonal, outputs, self._kept, bars, self._bar, self._lines)
         self._lines[:] = 0.0
         # With c = E + sum_j d_j^2 kappa_j, all of g = d kappa / sqrt(c), h = d / sqrt(c) and E / c.
         both = outputs_bar + self._kappa * inputs_bar
@@ -155,18 +155,17 @@ class BufferedLoss:
         self._kept[0] = 0.0
         for (first, last), mark in zip(self._segments[::-1], self._gram_marks[::-1], strict=True):
             mark[:] = self._kept[0]
-            if kernels.factor(m, first, last, 0, ratio, inputs, targets, own, diagonal, outputs, self._kept) >= 0:
+            if kernels.factor(m, first, last, 0, (ratio, inputs, targets), own, diagonal, outputs, self._kept) >= 0:
                 return False
         return True
 
     def _error(self) -> float:
         """Return the loss of the strategy."""
-        ratio, inputs, outputs = self._arrays[4], self._arrays[5], self._arrays[7]
+        state = (self._arrays[4], self._arrays[5], self._arrays[7], self._vectors[1])
         loss, self._cov[:] = 0.0, 0.0
         for (first, last), mark in zip(self._segments, self._cov_marks, strict=True):
             mark[:] = self._cov
-            state = (self.shape[2], first, last, 0, ratio, inputs, outputs, self._vectors[1])
-            loss += kernels.error(*state, self._cov, self._kept, self._lines[0])
+            loss += kernels.error(self.shape[2], first, last, 0, state, self._cov, self._kept, self._lines[0])
         return loss
 
     def _moderate(self) -> bool:

@@ -26,11 +26,9 @@ from numpy.typing import NDArray
 
 from factorize.solvers.epochs import ring_kernels as kernels
 from factorize.solvers.epochs.blocks import BlockPoint
-from factorize.solvers.methods.compiled import WIDTH, Array, run
+from factorize.solvers.methods.compiled import WIDTH, Array, FourArrays, ThreeArrays, TwoArrays, run
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.workloads.state_space import StateSpace
-
-Coefficients = tuple[Array, Array, Array, Array]
 
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 _UPWARD_STEPS, _DOWNWARD_STEPS = 4, 6  # of the power method at either end of the spectrum, from the last vectors
@@ -51,7 +49,7 @@ class _Work:
 
     def __init__(self, classes: int, epochs: int, side: int) -> None:
         wide, narrow = (classes, side * epochs * WIDTH), (classes, epochs**2 * WIDTH)
-        self.gains, self.starts, self.seen = _empty(wide), _empty(wide), _empty(narrow)
+        self.filters = (_empty(wide), _empty(narrow), _empty(wide))
         self.sums = np.empty((4, classes, epochs, epochs))
         self.scratch = _empty((7, side * epochs * WIDTH))
         self.ends = (_empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)), _empty((side**2 * WIDTH,)))
@@ -69,10 +67,8 @@ def _empty(shape: tuple[int, ...]) -> Array:
 class _Sweep:
     """What one group of eight poles leaves behind for the columns of X."""
 
-    gains: Array
-    starts: Array
-    adjoints: Array
-    states: Array
+    filters: ThreeArrays
+    responses: TwoArrays
     squares: Array
 
 
@@ -82,7 +78,7 @@ class _Recursion:
     With y_i (or x_i) and s_{i+1} as the unknowns of step i, it is a triangular system with few diagonals.
     """
 
-    def __init__(self, system: Coefficients) -> None:
+    def __init__(self, system: FourArrays) -> None:
         follow, self._feed, read, self._through = system
         n, q = self._feed.shape
         forth = np.zeros((2 * q + 1, n, q + 1))
@@ -136,7 +132,7 @@ class RecursionRing:
             raise ValueError("the numbers of the recursion are not finite")
         read, through = read / scale, through / scale
         through[through == 0] = floor
-        self._system: Coefficients = (follow, feed, read, through)
+        self._system: FourArrays = (follow, feed, read, through)
         adjoint = _of_each(lambda part: part[::-1], (follow.transpose(0, 2, 1), read, feed, through))
         self._forth, self._back = _Recursion(self._system), _Recursion(adjoint)
         self._folded = _of_each(lambda part: part.reshape(epochs, -1, *part.shape[1:]).swapaxes(0, 1), self._system)
@@ -233,12 +229,10 @@ class RecursionRing:
         return whole
 
     def _spread(self, sweeps: Sequence[_Sweep], chunks: Sequence[NDArray[np.int64]], gram: Array) -> None:
-        follow, feed, _, _ = self._folded
         scratch = _empty((2, self.states * self.epochs * WIDTH))
         for chunk in chunks:
             for s in sweeps:
-                responses = s.adjoints, s.states
-                kernels.spread_out(follow, feed, s.gains, s.starts, *responses, s.squares, chunk, gram, scratch)
+                kernels.spread_out(self._folded, s.filters, s.responses, s.squares, chunk, gram, scratch)
 
     def _sweeps(self, inverse: Array, poles: Poles, *, keep: bool) -> tuple[Array, Array, list[_Sweep]]:
         """The sums of `gradient`, and what is kept of each group of poles."""
@@ -262,27 +256,24 @@ class RecursionRing:
     def _groups(
         self, inverse: Array, poles: Poles, groups: Sequence[int], work: _Work, kept: list[_Sweep] | None
     ) -> None:
-        follow, feed, read, through = self._folded
+        system, filters = self._folded, work.filters
         work.sums[:] = 0.0
         x, y, later_x, later_y = work.sums
-        gains, starts, seen = work.gains, work.starts, work.seen
         adjoints = states = np.empty((self.classes, 0))
         for group in groups:
             part = slice(group * WIDTH, (group + 1) * WIDTH)
             t, w = poles.nodes[part], poles.weights[part]
             if kept is not None:
-                gains, starts, adjoints, states = (_empty(work.gains.shape) for _ in range(4))
-            kernels.forward(
-                follow, feed, read, through, inverse, t, w, x, y, gains, seen, starts, *work.ends, work.scratch
-            )
-            p, phi, o = _closed(*work.ends, states=feed.shape[2], side=self.states)
-            squares, keep = w / t**2, kept is not None
-            ends, rows = (p, phi, o), (adjoints, states)
+                gains, starts, adjoints, states = (_empty(filters[0].shape) for _ in range(4))
+                filters = (gains, filters[1], starts)
+            kernels.forward(system, inverse, (t, w), (x, y), filters, work.ends, work.scratch)
+            ends = _closed(*work.ends, states=system[1].shape[2], side=self.states)
+            shares, responses = (w / t**2, w / t), (adjoints, states)
             kernels.backward(
-                follow, feed, gains, seen, starts, *ends, squares, w / t, later_x, later_y, *rows, keep, work.scratch
+                system, filters, ends, shares, (later_x, later_y), responses, kept is not None, work.scratch
             )
             if kept is not None:
-                kept.append(_Sweep(gains, starts, adjoints, states, squares))
+                kept.append(_Sweep(filters, responses, shares[0]))
 
 
 def _closed(
@@ -310,7 +301,7 @@ def _in_lanes(matrices: Array) -> Array:
     return np.ascontiguousarray(matrices.transpose(1, 2, 0)).ravel()
 
 
-def _of_each(change: Callable[[Array], Array], parts: Coefficients) -> Coefficients:
+def _of_each(change: Callable[[Array], Array], parts: FourArrays) -> FourArrays:
     follow, feed, read, through = (np.ascontiguousarray(change(part)) for part in parts)
     return follow, feed, read, through
 

@@ -7,11 +7,8 @@ diagonal maps F = diag(follow_e^T), B = diag(feed_e^T), R = diag(read_e) and D =
     z = B x + D w,    x <- F x + R w,    w white, from the last class to the first.
 """
 
-import numpy as np
-from numpy.typing import NDArray
-
 from factorize.numbers.compiling import plain
-from factorize.solvers.methods.compiled import Array, compiled, part
+from factorize.solvers.methods.compiled import Array, FourArrays, Index, ThreeArrays, TwoArrays, compiled, part
 from factorize.solvers.methods.lanes import (
     from_both,
     from_left,
@@ -28,21 +25,12 @@ from factorize.solvers.methods.lanes import (
 
 @compiled
 def forward(
-    follow: Array,
-    feed: Array,
-    read: Array,
-    through: Array,
+    system: FourArrays,
     inverse: Array,
-    t: Array,
-    w: Array,
-    x: Array,
-    y: Array,
-    gains: Array,
-    seen: Array,
-    starts: Array,
-    covariance: Array,
-    transition: Array,
-    information: Array,
+    poles: TwoArrays,
+    sums: TwoArrays,
+    filters: ThreeArrays,
+    ends: ThreeArrays,
     scratch: Array,
 ) -> None:
     """Filter the classes from the last to the first, given the states at the end of all epochs.
@@ -54,23 +42,19 @@ def forward(
         O <- O + Y^T V^-1 Y.
 
     Args:
-        follow: coefficients by class and epoch, shape (b, k, q, q).
-        feed: shape (b, k, q).
-        read: shape (b, k, q).
-        through: shape (b, k).
+        system: coefficients by class and epoch: follow, shape (b, k, q, q), feed and read, shape (b, k, q), and
+            through, shape (b, k).
         inverse: W^-1, shape (b, k, k).
-        t: eight nodes.
-        w: their weights.
-        x: ``sum w / t V Z``, Z the variance of z before it is observed, is added, shape (b, k, k).
-        y: the same of ``w V Z``.
-        gains: out, K by class, shape (b, S k lanes).
-        seen: out, V by class, shape (b, k k lanes).
-        starts: out, Y^T by class, shape (b, S k lanes).
-        covariance: out, P after the first class, shape (S S lanes,).
-        transition: out, Phi, shape (S S lanes,).
-        information: out, O, shape (S S lanes,).
+        poles: eight nodes t, and their weights w.
+        sums: ``sum w / t V Z``, Z the variance of z before it is observed, and the same of ``w V Z``: both are added
+            to, shape (b, k, k).
+        filters: out, by class: the gains K, shape (b, S k lanes), what was seen, V, shape (b, k k lanes), and the
+            starts Y^T, shape (b, S k lanes).
+        ends: out, after the first class: covariance P, transition Phi and information O, all of shape (S S lanes,).
         scratch: shape (5, S k lanes).
     """
+    (follow, feed, read, through), (t, w), (x, y) = system, poles, sums
+    (gains, seen, starts), (covariance, transition, information) = filters, ends
     b, k, q = feed.shape
     side = q * k
     one, yes, no = plain(1), plain(True), plain(False)
@@ -128,20 +112,12 @@ def forward(
 
 @compiled
 def backward(
-    follow: Array,
-    feed: Array,
-    gains: Array,
-    seen: Array,
-    starts: Array,
-    information: Array,
-    across: Array,
-    boundary: Array,
-    squares: Array,
-    halves: Array,
-    x: Array,
-    y: Array,
-    adjoints: Array,
-    states: Array,
+    system: FourArrays,
+    filters: ThreeArrays,
+    ends: ThreeArrays,
+    shares: TwoArrays,
+    sums: TwoArrays,
+    responses: TwoArrays,
     keep: bool,
     scratch: Array,
 ) -> None:
@@ -153,23 +129,18 @@ def backward(
         P' <- F^T P' F - F^T H B - B^T H^T F + B^T U B,   Phi' <- F^T Phi' - B^T (K^T Phi' - 2 Y O').
 
     Args:
-        follow: coefficients by class and epoch, shape (b, k, q, q).
-        feed: shape (b, k, q).
-        gains: from `forward`.
-        seen: from `forward`.
-        starts: from `forward`.
-        information: P' behind the first class, overwritten, shape (S S lanes,).
-        across: Phi' there, overwritten, shape (S S lanes,).
-        boundary: O', shape (S S lanes,).
-        squares: w / t^2 of eight poles.
-        halves: w / t of eight poles.
-        x: the sum of w / t^2 (U - V) is added below and on the diagonals, shape (b, k, k).
-        y: that of w / t (U - V), shape (b, k, k).
-        adjoints: out if kept, F^T H - B^T U by class, shape (b, S k lanes).
-        states: out if kept, Y O' - K^T Phi' / 2, how the states at the ends respond, shape (b, S k lanes).
-        keep: whether `adjoints` and `states` are written.
+        system: as for `forward`.
+        filters: from `forward`.
+        ends: P' and Phi' behind the first class, overwritten, and O', shape (S S lanes,).
+        shares: w / t^2 and w / t of eight poles.
+        sums: those of w / t^2 (U - V) and of w / t (U - V) are added below and on the diagonals, shape (b, k, k).
+        responses: out if kept, by class: the adjoints F^T H - B^T U, and Y O' - K^T Phi' / 2, how the states at the
+            ends respond, both of shape (b, S k lanes).
+        keep: whether `responses` are written.
         scratch: shape (7, S k lanes).
     """
+    (follow, feed, _, _), (gains, seen, starts), (information, across, boundary) = system, filters, ends
+    (squares, halves), (x, y), (adjoints, states) = shares, sums, responses
     b, k, q = feed.shape
     side = q * k
     one, yes, no = plain(1), plain(True), plain(False)
@@ -246,14 +217,11 @@ def _pull_back(follow: Array, feed: Array, left: Array, inner: Array, informatio
 
 @compiled
 def spread_out(
-    follow: Array,
-    feed: Array,
-    gains: Array,
-    starts: Array,
-    adjoints: Array,
-    states: Array,
+    system: FourArrays,
+    filters: ThreeArrays,
+    responses: TwoArrays,
     squares: Array,
-    classes: NDArray[np.int64],
+    classes: Index,
     gram: Array,
     scratch: Array,
 ) -> None:
@@ -262,17 +230,15 @@ def spread_out(
     From class x onwards u = K^T l - Y s_x is the block of U in a later class, and l <- F^T l - B^T u.
 
     Args:
-        follow: coefficients by class and epoch, shape (b, k, q, q).
-        feed: shape (b, k, q).
-        gains: from `forward`.
-        starts: from `forward`.
-        adjoints: from `backward`: the l with which class x begins; overwritten.
-        states: from `backward`: s_x^T.
+        system: as for `forward`.
+        filters: from `forward`.
+        responses: from `backward`: the l with which class x begins, overwritten, and s_x^T.
         squares: w / t^2 of eight poles.
         classes: the columns to fill, ascending.
         gram: in the order of the classes, shape (n, n).
         scratch: shape (2, S k lanes).
     """
+    (follow, feed, _, _), (gains, _, starts), (adjoints, states) = system, filters, responses
     b, k, q = feed.shape
     side = q * k
     one, yes, no = plain(1), plain(True), plain(False)

@@ -28,6 +28,9 @@ from factorize.numbers import compiling
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+TwoArrays = tuple[Array, Array]
+ThreeArrays = tuple[Array, Array, Array]
+FourArrays = tuple[Array, Array, Array, Array]
 
 WIDTH = 8
 """Doubles that move together in a vector; see `lanes`."""

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from factorize.solvers.methods.bidiagonal_systems import solve
-from factorize.solvers.methods.compiled import Array, Index, Product, compiled, run, sum_of
+from factorize.solvers.methods.compiled import Array, Index, Product, TwoArrays, compiled, run, sum_of
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.single.newton import require_range, vectors
 from factorize.solvers.single.streaming import Generators
@@ -45,14 +45,14 @@ class Bidiagonal:
         self.q[0] = 0.0
         require_range("p", self.p, 1e-60, 1e60)
         require_range("q", self.q[self.q != 0.0], 1e-60, 1e60)
-        self._p2, self._q2 = self.p**2, self.q**2
+        self._squares = self.p**2, self.q**2
         self.size = self.p.size
         self._back = np.arange(self.size, dtype=np.int64)[::-1].copy()
         self._work: Array | None = None
 
     def start(self) -> Array:
         """``v[i] = sqrt((A^T A)[i, i])``."""
-        return np.sqrt(solve(self._p2, self._q2[1:], np.ones(self.size), transposed=True))
+        return np.sqrt(solve(self._squares[0], self._squares[1][1:], np.ones(self.size), transposed=True))
 
     def interval(self, v: Array) -> tuple[float, float]:
         """An interval that contains the spectrum of ``V^-1/2 G G^T V^-1/2``.
@@ -87,13 +87,13 @@ class Bidiagonal:
         saved, (e, ratio) = np.zeros((len(starts) + 1, t.size)), np.empty((2, min(chunk, self.size), t.size))
         for k, first in enumerate(starts):
             saved[k + 1] = saved[k]
-            rise(self._p2, self._q2, v, t, first, saved[k + 1], e[: self.size - first])
-        f = np.full(t.size, self._p2[-1])
+            rise(self._squares, v, t, first, saved[k + 1], e[: self.size - first])
+        f = np.full(t.size, self._squares[0][-1])
         for k, first in reversed([*enumerate(starts)]):
             rows = e[: self.size - first]
             if k + 1 < len(starts):
-                rise(self._p2, self._q2, v, t, first, saved[k], rows)
-            fall(self._p2, self._q2, v, t, w, self._back, first, f, ratio, rows, x)
+                rise(self._squares, v, t, first, saved[k], rows)
+            fall(self._squares, v, t, w, self._back, first, f, (ratio, rows), x)
 
     def hessian(self, v: Array, poles: Poles) -> Product:
         """The product ``x -> S x`` with ``S[i, k] = sum_j w_j t_j (K_j^-1)[i, k]^2 = -dX[i, i] / dv[k]``.
@@ -118,18 +118,19 @@ class Bidiagonal:
 
     def _factor(self, v: Array, poles: Poles, ratio: Array, scale: Array) -> None:
         """Fill ``ratio`` with ``rho^2`` and ``scale`` with ``w t ((K^-1)[i, i])^2``, both of shape (n, poles)."""
-        t, ends = poles.nodes, (np.zeros(poles.nodes.size), np.full(poles.nodes.size, self._p2[-1]))
-        rise(self._p2, self._q2, v, t, 0, ends[0], scale)
+        t, ends = poles.nodes, (np.zeros(poles.nodes.size), np.full(poles.nodes.size, self._squares[0][-1]))
+        rise(self._squares, v, t, 0, ends[0], scale)
         x = np.empty(self.size)
-        fall(self._p2, self._q2, v, t, poles.weights, self._back, 0, ends[1], ratio, scale, x)
+        fall(self._squares, v, t, poles.weights, self._back, 0, ends[1], (ratio, scale), x)
 
     def _pays(self, poles: Poles) -> bool:
         return self.size * poles.nodes.size >= _PARALLEL_WORK
 
 
 @compiled
-def rise(p2: Array, q2: Array, v: Array, t: Array, first: int, state: Array, e: Array) -> None:
+def rise(squares: TwoArrays, v: Array, t: Array, first: int, state: Array, e: Array) -> None:
     """Fill ``e`` with those of some steps, a row for each; ``state`` is that before the first one, and of the last."""
+    p2, q2 = squares
     for i in range(first, first + e.shape[0]):
         decay = p2[i - 1] if i > 0 else 1.0
         for j in range(t.size):
@@ -139,33 +140,22 @@ def rise(p2: Array, q2: Array, v: Array, t: Array, first: int, state: Array, e: 
 
 @compiled
 def fall(
-    p2: Array,
-    q2: Array,
-    v: Array,
-    t: Array,
-    w: Array,
-    back: Index,
-    first: int,
-    state: Array,
-    ratio: Array,
-    scale: Array,
-    x: Array,
+    squares: TwoArrays, v: Array, t: Array, w: Array, back: Index, first: int, state: Array, out: TwoArrays, x: Array
 ) -> None:
     """Fill, for the steps of `rise`, ``x`` with ``sum_j w_j (K_j^-1)[i, i]``, and what products take.
 
     Args:
-        p2: shape (n,).
-        q2: shape (n,).
+        squares: of p and q, both of shape (n,).
         v: shape (n,).
         t: nodes.
         w: their weights.
         back: n - 1, ..., 0.
         first: the first of the steps.
         state: f after the last step, and before the first one.
-        ratio: out, ``rho^2``, a row for each step.
-        scale: e; out, ``w t ((K^-1)[i, i])^2``.
+        out: ``rho^2``, a row for each step; and what is e at first, ``w t ((K^-1)[i, i])^2``.
         x: out, shape (n,).
     """
+    (p2, q2), (ratio, scale) = squares, out
     end = v.size - first
     for step in range(end - scale.shape[0], end):
         i = back[step]

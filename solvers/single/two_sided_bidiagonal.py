@@ -17,7 +17,7 @@ so every number that enters a sum is positive, and small weights keep their rela
 
 import numpy as np
 
-from factorize.solvers.methods.compiled import Array, Index, Product, compiled
+from factorize.solvers.methods.compiled import Array, FourArrays, Index, Product, TwoArrays, compiled
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.two_sided import Pair, iterate
@@ -79,14 +79,15 @@ class TwoSidedBidiagonal:
         own_v = columns.hessian(v, poles)
         own_u = self.rows(v).hessian(u[::-1].copy(), poles)
         ratio, scale, above, below = np.empty((4, n, poles.nodes.size))
-        squares, scratch = (columns.p**2, columns.q**2), np.empty((2, poles.nodes.size))
-        _cross_factor(*squares, v, poles.nodes, poles.weights, self._back, scratch[0], ratio, scale, above, below)
+        first, second = np.empty((2, poles.nodes.size))
+        squares, factors, scratch = (columns.p**2, columns.q**2), (ratio, scale, above, below), (first, second)
+        _cross_factor(squares, v, poles.nodes, poles.weights, self._back, first, factors)
 
         def product(step: Array) -> Array:
             along_u, along_v = u * step[:n], v * step[n:]
             by_u, by_v = np.zeros(n), np.zeros(n)
-            _cross_below(ratio, scale, above, below, step[:n], along_v, scratch[0], scratch[1], by_u, by_v)
-            _cross_above(ratio, scale, above, below, self._back, step[:n], along_v, scratch[0], scratch[1], by_u, by_v)
+            _cross_below(factors, step[:n], along_v, scratch, by_u, by_v)
+            _cross_above(factors, self._back, step[:n], along_v, scratch, by_u, by_v)
             of_u = u * own_u(along_u[::-1].copy())[::-1] - by_u
             return np.concatenate([of_u, v * (own_v(along_v) - by_v)]) / value
 
@@ -100,19 +101,10 @@ def _shifted(q: Array) -> Array:
 
 @compiled
 def _cross_factor(
-    p2: Array,
-    q2: Array,
-    v: Array,
-    t: Array,
-    w: Array,
-    back: Index,
-    state: Array,
-    ratio: Array,
-    scale: Array,
-    above: Array,
-    below: Array,
+    squares: TwoArrays, v: Array, t: Array, w: Array, back: Index, state: Array, factors: FourArrays
 ) -> None:
     """Fill ``ratio`` with rho^2, ``scale`` with w ((K^-1)[i, i])^2, ``above`` and ``below`` with the factors of Y^2."""
+    (p2, q2), (ratio, scale, above, below) = squares, factors
     n, count = ratio.shape
     for j in range(count):
         state[j] = 0.0
@@ -139,19 +131,9 @@ def _cross_factor(
 
 
 @compiled
-def _cross_below(
-    ratio: Array,
-    scale: Array,
-    above: Array,
-    below: Array,
-    a: Array,
-    b: Array,
-    from_u: Array,
-    from_v: Array,
-    by_u: Array,
-    by_v: Array,
-) -> None:
+def _cross_below(factors: FourArrays, a: Array, b: Array, states: TwoArrays, by_u: Array, by_v: Array) -> None:
     """Add to R a the entries i < k, and to R^T b the entries k <= i."""
+    (ratio, scale, above, below), (from_u, from_v) = factors, states
     n, count = ratio.shape
     for j in range(count):
         from_u[j] = from_v[j] = 0.0
@@ -169,19 +151,10 @@ def _cross_below(
 
 @compiled
 def _cross_above(
-    ratio: Array,
-    scale: Array,
-    above: Array,
-    below: Array,
-    back: Index,
-    a: Array,
-    b: Array,
-    from_u: Array,
-    from_v: Array,
-    by_u: Array,
-    by_v: Array,
+    factors: FourArrays, back: Index, a: Array, b: Array, states: TwoArrays, by_u: Array, by_v: Array
 ) -> None:
     """Add to R a the entries i >= k, and to R^T b the entries k > i."""
+    (ratio, scale, above, below), (from_u, from_v) = factors, states
     n, count = ratio.shape
     for j in range(count):
         from_u[j] = from_v[j] = 0.0
