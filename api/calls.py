@@ -362,16 +362,15 @@ def fields_in(arguments: Mapping[str, object], *models: Any) -> dict[str, object
 
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
     """Look into the cache, else solve here and remember it."""
+    from factorize import solvers
     from factorize.factor_file import load
-    from factorize.solvers import choose
-    from factorize.solvers import solve as solve_here
 
-    chosen = choose(spec)
+    chosen = solvers.choose(spec)
     if not chosen.user_matrices():  # whose numbers are in no file
         known = look_first()(chosen) or FactorCache().find(chosen.digest)
         if known is not None:
             return load(known[0])
-    return remember(solve_here(spec, progress=report))
+    return remember(solvers.solve(spec, progress=report))
 
 
 def remember(factorization: Factorization) -> Factorization:

@@ -33,6 +33,8 @@ from factorize.solvers.methods.compiled import WIDTH, Array, FourArrays, ThreeAr
 from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at, total
 
 EVERY = 256
+Chain = ThreeArrays
+State = FourArrays
 
 
 def width_of(buffers: int) -> int:
@@ -66,15 +68,7 @@ def pivots(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Ar
 
 @compiled
 def factor(
-    m: int,
-    first: int,
-    last: int,
-    apart: int,
-    chain: ThreeArrays,
-    own: Array,
-    diagonal: Array,
-    outputs: Array,
-    grams: Array,
+    m: int, first: int, last: int, apart: int, chain: Chain, own: Array, diagonal: Array, outputs: Array, grams: Array
 ) -> int:
     """Recursion 2 from step last - 1 to first: fill ``diagonal`` and ``outputs``; return the step that failed, or -1.
 
@@ -107,9 +101,7 @@ def factor(
 
 
 @compiled
-def error(
-    m: int, first: int, last: int, apart: int, state: FourArrays, cov: Array, moved: Array, image: Array
-) -> float:
+def error(m: int, first: int, last: int, apart: int, state: State, cov: Array, moved: Array, image: Array) -> float:
     """Recursion 3 from step first to last - 1: return their loss.
 
     Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.  ``cov`` is S; Z of
@@ -140,7 +132,7 @@ def error(
 
 @compiled
 def error_adjoint(
-    m: int, first: int, last: int, state: FourArrays, moved: Array, bars: FourArrays, bar: Array, lines: Array
+    m: int, first: int, last: int, state: State, moved: Array, bars: State, bar: Array, lines: Array
 ) -> None:
     """Fill the derivatives of the loss by log ratio, inputs, outputs and diagonal through recursion 3.
 
@@ -188,11 +180,11 @@ def factor_adjoint(
     m: int,
     first: int,
     last: int,
-    chain: ThreeArrays,
+    chain: Chain,
     diagonal: Array,
     outputs: Array,
     grams: Array,
-    bars: FourArrays,
+    bars: State,
     bar: Array,
     lines: Array,
 ) -> None:
