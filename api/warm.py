@@ -4,9 +4,11 @@
 compiles in NUMBA_CACHE_DIR, or beside the source, for processes with the same NUMBA_CPU_NAME and NUMBA_CPU_FEATURES.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib.resources import files
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,31 +17,9 @@ from factorize.api.local import obtain
 from factorize.spec import parse_spec
 from factorize.storage.store import open_store
 
-_PREFIX = {"kind": "prefix", "n": 12}
-_MOMENTUM = {"kind": "momentum", "momentum": 0.9}
-_TWO_EPOCHS = {"kind": "fixed_epochs", "epochs": 2}
-_MECHANISMS: tuple[dict[str, object], ...] = (
-    {"kind": "blt", "buffers": 2},
-    {"kind": "tree", "decoder": "online"},
-    {"kind": "banded_inverse_square_root", "bands": 4},
-    {"kind": "banded_square_root", "bands": 4},
-    {"kind": "toeplitz"},
-)
-# Those that compile longest come first. The optimum is found and certified by other routines from n = 128 on, over
-# epochs from 257 on.
-SPECS: tuple[dict[str, Any], ...] = (
-    {"workload": _PREFIX, "mechanism": {"kind": "banded", "bands": 4}},
-    {"workload": {**_PREFIX, "n": 130}, "mechanism": {"kind": "buffered_linear", "buffers": 2}},
-    {"workload": {**_MOMENTUM, "n": 258}, "participation": _TWO_EPOCHS},
-    {"workload": {**_PREFIX, "n": 258}, "participation": _TWO_EPOCHS},
-    {"workload": {**_MOMENTUM, "n": 130}},
-    {"workload": {"kind": "srg", "n": 130, "momentum": 0.9, "decay": 0.1}},
-    {"workload": _PREFIX, "participation": _TWO_EPOCHS, "mechanism": {"kind": "buffered_linear", "buffers": 2}},
-    {"workload": {**_MOMENTUM, "n": 130, "nesterov": True}},
-    {"workload": {**_PREFIX, "n": 130}},
-    {"workload": {**_PREFIX, "n": 130}, "objective": {"kind": "max"}},
-    *({"workload": _PREFIX, "mechanism": mechanism} for mechanism in _MECHANISMS),
-)
+SPECS: list[dict[str, Any]] = json.loads((files(__package__) / "warm_specs.json").read_text(encoding="utf-8"))
+"""Those that compile longest come first. The optimum is found and certified by other routines from n = 128 on, over
+epochs from 257 on."""
 
 
 def warm(specs: Sequence[dict[str, object]] = SPECS) -> None:

@@ -8,10 +8,12 @@ Problem documents are ASCII JSON made of our own words: input is quoted in short
 import json
 import logging
 import math
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -53,41 +55,8 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "bad-request": Kind(400, "Bad request", "The request breaks HTTP's own rules, or a query value is malformed."),
-    "unknown-host": Kind(400, "Unknown host", "The Host header names another machine; use localhost or 127.0.0.1."),
-    "malformed-json": Kind(400, "Not JSON", "The body is not JSON text in UTF-8."),
-    "unauthorized": Kind(
-        401, "No valid key", "Send a key of this service as Authorization: Bearer; the detail says more."
-    ),
-    "forbidden": Kind(403, "Scope is missing", "The key is valid and does not have the scope that the detail names."),
-    "keys-closed": Kind(403, "Keys are closed", "Keys are not kept over HTTP here; the detail says where they are."),
-    "untrusted-peer": Kind(403, "Not from the proxy", "This service is reached through its proxy, or locally."),
-    "foreign-origin": Kind(403, "Foreign origin", "A page of another site sent this request; it is not carried out."),
-    "not-found": Kind(404, "Not found", "Nothing has that address."),
-    "method-not-allowed": Kind(405, "Method not allowed", "The Allow header lists what may be done here."),
-    "request-timeout": Kind(408, "Request timeout", "The request did not arrive in time; send it again, faster."),
-    "finished": Kind(409, "Job has finished", "Only a queued or running job can be cancelled."),
-    "revoked": Kind(410, "Revoked", "The operator took this result back; `reason` says why. Post its spec again."),
-    "length-required": Kind(411, "Length required", "An upload declares its Content-Length."),
-    "precondition-failed": Kind(
-        412, "Precondition failed", "If-Match names other bytes than this address has, or what changes has no versions."
-    ),
-    "too-much-data": Kind(413, "Body too large", "The body is larger than the limit that the detail states."),
-    "unsupported-media-type": Kind(
-        415, "Not JSON by its type", "Bodies are JSON: send Content-Type: application/json, as `curl --json` does."
-    ),
-    "compressed-body": Kind(415, "Compressed body", "Bodies are read as they are; send them without Content-Encoding."),
-    "range-not-satisfiable": Kind(416, "Range not satisfiable", "Ask for one range inside the file."),
-    "invalid-spec": Kind(422, "Not a valid body", "Each entry of `errors` points at a field and says what to change."),
-    "invalid-parameter": Kind(422, "Invalid value", "A value is outside its limits; the detail says how to change it."),
-    "unsupported-problem": Kind(422, "Unsupported problem", "The spec is valid and no mechanism here solves it."),
-    "too-large": Kind(422, "Too large", "The estimate is above what this service admits; nothing was allocated."),
-    "busy": Kind(429, "Too much at work", "All places for this work are taken; try again after Retry-After seconds."),
-    "quota-exhausted": Kind(429, "Quota is used up", "The key has used it up; try again after Retry-After seconds."),
-    "too-many-headers": Kind(431, "Header block too large", "The header block has too many bytes or fields."),
-    "internal": Kind(500, "Internal error", "A fault of the service; report it with the request id."),
-    "corrupt-object": Kind(503, "Corrupt object", "Stored bytes do not hash to their name. They are not served."),
-    "unavailable": Kind(503, "Unavailable", "The service cannot do this now; try again after Retry-After seconds."),
+    slug: Kind(**stated)
+    for slug, stated in tomllib.loads((files(__package__) / "problems.toml").read_text(encoding="utf-8")).items()
 }
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
