@@ -231,9 +231,11 @@ def descend_near(
         tolerance: of the point; the function need not be smooth on that scale.
         reach: from the guess; what is beyond is not looked for.
     """
-    point, value = near, excess(near)
+    point, value, low = near, excess(near), -math.inf
     for _ in range(_SECANTS):
-        if slope * tolerance <= value <= 0:
+        if value > 0:
+            low = max(low, point)
+        elif slope * tolerance <= value or 0 <= point - low <= tolerance:
             return point, slope
         step = tolerance / 2 - value / slope
         if abs(point + step - near) > reach:

@@ -215,7 +215,8 @@ class MinSepEstimate(Curve):
         m = self.law.best_order(multiplier, epsilon)
         centres, total = min_sep.Centres(law, m), np.zeros(self.law.columns.T.shape)
         for _ in range(0, self.samples, _PAIRED):
-            counts, logs = centres.draw(random.random((_PAIRED, m * (law.most + 2))))
+            words = random.bit_generator.random_raw(_PAIRED * m * (law.most + 2))
+            counts, logs = centres.draw(words.reshape(_PAIRED, -1))
             kept = np.flatnonzero(random.random(_PAIRED) < np.exp(np.minimum(logs, 0.0)))
             x = random.standard_normal((law.steps, len(kept))) + law.matrix @ counts[kept].T
             log_l, chances = _posterior(law, x)

@@ -3,9 +3,11 @@
 from typing import Any
 
 try:
+    from factorize.numbers.compiling import HAS_COMPILER as HAS_COMPILER
     from factorize.numbers.compiling import kernel as kernel
     from factorize.numbers.compiling import part as part
 except ImportError:
+    HAS_COMPILER = False
 
     def kernel(**options: object) -> Any:
         """Leave a function as it is."""

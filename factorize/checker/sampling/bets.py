@@ -16,7 +16,9 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball, normal
+from factorize.checker.arithmetic.loops import HAS_COMPILER
 from factorize.checker.arithmetic.near import UNIT
+from factorize.checker.sampling.quantile_kernels import write_normals
 from factorize.checker.sampling.star import log_moment, log_row_means, scale_gram
 from factorize.errors import CertificateError, InvalidParameter
 
@@ -29,7 +31,6 @@ _MOST_EPSILON = 1000.0
 _TRIES = 16
 _LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10
 _HELD = 1 << 20  # numbers of samples that are drawn together
-_CACHED = 1 << 14  # words that become normals together: they stay in the cache
 
 
 class Covariance(NamedTuple):
@@ -203,18 +204,15 @@ def uniform(words: np.ndarray) -> np.ndarray:
 
 def normals(words: np.ndarray) -> np.ndarray:
     """Return one standard normal for each word: the lowest bit is the sign (1 is plus), the rest the magnitude."""
+    found = np.empty(len(words))
+    if HAS_COMPILER:
+        write_normals(words, found)
+        return found
     from scipy.special import ndtri
 
-    found = np.empty(len(words))
-    for start in range(0, len(words), _CACHED):
-        some, out = words[start : start + _CACHED], found[start : start + _CACHED]
-        sizes = (some >> np.uint64(1)).astype(np.float64)
-        sizes += 0.5
-        sizes *= 2.0**-64
-        ndtri(sizes, out=out)  # not above 0
-        signs = out.view(np.uint64)
-        signs ^= some << np.uint64(63)
-    return found
+    sizes = ((words >> np.uint64(1)) + 0.5) * 2.0**-64
+    ndtri(sizes, out=found)  # not above 0
+    return np.where(words & np.uint64(1), -found, found)
 
 
 def _means_of(kernel: np.ndarray) -> tuple[Fraction, Fraction]:

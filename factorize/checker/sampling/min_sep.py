@@ -109,7 +109,7 @@ class Centres:
         gains, begins = np.ones((n, n)), np.empty(n)
         tabulate(p, keep, self.favours, gains, begins, np.empty((n, b)), np.empty(n + 2 * b), np.empty(2 * b))
         self.log_gains, self.log_begins = np.log(gains), np.log(begins)
-        falls = keep ** np.arange(n + float(b))
+        self.falls = falls = keep ** np.arange(n + float(b))
         self.nexts, tails = np.zeros((n, n + 1)), np.ones(n + 1)
         link(p, order, falls, self.log_gains, tails, self.nexts)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -120,14 +120,14 @@ class Centres:
             raise InvalidParameter(f"order {order} is too large for so little noise", field="order")
         self.log_moment, self.firsts = math.log(total), np.cumsum(taken / total)
 
-    def draw(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return counts of the steps, shape (candidates, n), and the logarithms of the chances to be kept."""
-        n, size = self.law.steps, len(uniforms)
+        n, size = self.law.steps, len(words)
         counts, logs = np.empty((size, n)), np.empty(size)
         work = np.empty((5, max(n + 2 * self.law.separation, self.order * (self.law.most + 2))))
-        chances = self.law.probability, 1 - self.law.probability
+        chances = self.law.probability, self.falls
         tables = self.favours, self.law.products, self.log_gains, self.log_begins, self.firsts, self.nexts
-        draw_paths(uniforms, *chances, self.order, *tables, counts, logs, work)
+        draw_paths(words, *chances, self.order, *tables, counts, logs, work)
         return counts, logs
 
 
@@ -152,7 +152,7 @@ def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
         coins = uniform(stream.lane(2).random_raw(CHUNK))
         for start in range(0, CHUNK, rows):
             size = min(rows, CHUNK - start)
-            counts, logs = centres.draw(uniform(words.random_raw(size * width)).reshape(size, width))
+            counts, logs = centres.draw(words.random_raw(size * width).reshape(size, width))
             kept = np.flatnonzero(coins[start : start + size] < np.exp(np.minimum(logs, 0.0)))
             x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n)
             shift(counts[kept], law.columns, x)

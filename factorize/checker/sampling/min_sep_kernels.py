@@ -9,6 +9,8 @@ import numpy as np
 
 from factorize.checker.arithmetic.loops import kernel, part
 
+_LEAP = 16  # steps at a time, in which the chance to have waited so long falls
+
 
 @kernel()
 def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
@@ -87,14 +89,20 @@ def advance(ratios, keep, free, totals, scale):
 
 
 @part()
-def _next_step(free, u, keep, ahead, n):
-    """Return the next step of an example that is free from a step on, n for none."""
-    left = 1.0
-    for t in range(free, n):
-        left *= keep
-        if left * ahead[t + 1] <= u * ahead[free]:
-            return t
-    return n
+def _uniform(words, at):
+    """Return a word as a multiple of 2^-53 in [0, 1): few of a candidate's words are looked at."""
+    return (words[at] >> np.uint64(11)) * 2.0**-53
+
+
+@part()
+def _next_step(free, u, falls, ahead, n):
+    """Return the next step of an example that is free from a step on, n for none; falls[k] = (1 - p)^k."""
+    most, t = u * ahead[free], free
+    while t + _LEAP <= n and falls[t + _LEAP - free] * ahead[t + _LEAP] > most:
+        t += _LEAP
+    while t < n and falls[t + 1 - free] * ahead[t + 1] > most:
+        t += 1
+    return t
 
 
 @part()
@@ -111,19 +119,19 @@ def _field(t, counts, products):
 
 
 @kernel(error_model="numpy")
-def draw_paths(uniforms, p, keep, order, favours, products, log_gains, log_begins, firsts, nexts, counts, logs, work):
+def draw_paths(words, p, falls, order, favours, products, log_gains, log_begins, firsts, nexts, counts, logs, work):
     """Write for each candidate how many of its m examples take part in each step, and its log chance to be kept.
 
-    `uniforms` has m times k + 2 numbers of each candidate; `firsts` and `nexts` the centre's running sums.
+    `words` has m times k + 2 of each candidate; `firsts` and `nexts` the centre's running sums.
     """
-    n, b = favours.shape
-    stride = uniforms.shape[1] // order
+    (n, b), keep = favours.shape, falls[1]
+    stride = words.shape[1] // order
     ahead, fields, ends, sums, steps = work[0], work[1], work[2], work[3], work[4]
-    for i in range(len(uniforms)):
-        u = uniforms[i]
+    for i in range(len(words)):
+        u = words[i]
         counts[i] = 0.0
         fields[:] = 1.0
-        used, last, bound, t = 0, -1, 0.0, min(np.searchsorted(firsts, u[0], "right"), n)
+        used, last, bound, t = 0, -1, 0.0, min(np.searchsorted(firsts, _uniform(u, 0), "right"), n)
         while t < n:
             bound += log_begins[t] if last < 0 else log_gains[last, t]
             for d in range(b):
@@ -134,7 +142,7 @@ def draw_paths(uniforms, p, keep, order, favours, products, log_gains, log_begin
             counts[i, t] += 1.0
             steps[used] = t
             used, last = used + 1, t
-            t = min(np.searchsorted(nexts[t], u[used], "right"), n)
+            t = min(np.searchsorted(nexts[t], _uniform(u, used), "right"), n)
         ends[0] = used
         ahead[n:] = 1.0
         for t in range(n - 1, -1, -1):
@@ -142,16 +150,16 @@ def draw_paths(uniforms, p, keep, order, favours, products, log_gains, log_begin
         total = ahead[0] + p * ahead[1:b].sum()
         for j in range(1, order):
             pick, begun, free = j * stride, ahead[0], 0
-            while begun <= u[pick] * total and free < b - 1:
+            while begun <= _uniform(u, pick) * total and free < b - 1:
                 free += 1
                 begun += p * ahead[free]
-            t = _next_step(free, u[pick + 1], keep, ahead, n)
+            t = _next_step(free, _uniform(u, pick + 1), falls, ahead, n)
             pick += 2
             while t < n:
                 counts[i, t] += 1.0
                 steps[used] = t
                 used += 1
-                t = _next_step(t + b, u[pick], keep, ahead, n)
+                t = _next_step(t + b, _uniform(u, pick), falls, ahead, n)
                 pick += 1
             ends[j] = used
         mean, most, first = 0.0, 0.0, 0

@@ -79,8 +79,10 @@ def test_words_are_those_of_the_page() -> None:
     assert lane.random_raw(4).tolist() == philox((2, 0, 7, 1), (3, 5))
 
 
-def test_normals_are_quantiles_of_the_words() -> None:
-    words = np.array([(1 << 63) | 1, 1 << 63, 0, 1, 2**64 - 1, 2**30, 2**33 + 1], dtype=np.uint64)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_normals_are_quantiles_of_the_words(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bets, "HAS_COMPILER", compiled)
+    words = np.array([(1 << 63) | 1, 1 << 63, 0, 1, 2**64 - 1, 2**30, 2**33 + 1, 2**61, 2**60], dtype=np.uint64)
     for word, found in zip(words.tolist(), bets.normals(words), strict=True):
         with mpmath.workdps(40):
             tail = (mpmath.mpf(word >> 1) + mpmath.mpf(1) / 2) / mpmath.mpf(2) ** 64
