@@ -73,11 +73,16 @@ class BMinSepSampling(CyclicPoissonSampling):
         return (held if held.strategy.finite().bandwidth() == bands else run), asked
 
     def ask_for_best(self, source: Source, job: TrainingJob, steps: int) -> Source:
-        """Return the source of the bands that are best under this law at the job's privacy, where `auto` asks."""
+        """Return the source of the bands that are best under this law at the job's privacy, where `auto` asks.
+
+        The last iterate counts as much as the mean, since jobs name no schedule: the smallest mean error alone leaves
+        late steps noisy, and models train worse (papers/pages/leaderboard.md).
+        """
         if not source.automatic or source.bands in (None, 1):
             return source
         spec = {
             "workload": source.workload(steps),
+            "objective": {"kind": "lambda_tau", "tau": steps},
             "participation": epochs_of(job.batching.epochs),
             "mechanism": {"kind": "banded", "bands": source.bands},
             "sampling": {"kind": self.name, "epsilon": job.privacy.epsilon, "delta": job.privacy.delta},

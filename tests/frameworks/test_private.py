@@ -27,6 +27,7 @@ from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.receipt import check_receipt
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
+from factorize.objective import LambdaTau
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec
@@ -372,6 +373,7 @@ class TestAuto:
         spec = parse_spec(asked[0])
         assert (spec.sampling.kind, spec.sampling.epsilon, spec.sampling.delta) == ("b_min_sep", 4.0, 1e-5)
         assert made.statement.calibration.bins == spec.mechanism.bands == 2 and spec.participation.passes == EPOCHS
+        assert spec.objective == LambdaTau(kind="lambda_tau", tau=N)  # whose late steps are as quiet as the early ones
 
     def test_needs_somebody_who_solves(self):
         with pytest.raises(InvalidParameter, match="url="):
