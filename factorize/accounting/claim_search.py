@@ -110,7 +110,7 @@ class ClaimSearch:
         some = isinstance(self._law, BinsLaw) and self._law.bins > 1
         if isinstance(self._law, MinSepLaw):
             self._law.enough_at(self.bounded.multiplier)
-            some = True
+            some = self._law.can_be_sampled(self.bounded.multiplier, self.bounded.epsilon)
         if some and self._work > 0:
             for attempt, (_, level, evidence) in zip(range(1, MOST_ATTEMPTS + 1), self.affordable_ones(), strict=False):
                 yield attempt, level, evidence
@@ -301,7 +301,7 @@ def plan(
     if direction == "qp":
         return plan_bet(estimate.reverse(level.multiplier, level.epsilon), level.delta, estimate.width)
     m = order or estimate.cheapest_order(*level)
-    return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.width)
+    return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.cost(m))
 
 
 def _bounded_by(bound: Bound) -> ClaimEvidence:

@@ -36,6 +36,8 @@ _POOR, _BLIND = 0.1, 0.5  # relative error of an estimate of delta that another 
 _LEAST = 1e-300  # delta of which logarithms are taken: where nothing was seen or the ceiling underflows
 _PAIRED = 1024  # candidates that are looked at together for pairs of steps
 _COSTLY = 4  # candidates for each that is kept and whose noise is drawn, about
+_CHEAP_WORDS, _CHEAP_PAIRS = 5, 256  # of a candidate's words and pairs of paths, that cost as much as one normal
+_MOST_WORDS = 1 << 12  # of a candidate: with more, as at a tiny epsilon, samples take minutes, and bounds are claimed
 
 
 class MinSepLaw(Law):
@@ -136,6 +138,14 @@ class MinSepLaw(Law):
                 found = found._replace(log_delta=value + MARGIN * (1 + abs(value)), rate=rate)
         return found
 
+    def words(self, order: int) -> int:
+        """Return the words of a candidate."""
+        return order * (self.epochs + 2)
+
+    def can_be_sampled(self, multiplier: float, epsilon: float) -> bool:
+        """Return whether a candidate takes so few words that a claim by samples takes seconds."""
+        return self.words(self.best_order(multiplier, epsilon)) <= _MOST_WORDS
+
     @property
     def rates(self) -> tuple[float, ...]:
         """The q that are tried."""
@@ -182,6 +192,10 @@ class MinSepEstimate(Curve):
     def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
         """Return the order whose ceiling is lowest."""
         return self.law.best_order(multiplier, epsilon)
+
+    def cost(self, order: int) -> int:
+        """Return what a candidate costs, in normals of a sample."""
+        return max(self.width, self.law.words(order) // _CHEAP_WORDS, order**2 // _CHEAP_PAIRS)
 
     def reverse(self, multiplier: float, epsilon: float) -> Sampled:
         """Return weights for delta of (Q, P), with the shift and q whose ceiling is lowest."""

@@ -113,6 +113,10 @@ class StarEstimate(Curve):
         self._normals = self._random.standard_normal((self.samples, gram.bins)).astype(np.float32)
         self._uniforms = np.empty((self.samples, 0))
 
+    def cost(self, order: int) -> int:
+        """Return what the noise of a sample costs, whatever the order."""
+        return self.width
+
     def forward(
         self, multiplier: float, epsilon: float, order: int | None = None, samples: int | None = None
     ) -> Sampled:

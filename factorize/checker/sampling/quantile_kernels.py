@@ -33,7 +33,7 @@ def write_normals(words, normals):
         normals[i] = size if words[i] & np.uint64(1) else -size
 
 
-def _floats(text):
+def _floats(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split()))
 
 

@@ -72,6 +72,15 @@ def test_at_one_band_it_is_poisson_sampling() -> None:
     assert held.sigma_of_sums == pytest.approx(other.sigma_of_sums, rel=0.01)
 
 
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-5])
+def test_a_tiny_epsilon_whose_samples_took_minutes_is_claimed_by_bounds(epsilon: float) -> None:
+    """Hundreds of paths a candidate; the checker refused so many, at 0.01, after the search."""
+    made = banded(16, 2)
+    found = calibrated(made, epsilon, 1e-5, 1000, 100)
+    assert found.method == "deterministic" and found.sigma_of_sums == found.deterministic_sigma
+    assert found.sigma_of_sums <= made.calibrate(epsilon=epsilon, delta=1e-5).sigma_of_sums * (1 + 1e-6)
+
+
 def test_an_estimate_with_less_noise_than_at_first_takes_a_smaller_order() -> None:
     columns = np.array([[1.0, 0.7], [1.0, 0.7], [1.0, 0.0]])
     estimate = MinSepEstimate(MinSepLaw(columns, 3.0, 0.1), samples=1)
