@@ -198,7 +198,7 @@ class PoissonLaw(LossLaw):
             raise ConditionNotMet(
                 f"this C has {bands} bands, as many as steps: amplification by cyclic sampling is for banded C alone; "
                 "use a banded mechanism, or calibrate without sampling",
-                field="strategy",
+                field="sampling",
             )
         return cls(strategy.n, bands, largest_column(strategy), sampling_probability(bands, dataset_size, batch_size))
 

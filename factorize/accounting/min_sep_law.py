@@ -75,7 +75,7 @@ class MinSepLaw(Law):
             raise ConditionNotMet(
                 f"this C has {bands} bands, as many as steps, and b-min-sep sampling is for banded C alone; use a "
                 "banded mechanism, or balls_in_bins",
-                field="strategy",
+                field="sampling",
             )
         held = Strategy(strategy.structure, strategy.tensors(), strategy.n)
         probability = min_sep_probability(bands, dataset_size, batch_size)

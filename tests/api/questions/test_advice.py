@@ -62,6 +62,17 @@ def test_the_row_is_the_best_feasible_row_of_the_comparison(memory: int, sampled
     assert {row["sampling"] for row in table["rows"]} == ({None, "poisson", "cyclic_poisson"} if sampled else {None})
 
 
+def test_bands_under_b_min_sep_are_optimised_for_the_last_iterate_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `make_private` asks for them: by the mean alone models train worse (papers/pages/leaderboard.md)."""
+    best = {"kind": "banded", "bands": 2}, {"kind": "b_min_sep", "epsilon": 2.0, "delta": 1e-3}
+    monkeypatch.setattr("factorize.solvers.comparing.plan.optimised", lambda *_: [best])
+    monkeypatch.setattr("factorize.solvers.comparing.plan.mechanisms", lambda *_: FEW[:1])
+    table = comparison(request_of(job(samplings=["b_min_sep"])), None, silent)
+    rows = [row for row in table["rows"] if row["spec"].get("sampling")]
+    assert "b_min_sep" in {row["sampling"] for row in rows}
+    assert all(row["spec"]["objective"] == {"kind": "lambda_tau", "tau": 16} for row in rows)
+
+
 def test_the_answers_are_those_of_the_row() -> None:
     found = advise(job(), silent)
     again = factorize.solve(found["spec"])
