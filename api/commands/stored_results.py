@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from factorize.api.local import choose, in_form, keep
-from factorize.api.mirror import MAX_DAYS, write_mirror
+from factorize.api.mirror_writer import MAX_DAYS, write_mirror
 from factorize.api.pictures.views import picture
 from factorize.api.terminal.output import (
     Explain,

@@ -19,7 +19,7 @@ from mirrors import INDEX, OBJECTS, TIME, at_the_time_of, rewrite, served
 from test_signatures import key_pair
 
 import factorize
-from factorize.api.mirror import write_mirror
+from factorize.api.mirror_writer import write_mirror
 from factorize.client.mirror import Mirror
 from factorize.encoding import sha256
 from factorize.errors import BadSignature, FactorizeError, InvalidParameter
@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = open_store(home / "store")
     for steps in (4, 5, 6):
         results.put(solve(choose(Spec.of("prefix", n=steps, mechanism="identity"))))
-    with mock.patch("factorize.api.mirror._draw", lambda *_: b"a picture"):
+    with mock.patch("factorize.api.mirror_writer._draw", lambda *_: b"a picture"):
         write_mirror(results, str(home / "older"), private_key=home / "own.pem")
         shutil.copytree(home / "older", home / "mirror")
         results.revoke(str(results.find(Spec.of("prefix", n=6, mechanism="identity"))), "wrong")

@@ -16,7 +16,7 @@ import pytest
 from huggingface_hub import HfApi, snapshot_download
 
 import factorize
-from factorize.api.mirror import write_mirror
+from factorize.api.mirror_writer import write_mirror
 from factorize.encoding import sha256
 from factorize.errors import CorruptObject
 from factorize.solvers import choose, solve
@@ -88,7 +88,7 @@ def test_a_mirror_goes_to_a_hub_and_comes_back(tmp_path: Path, endpoint: str, mo
     results = open_store(tmp_path / "store")
     made = solve(choose(Spec.of("prefix", n=8, mechanism="square_root")))
     results.put(made)
-    with mock.patch("factorize.api.mirror._draw", lambda *_: b"a picture"):
+    with mock.patch("factorize.api.mirror_writer._draw", lambda *_: b"a picture"):
         write_mirror(results, str(tmp_path / "mirror"))
     api = HfApi(endpoint=endpoint, token="hf_test")
     api.create_repo(REPOSITORY, repo_type="dataset", exist_ok=True)

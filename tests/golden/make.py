@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from factorize import __version__, solvers
-from factorize.api.mirror import write_mirror
+from factorize.api.mirror_writer import write_mirror
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
 from factorize.spec import Spec, parse_spec

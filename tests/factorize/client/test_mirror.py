@@ -16,7 +16,7 @@ from mirrors import OBJECTS, rewrite, served
 
 import factorize
 from factorize.api.commands.application import run
-from factorize.api.mirror import write_mirror
+from factorize.api.mirror_writer import write_mirror
 from factorize.client import FactorCache, fetch
 from factorize.client.held_factors import look_first
 from factorize.client.mirror import Mirror
