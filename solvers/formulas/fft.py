@@ -21,7 +21,8 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.mechanisms import Fft
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solution import ProgressCallback, Solution
+from factorize.solvers.formulas.closed_form import finish
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, refuse_beyond_dense
 from factorize.spec import Spec
@@ -56,8 +57,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     column = problem.workload.coefficients
     assert column is not None  # supports() refuses other workloads
     strategy = DenseMatrix(square_equivalent(column, optimal=mechanism.decoder == "optimal"))
-    Reporter(progress)(1, None)
-    return Solution(strategy, Outcome.CLOSED_FORM, 1)
+    return finish(problem, strategy, Reporter(progress))
 
 
 def covariance(column: Array) -> Array:

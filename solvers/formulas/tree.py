@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.mechanisms import Tree
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solution import ProgressCallback, Solution
+from factorize.solvers.formulas.closed_form import finish
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, refuse_beyond_dense
 from factorize.spec import Spec
@@ -50,8 +51,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     mechanism = mechanism_of(problem.spec, Tree)
     restart = mechanism.restart_every or problem.n
     strategy = TreeMatrix(node_weights(problem.n, restart, mechanism.decoder), restart)
-    Reporter(progress)(1, None)
-    return Solution(strategy, Outcome.CLOSED_FORM, 1)
+    return finish(problem, strategy, Reporter(progress))
 
 
 def node_weights(n: int, restart: int, decoder: str) -> Array:

@@ -330,14 +330,14 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     whole[np.ix_(problem.kept, problem.kept)] = strategy
     return Solution(
         strategy=problem.with_unit_sensitivity(whole),
-        outcome=Outcome.CONVERGED if reached else _short_of(ascent.outcome),
+        outcome=Outcome.CONVERGED if reached else short_of(ascent.outcome),
         iterations=ascent.steps,
         dual={"weights": restore_weights(ascent.best.v, problem.kept)},
     )
 
 
-def _short_of(outcome: Outcome) -> Outcome:
-    """The ascent met its own rule, and C the tolerance not: rounding is what remains between them."""
+def short_of(outcome: Outcome) -> Outcome:
+    """Return how a search ended whose C misses the tolerance: where it met its own rule, rounding is what remains."""
     return Outcome.ROUNDING_LIMIT if outcome is Outcome.CONVERGED else outcome
 
 

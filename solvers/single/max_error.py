@@ -15,9 +15,8 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
-from factorize.solvers.single.dense import RIDGES, best_of, filled, row_losses, scaled
+from factorize.solvers.single.dense import RIDGES, best_of, filled, row_losses, scaled, short_of
 from factorize.solvers.single.streaming import streaming_factor
 from factorize.solvers.single.structured import Merged, merge
 from factorize.solvers.single.two_sided import Pair, maximise
@@ -124,17 +123,10 @@ def solve_dense(problem: Problem, report: Reporter) -> Solution:
     whole[np.ix_(target.columns, target.columns)] = strategy
     return Solution(
         strategy=problem.with_unit_sensitivity(whole),
-        outcome=_outcome(ascent, reached),
+        outcome=Outcome.CONVERGED if reached else short_of(ascent.outcome),
         iterations=ascent.steps,
         dual=target.evidence(ascent.best),
     )
-
-
-def _outcome(ascent: End[Pair], reached: bool) -> Outcome:
-    """By the loss of C itself; where the ascent met its own rule and C did not, rounding is what remains."""
-    if reached:
-        return Outcome.CONVERGED
-    return Outcome.ROUNDING_LIMIT if ascent.outcome is Outcome.CONVERGED else ascent.outcome
 
 
 @dataclass(frozen=True)
