@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from factorize.solvers.epochs import ring_kernels as kernels
 from factorize.solvers.epochs.blocks import BlockPoint
-from factorize.solvers.methods.compiled import WIDTH, Array, FourArrays, ThreeArrays, TwoArrays, run
+from factorize.solvers.epochs.ring_kernels import Ends, Filters, System
+from factorize.solvers.methods.compiled import WIDTH, Array, TwoArrays, run
 from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.workloads.state_space import StateSpace
 
@@ -67,7 +68,7 @@ def _empty(shape: tuple[int, ...]) -> Array:
 class _Sweep:
     """What one group of eight poles leaves behind for the columns of X."""
 
-    filters: ThreeArrays
+    filters: Filters
     responses: TwoArrays
     squares: Array
 
@@ -78,7 +79,7 @@ class _Recursion:
     With y_i (or x_i) and s_{i+1} as the unknowns of step i, it is a triangular system with few diagonals.
     """
 
-    def __init__(self, system: FourArrays) -> None:
+    def __init__(self, system: System) -> None:
         follow, self._feed, read, self._through = system
         n, q = self._feed.shape
         forth = np.zeros((2 * q + 1, n, q + 1))
@@ -132,7 +133,7 @@ class RecursionRing:
             raise ValueError("the numbers of the recursion are not finite")
         read, through = read / scale, through / scale
         through[through == 0] = floor
-        self._system: FourArrays = (follow, feed, read, through)
+        self._system: System = (follow, feed, read, through)
         adjoint = _of_each(lambda part: part[::-1], (follow.transpose(0, 2, 1), read, feed, through))
         self._forth, self._back = _Recursion(self._system), _Recursion(adjoint)
         self._folded = _of_each(lambda part: part.reshape(epochs, -1, *part.shape[1:]).swapaxes(0, 1), self._system)
@@ -267,7 +268,7 @@ class RecursionRing:
                 gains, starts, adjoints, states = (_empty(filters[0].shape) for _ in range(4))
                 filters = (gains, filters[1], starts)
             kernels.forward(system, inverse, (t, w), (x, y), filters, work.ends, work.scratch)
-            ends = _closed(*work.ends, states=system[1].shape[2], side=self.states)
+            ends = _closed(work.ends, states=system[1].shape[2], side=self.states)
             shares, responses = (w / t**2, w / t), (adjoints, states)
             kernels.backward(
                 system, filters, ends, shares, (later_x, later_y), responses, kept is not None, work.scratch
@@ -276,16 +277,14 @@ class RecursionRing:
                 kept.append(_Sweep(filters, responses, shares[0]))
 
 
-def _closed(
-    covariance: Array, transition: Array, information: Array, *, states: int, side: int
-) -> tuple[Array, Array, Array]:
+def _closed(ends: Ends, *, states: int, side: int) -> Ends:
     """Join the end of each epoch to the start of the next: the adjoints of P, Phi and O.
 
     The states s return as Sh (Phi s + noise), Sh the shift by an epoch, so with N = (I - Sh Phi)
 
         [[O, N^T], [N, -Sh P Sh^T]]^-1 = [[a, c], [c^T, d]],   P' = -Sh^T d Sh,   Phi' = -2 Sh^T c^T,   O' = a.
     """
-    p, phi, o = (part.reshape(side, side, WIDTH).transpose(2, 0, 1) for part in (covariance, transition, information))
+    p, phi, o = (part.reshape(side, side, WIDTH).transpose(2, 0, 1) for part in ends)
     shift = np.eye(side, k=states)
     across = np.eye(side) - shift @ phi
     joint = np.empty((WIDTH, 2 * side, 2 * side))
@@ -301,7 +300,7 @@ def _in_lanes(matrices: Array) -> Array:
     return np.ascontiguousarray(matrices.transpose(1, 2, 0)).ravel()
 
 
-def _of_each(change: Callable[[Array], Array], parts: FourArrays) -> FourArrays:
+def _of_each(change: Callable[[Array], Array], parts: System) -> System:
     follow, feed, read, through = (np.ascontiguousarray(change(part)) for part in parts)
     return follow, feed, read, through
 

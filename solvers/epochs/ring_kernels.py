@@ -22,16 +22,16 @@ from factorize.solvers.methods.lanes import (
     total,
 )
 
+System = FourArrays
+"""Coefficients by class and epoch: follow, feed, read and through."""
+Filters = ThreeArrays
+"""By class: the gains K, what was seen, V, and the starts Y^T."""
+Ends = ThreeArrays
+
 
 @compiled
 def forward(
-    system: FourArrays,
-    inverse: Array,
-    poles: TwoArrays,
-    sums: TwoArrays,
-    filters: ThreeArrays,
-    ends: ThreeArrays,
-    scratch: Array,
+    system: System, inverse: Array, poles: TwoArrays, sums: TwoArrays, filters: Filters, ends: Ends, scratch: Array
 ) -> None:
     """Filter the classes from the last to the first, given the states at the end of all epochs.
 
@@ -112,9 +112,9 @@ def forward(
 
 @compiled
 def backward(
-    system: FourArrays,
-    filters: ThreeArrays,
-    ends: ThreeArrays,
+    system: System,
+    filters: Filters,
+    ends: Ends,
     shares: TwoArrays,
     sums: TwoArrays,
     responses: TwoArrays,
@@ -217,13 +217,7 @@ def _pull_back(follow: Array, feed: Array, left: Array, inner: Array, informatio
 
 @compiled
 def spread_out(
-    system: FourArrays,
-    filters: ThreeArrays,
-    responses: TwoArrays,
-    squares: Array,
-    classes: Index,
-    gram: Array,
-    scratch: Array,
+    system: System, filters: Filters, responses: TwoArrays, squares: Array, classes: Index, gram: Array, scratch: Array
 ) -> None:
     """Add ``sum w / t^2 U`` between different classes: rows of later classes, columns of the classes given.
 
