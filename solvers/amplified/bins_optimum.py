@@ -116,7 +116,8 @@ def estimate(spec: Spec) -> Estimate:
     evaluations, tables = (20 * rounds, 2 * rounds + 1) if quick else (150, 10)
     steps = rounds * (_QUICK_STEPS if quick else 60)
     pace = 3.0 if quick else 1.0  # few samples at a time take longer
-    sampled = pace * (evaluations * 14.0 * samples * bins * 40 + tables * 4.0 * samples * bins**2)
+    fitting = 1.0 if not spec.mechanism.fitted else 2.5 if quick else 1.5
+    sampled = pace * fitting * (evaluations * 14.0 * samples * bins * 16 + tables * 2.0 * samples * bins**2)
     return estimate_of(
         entries=float(SAMPLES) * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
         multiplications=sampled + steps * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,

@@ -44,6 +44,7 @@ _SHARES = (0.7, 0.3)
 _RATE_STEPS, _RATE_WORK = 30, 6e4  # fits of the rates, at most, and times n
 _LOOSE, _LOOSE_STEPS = 1e-3, 6  # a tolerance from which on fewer fits do: a tenth of the distance either way
 _QUICK, _QUICK_STEPS = 1e-2, 40  # a tolerance from which on the usual rates are taken, and hardly improved
+_MANY = 3
 _PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
 _PER_ROW, _PER_ENTRY = 8e6, 4e3  # the same of a fit per row, and of the certificate per entry: measured seconds
 _PER_STEP = 8e5  # the same of a gradient per step of an epoch, however small its side is
@@ -95,7 +96,9 @@ def estimate(spec: Spec) -> Estimate:
     epochs = spec.participation.spread(n).most
     buffers, _ = _sizes(spec, epochs)
     gradient = _per_gradient(n, epochs, buffers)
-    steps, evaluations = (_QUICK_STEPS, 1) if spec.tolerance >= _QUICK else (_steps(gradient), 2)
+    steps, evaluations = (_steps(gradient), 2)
+    if spec.tolerance >= _QUICK:  # a start with many states is near enough
+        steps, evaluations = (_QUICK_STEPS if buffers < _MANY else _QUICK_STEPS // 10), 1
     search = steps * (evaluations * gradient + _PER_STEP * n / epochs)
     search += _PER_ROW * n * (_most_fits(n, spec.tolerance) + 1)
     return estimate_of(

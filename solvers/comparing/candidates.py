@@ -132,7 +132,7 @@ def optimised(
 def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Iterator[Lead]:
     """Yield what leads most tables, for each way to take part: in a public order, and in bins.
 
-    Where the first of a public order is not to be had, the second one stands in.
+    Where the first of a public order is not to be had, the second one stands in, and columns of norm 1 for fitted ones.
 
     Args:
         spec: canonical.
@@ -142,7 +142,8 @@ def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Ite
     for count in _states(spec, buffers):
         yield {"kind": "buffered_linear", "buffers": count}, None
     for count in _buffers(spec, buffers):
-        yield {"kind": "blt", "buffers": count, "normalization": _normalization(spec)}, None
+        for normalization in dict.fromkeys((_normalization(spec), "columns")):
+            yield {"kind": "blt", "buffers": count, "normalization": normalization}, None
     for mechanism, sampling in optimised(spec, buffers, privacy):
         if mechanism["kind"] == "blt":
             many = spec.workload.n // (spec.participation.passes or 1) > MOST_BINS_FITTED_QUICKLY

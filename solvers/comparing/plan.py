@@ -99,7 +99,7 @@ class ComparisonPlan:
         for budget in self.budgets:
             tried = [self._plan(Attempt(*lead, lead=True)) for lead in leads(self.spec, budget, privacy)]
             had = [plan for plan in tried if plan.spec is not None]
-            fixed = [plan for plan in had if plan.sampling is None]
+            fixed = list({plan.mechanism["kind"]: plan for plan in had[::-1] if plan.sampling is None}.values())[::-1]
             # In bins over several epochs the second one may lead: at a large epsilon by 4 %.
             chosen += fixed if privacy is not None and not self.spec.participation.single else fixed[:1]
             chosen += [plan for plan in had if plan.sampling]

@@ -15,7 +15,9 @@ from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison_table import recommend
+from factorize.solvers.comparing.plan import ComparisonPlan
 from factorize.solvers.comparing.side_by_side import SOLVES, Deadline
+from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import parse_spec
 
 N = 24
@@ -269,3 +271,18 @@ def test_no_sampling_is_said_to_be_worse_that_was_not_tried():
     rows = [best, *(replace(row, sampling="poisson") for row in others)]
     assert recommend(rows, None).reason.endswith("and no sampling does better")
     assert recommend(rows, None, late=True).reason.endswith("the time did not last to try all under sampling")
+
+
+@pytest.mark.parametrize(
+    ("samplings", "epochs", "names"),
+    [
+        ((), 10, [("buffered_linear", None)]),
+        (("balls_in_bins",), 4, [("blt", "columns"), ("blt", None)]),
+    ],
+)
+def test_leads_of_long_runs_are_had_in_three_seconds(samplings, epochs, names):
+    spec = spec_of(4000, participation=epochs)
+    rows = TableRows(PrivacyTarget(epsilon=8.0, delta=1e-6), samplings=samplings)
+    plan = ComparisonPlan(spec, (4,), rows, most_seconds=None, seconds=3.0, fitting=True, look=None)
+    leads = [one.mechanism for one in plan.attempts(hurried=True) if one.lead]
+    assert [(one["kind"], one.get("normalization")) for one in leads] == names
