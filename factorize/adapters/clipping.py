@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -234,8 +235,14 @@ def _weigh_each(
 
 
 def _zeros(samples: Sequence[Rows]) -> list[torch.Tensor]:
-    """Return memory for the sums of gradients over their examples."""
-    return [torch.zeros(each.shape[1:], dtype=torch.float64, device=_home(each.device)) for each in samples]
+    """Return memory for the sums of gradients over their examples, in one piece on a device, which leaves no holes."""
+    totals: list[torch.Tensor] = []
+    for home, own in groupby(samples, lambda each: _home(each.device)):
+        shapes = [each.shape[1:] for each in own]
+        flat = torch.zeros(sum(map(torch.Size.numel, shapes)), dtype=torch.float64, device=home)
+        parts = flat.split([shape.numel() for shape in shapes])
+        totals += [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return totals
 
 
 def _plain_rows(samples: Sequence[torch.Tensor]) -> list[np.ndarray] | None:

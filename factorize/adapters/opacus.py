@@ -9,7 +9,6 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
-from opacus.optimizers.optimizer import _mark_as_processed
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipped_sums import check_roundings
@@ -31,6 +30,8 @@ __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 
 
 _UNCLEARED = "gradients of the step before are still there; call zero_grad() after step()"
+_CLIPPED = torch.empty(0)
+"""In place of gradients of examples that were added up, until `zero_grad` is called."""
 
 
 class CorrelatedOptimizer(Secret, DPOptimizer):
@@ -198,8 +199,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         """Gradients by parameter, one row for each example.
 
         Raises:
-            InvalidParameter: a parameter has none, or other rows than the others.
+            InvalidParameter: a parameter has none, those of the step before, or other rows than the others.
         """
+        held = [getattr(p, "grad_sample", None) for p in self.params]
+        if any((each[0] if isinstance(each, list) else each) is _CLIPPED for each in held):
+            raise InvalidParameter(_UNCLEARED, field="optimizer")
         return example_rows(self._named, self._expected)
 
     @property
@@ -216,15 +220,13 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 parameter has other rows than the batch has examples.
         """
         self._check_settings()
-        if any(hasattr(getattr(p, "grad_sample", None), "_processed") for p in self.params):
-            raise InvalidParameter(_UNCLEARED, field="optimizer")
         samples = self.grad_samples
         for p, total in zip(self.params, self.accumulate_moments(samples), strict=True):
             if p.summed_grad is None:
                 p.summed_grad = total
             else:
                 p.summed_grad += total  # in place: it keeps the mark of sums that were released
-            _mark_as_processed(p.grad_sample if isinstance(p.grad_sample, list) else [p.grad_sample])
+            p.grad_sample = _CLIPPED  # most of a step's memory, which nothing after this needs
         self._samples, self._added = self._samples + len(samples[0]), self._added + 1
 
     def accumulate_moments(self, samples: list[Rows]) -> list[torch.Tensor]:
@@ -259,7 +261,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             raise InvalidParameter(_UNCLEARED, field="optimizer")
         totals = [p.summed_grad for p in self.params]
         for p, released in zip(self.params, self.release(self.noise, totals), strict=True):
-            p.grad = released
+            kept = p.grad if p.grad is not None and p.grad.layout == released.layout else None
+            p.grad = released if kept is None else kept.detach().copy_(released)  # new memory would leave holes
             p.summed_grad._processed = True
         self._samples, self._added, self._expected = 0, 0, None
 
@@ -335,7 +338,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def _check_batch(self) -> None:
         if self.rehearsal is not None and self.rehearsal.fault is not None:
             raise self.rehearsal.fault
-        if self._weights not in (None, values_sum(self.params)):
+        if self._weights is not None and self._weights != values_sum(self.params):
             raise InvalidParameter(
                 f"the optimizer is that of a checkpoint before step {self.noise.step}, and the weights are others: "
                 "steps that were released would be taken again with the same noise and other gradients, whose "

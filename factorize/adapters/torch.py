@@ -147,8 +147,6 @@ class TorchNoiseGenerator(Secret):
                 memory_bytes=memory_bytes,
                 threads=torch.get_num_threads() if threads is None else threads,
             )
-            pinned = self._device.type == "cuda"
-            self._flat = torch.empty(self._made.shape, dtype=torch.float32, pin_memory=pinned)
         elif self.generator != "torch":
             raise InvalidParameter(
                 f"generator={str(self.generator)[:20]!r} is not known; use torch, sfc64 or shake128", field="generator"
@@ -186,8 +184,9 @@ class TorchNoiseGenerator(Secret):
             self._auditor.check_release(self.step)
         if isinstance(self._made, DeviceSource):
             return self._made.next()
-        self._made.next(out=self._flat.numpy())
-        return self._flat.to(self._device)
+        row = torch.empty(self._made.shape, dtype=torch.float32, pin_memory=self._device.type == "cuda")
+        self._made.next(out=row.numpy())
+        return row.to(self._device)
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """Yield the noise of every step that is left."""
