@@ -11,6 +11,9 @@ from factorize.privacy import Calibration
 from factorize.training.learning_rate import STUDIED
 from factorize.training.rate_check import ArrayRateCheck
 
+_RATES = "lr", "initial_lr", "max_lr", "min_lr"
+"""Of a group of an optimizer; the last two are there with `OneCycleLR`."""
+
 
 class RateCheck:
     """Fits the rate to how far data and noise move the weights, and averages those of a constant rate.
@@ -30,8 +33,8 @@ class RateCheck:
             *schedules: of torch, whose rates are multiplied too.
 
         Raises:
-            InvalidParameter: another optimizer, several rates, noise that is not of means, or a run that has begun or
-                has no end.
+            InvalidParameter: another optimizer, one that has a check, several rates, noise that is not of means, or a
+                run that has begun or has no end.
         """
         self._optimizer, self._schedules = optimizer, schedules
         self._seen: int | None = 0
@@ -48,11 +51,19 @@ class RateCheck:
                 field="optimizer",
             )
         self._rate()
+        if hasattr(optimizer.original_optimizer, "checked_rate"):
+            message = (
+                "the rate of this optimizer has a check, and each would lower it; keep the first, or make both anew"
+            )
+            raise InvalidParameter(message, field="optimizer")
+        optimizer.original_optimizer.checked_rate = True
         assert isinstance(noise, Calibration) and noise.sigma_of_means is not None
         (momentum, second), unit = group.get("betas", (group.get("momentum"), None)), noise.clip_norm
         sigma = noise.sigma_of_means / (1.0 if second is None else unit)
         decay = group["weight_decay"] if name != "adam" else 0.0  # that of Adam is divided as gradients are
-        warmed = group["lr"] < group.get("initial_lr", group["lr"])
+        peaks = [group.get("initial_lr", 0.0), group.get("max_lr", 0.0)]
+        peaks += [rate for each in schedules for rate in getattr(each, "max_lrs", ())]
+        warmed = group["lr"] < max(peaks)
         self._check = ArrayRateCheck(optimizer.factors, sigma, self._weights, momentum, second, decay, warmed=warmed)
         self.factor = 1.0
         self._multiply(self._check.factor)
@@ -94,6 +105,8 @@ class RateCheck:
         if change == 1:
             return
         for group in self._optimizer.param_groups:
-            group.update({name: group[name] * change for name in ("lr", "initial_lr") if name in group})
+            group.update({name: group[name] * change for name in _RATES if name in group})
         for schedule in self._schedules:
-            schedule.base_lrs = [rate * change for rate in schedule.base_lrs]
+            for name in ("base_lrs", "max_lrs"):  # the second of CyclicLR
+                if hasattr(schedule, name):
+                    setattr(schedule, name, [rate * change for rate in getattr(schedule, name)])

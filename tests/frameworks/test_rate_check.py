@@ -135,6 +135,27 @@ def test_a_schedule_that_warms_up_begins_at_its_own_rate_whether_torch_or_the_sp
     assert ArrayRateCheck(factors, 1.0, weights, 0.9).factor == 1.0, "of SGD"
 
 
+def test_schedules_of_torch_with_a_warm_up_of_their_own_begin_at_the_whole_rate() -> None:
+    for kind, rates in (
+        (torch.optim.lr_scheduler.OneCycleLR, {"max_lr": 1.0, "total_steps": STEPS, "cycle_momentum": False}),
+        (torch.optim.lr_scheduler.CyclicLR, {"base_lr": 0.1, "max_lr": 1.0, "cycle_momentum": False}),
+    ):
+        job = private("AdamW", 0.05)
+        schedule = kind(job.optimizer.original_optimizer, **rates)
+        check = RateCheck(job.optimizer, schedule)
+        begun = job.optimizer.param_groups[0]["lr"]
+        assert check.factor == 1.0
+        with pytest.raises(InvalidParameter, match="each would lower it; keep the first"):
+            RateCheck(job.optimizer, schedule)
+        assert job.optimizer.param_groups[0]["lr"] == begun
+        check._multiply(0.5)
+        schedule.optimizer._opt_called = True  # as after a step; else torch warns
+        for _ in range(STEPS // 2):
+            schedule.step()
+            assert job.optimizer.param_groups[0]["lr"] <= 0.5
+        assert job.optimizer.param_groups[0]["lr"] > 0.05
+
+
 @pytest.mark.parametrize("second", [None, 0.999])
 @pytest.mark.parametrize("steps", [1, 2, 7, 19, 20, 40])
 def test_arrays_of_every_framework_are_checked_alike(steps: int, second: float | None) -> None:
