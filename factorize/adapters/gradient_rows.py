@@ -124,10 +124,10 @@ def difference_of_passes(
         return None
     what = "replacing" if altered.rows == len(rows.norms) else "leaving out"
     return InvalidParameter(
-        f"{what} {len(rows.norms) - len(altered.kept)} of {len(rows.norms)} examples moved the sum of the clipped "
-        f"gradients of the others by {by:.3g} clip norms, and one of these gradients by {share:.3g} of its norm "
-        f"(rounding explains {allowed:.1g}): the loss or a layer mixes the examples of a batch, so that one of them "
-        f"can move the sum by more than the clip norm; {WAY_OUT}",
+        f"{what} {len(rows.norms) - len(altered.kept)} of {len(rows.norms)} examples moved the clipped gradients of "
+        f"the others by more than the {allowed:.1g} clip norms, or parts of a gradient's norm, that rounding explains: "
+        "the loss or a layer mixes the examples of a batch, so that one of them can move the sum by more than the clip "
+        f"norm; {WAY_OUT}",
         field="loss",
     )
 
@@ -159,10 +159,9 @@ def difference_of_autograd(
     if not np.linalg.norm(errors) > allowed:
         return None
     worst = int(np.argmax(errors))
-    share = errors[worst] / max(float(sums[worst].norm()), 1e-300)
     return InvalidParameter(
         f"the gradients of examples that Opacus has for {named[worst][0]} add up to another gradient than that of the "
-        f"batch by plain autograd (they differ by {share:.3g} of its norm): it is used outside of its own layer, tied "
+        "batch by plain autograd: it is used outside of its own layer, tied "
         "to another parameter, or penalized in the loss; use it in its layer alone, and the optimizer's weight_decay "
         "for penalties",
         field="model",

@@ -157,14 +157,18 @@ class ClippedGradients:
         self._seen.add(known)
 
     def _refuse_closure(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
-        """Refuse a loss that reads the data beside the example that it is given, by the arrays that it closes over."""
+        """Refuse a loss that reads the data beside the example that it is given, by the arrays that it closes over.
+
+        Data that are arguments of a jitted program have no values here, and are known by shape alone.
+        """
         like = [jax.ShapeDtypeStruct((1, *each.shape[1:]), each.dtype) for each in data]
         shapes = [(each.shape, each.dtype) for each in data]
         for constant in jax.make_jaxpr(self._loss)(params, *like).consts:
-            if (jnp.shape(constant), jnp.result_type(constant)) in shapes:
+            alike = (jnp.shape(constant), jnp.result_type(constant)) in shapes
+            if alike or any(_have_common_rows(constant, each) for each in data):
                 raise InvalidParameter(
-                    f"the loss closes over an array of shape {jnp.shape(constant)}, as the data have it: every example "
-                    "would be in the gradient of each other one; take what it reads from its arguments alone",
+                    f"the loss closes over an array of shape {jnp.shape(constant)}, which has the shape or examples "
+                    "of the data: these would be in every gradient; take what the loss reads from its arguments alone",
                     field="loss",
                 )
 
@@ -178,8 +182,8 @@ class ClippedGradients:
         off = min(float(np.linalg.norm(together * times - total)) for times in (1, count))
         if not off <= MAX_RELATIVE_ROUNDING * sum(map(np.linalg.norm, rows)):
             raise InvalidParameter(
-                f"the loss mixes examples: its gradient over {count} of them is {off / self._clip_norm:.3g} clip norms "
-                "away from the sum of their own, and further from their mean's. Give a loss that is a mean, or a sum, "
+                f"the loss mixes examples: its gradient over {count} of them is neither the sum of their own nor the "
+                "mean. Give a loss that is a mean, or a sum, "
                 "of one term for each example, which no other example changes; random numbers come from the data",
                 field="loss",
             )
@@ -192,9 +196,8 @@ class ClippedGradients:
             rounding = MAX_RELATIVE_ROUNDING * min(norm, self._clip_norm) + 1e-5 * self._clip_norm * count
             if not (moved <= self._clip_norm * (1 + 1e-4 * count) and wrong <= rounding):
                 raise InvalidParameter(
-                    f"example {i} moves the sum of clipped gradients by {moved / self._clip_norm:.3g} clip norms, and "
-                    f"{wrong / self._clip_norm:.3g} of them are not its own gradient; its term of the loss must not "
-                    "depend on other examples",
+                    f"example {i} moves the sum of clipped gradients by more than clip_norm={self._clip_norm:g}, or by "
+                    "another vector than its own gradient; its term of the loss must not depend on other examples",
                     field="loss",
                 )
 
@@ -205,6 +208,15 @@ def _wide(leaf: ArrayLike) -> np.dtype:
 
 def _flat(tree: optax.Updates) -> np.ndarray:
     return np.concatenate([np.asarray(leaf, dtype=np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def _have_common_rows(constant: ArrayLike, data: jax.Array) -> bool:
+    """Return whether an array has examples of the data among its rows; rows of one number say nothing."""
+    if _traced(constant) or _traced(data) or jnp.shape(constant)[1:] != data.shape[1:] or data.ndim < 2:
+        return False
+    arrays = [np.asarray(jnp.asarray(each).astype(data.dtype)).reshape(len(each), -1) for each in (constant, data)]
+    some, others = ({row.tobytes() for row in array[np.ptp(array, axis=1) != 0]} for array in arrays)
+    return not some.isdisjoint(others)
 
 
 def _traced(value: object) -> bool:

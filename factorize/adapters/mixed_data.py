@@ -39,14 +39,16 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
     before = Randomness.now()
     places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_LOOKED_AT_EXAMPLES + 1)]
     try:
-        columns = [_find_mixed_column(dataset, places[draw % len(places)], draw) for draw in range(MAX_DRAWS)]
         items = [_call_seeded(0, dataset.__getitem__, i) for i in (*places, *places[:1] * 3, places[1], places[0])]
         one, two, _, three = map(_digest, items[-4:])
-        last = one == two != three
-        mixed = any(_is_mixed(items, collate, axis, draw) for draw in range(MAX_DRAWS))
+        last, column, mixed = one == two != three, None, False
+        for draw in range(MAX_DRAWS):  # until one shows it
+            column = column or _find_mixed_column(dataset, places[draw % len(places)], draw)
+            mixed = mixed or _is_mixed(items, collate, axis, draw)
+            if last or column or mixed:
+                break
     finally:
         before.restore()
-    column = next(filter(None, columns), None)
     if column or last or mixed:
         what = (
             f"the data set reads several entries of its {column} for one item"

@@ -157,7 +157,7 @@ class TestGradients:
         def total(weights: jax.Array, x: Any, y: Any) -> jax.Array:
             return summed(weights, (X, Y) if given == "closed over" else (x, y), self.indices, self.mask)
 
-        with pytest.raises(InvalidParameter, match=r"mixes examples: its gradient over 4 of them is [\d.]+ clip norms"):
+        with pytest.raises(InvalidParameter, match="mixes examples: its gradient over 4 of them is neither"):
             (jax.jit(total) if jit else total)(jnp.full((6, 3), 0.1), X, Y)
 
     def test_a_row_that_is_not_its_examples_gradient_is_refused(self) -> None:
@@ -217,7 +217,7 @@ class TestBallsInBins:
         training = Training(made).run()
         assert len(training.shapes) == 1 and made.batches.step == N
         made.noise.close()  # and once more, by hand
-        noise = correlated_noise(factors(), made.statement.calibration, seed=SECRET)
+        noise = correlated_noise(factors(), made.statement.calibration, seed=SECRET, auditor="not_looked_at")
         weights, state = jnp.zeros((6, 3)), noise.init(jnp.zeros((6, 3)))
         for step in range(N):
             gradient = jnp.asarray(one_by_one(weights, made.batches.order[step]), dtype=jnp.float32)

@@ -137,7 +137,7 @@ class TestAddition:
         generator, rng = generator_of(shape=1000, calibration=means), np.random.default_rng(1)
         each = rng.standard_normal((600, 1000))
         total = (each / np.linalg.norm(each, axis=1, keepdims=True)).sum(axis=0)
-        with pytest.raises(InvalidParameter, match=r"norm 2\d\.\d+ of the mean is above 1\.6.*it is a sum.*add_to_sum"):
+        with pytest.raises(InvalidParameter, match=r"the norm of the mean is above 1\.6.*it is a sum.*add_to_sum"):
             generator.add_to_mean(total)
         assert generator.step == 0
         assert np.linalg.norm(generator.add_to_mean(total / 600) - total / 600) > 0
