@@ -75,18 +75,19 @@ class Auditor(ABC):
         if self.on_step is not None:
             self.on_step(self.step - 1)
 
-    def check_release(self, step: int, norm: float = 0.0, clip_norm: float = 0.0) -> None:
+    def check_release(self, step: int, norm: float = 0.0, clip_norm: float = 0.0, *, lags: bool = False) -> None:
         """Refuse noise for other examples than those that were recorded last, or for a sum that these cannot have.
 
         Args:
             step: whose noise is to be handed out.
             norm: of the sum, or of a part of it.
             clip_norm: of a contribution.
+            lags: whether a device makes the noise, behind a loop that may have recorded later steps.
 
         Raises:
             InvalidParticipation: the step is another one, or the norm is above what its contributions have together.
         """
-        if self.step != step + 1:
+        if self.step != step + 1 and not (lags and self.step > step):
             raise InvalidParticipation(
                 f"the noise is at step {step}, and the auditor has recorded {self.step} steps: a batch came twice, or "
                 "was left out; record the examples of each step once, before its noise, and restore both from one "
@@ -94,7 +95,7 @@ class Auditor(ABC):
             )
         if self._present is not None and not norm <= _MARGIN * clip_norm * self._present:
             raise InvalidParticipation(
-                f"the sum of step {step} has the norm {norm:.6g}, more than its examples have together with at most "
+                f"the sum of step {step} has a larger norm than its examples have together with at most "
                 f"clip_norm={clip_norm:g} each; clip each example's gradient before the sum, and begin each step's at 0"
             )
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.format.claims import Sensitivity, certified_value, differing
@@ -84,6 +84,20 @@ def check_zero_out(adjacency: Adjacency | str) -> None:
             "zero_out, or calibrate without sampling",
             field="adjacency",
         )
+
+
+NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
+"""In place of an auditor: the batches are those that epsilon counts on by the word of the caller alone."""
+
+
+class Telling(Protocol):
+    """What is told of each batch: a `factorize.auditor.Auditor`."""
+
+    def check_calibration(self, calibration: Calibration) -> None:
+        """Refuse a calibration that counts on other batches than those that pass."""
+
+
+Told = TypeVar("Told", bound=Telling)
 
 
 class Presence(NamedTuple):
@@ -176,10 +190,32 @@ class Calibration:
         most = self.clip_norm * (1 + math.sqrt(178 / divisor) + 60 / divisor)
         if not norm <= most:
             raise InvalidParameter(
-                f"the norm {norm:.6g} of the mean is above {most:.6g}, the most at clip_norm={self.clip_norm:g} and "
+                f"the norm of the mean is above {most:.6g}, the most at clip_norm={self.clip_norm:g} and "
                 f"divisor={divisor}: it is a sum, to which noise of means gives no privacy; use add_to_sum, or clip",
                 field="mean",
             )
+
+    def accept_auditor(self, given: Told | str | None) -> Told | None:
+        """Return who is told of each batch, where this noise lets their batches pass; None where nobody is.
+
+        Args:
+            given: an auditor; None where epsilon counts on no sampling; or `NOT_LOOKED_AT`, by which the caller answers
+                for every batch.
+
+        Raises:
+            InvalidParameter: nobody is told of batches on whose sampling epsilon counts, or the auditor's are others.
+        """
+        if (given is None and not self.amplified) or given == NOT_LOOKED_AT:
+            return None
+        if given is None or isinstance(given, str):
+            raise InvalidParameter(
+                f"epsilon={self.epsilon} counts on {self.sampling}, and auditor={given!r} is told of no batch; use "
+                "make_private, which samples so, or give the auditor of that sampling and record each batch; "
+                f"auditor={NOT_LOOKED_AT!r} says that you answer for the batches",
+                field="auditor",
+            )
+        given.check_calibration(self)
+        return given
 
     @property
     def presence(self) -> Presence | None:

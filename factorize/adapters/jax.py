@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from factorize.adapters.coefficients import PlanTable, plan_table
 from factorize.adapters.jax_guard import StepGuard
 from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, whole_shape, zeros_beside
+from factorize.auditor import Auditor
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
 from factorize.client.normals import committed, keyed
@@ -69,7 +70,13 @@ class NoiseTransformation(Secret, optax.GradientTransformation):
 
 
 def correlated_noise(
-    factors: object, calibration: Calibration, *, seed: int, dtype: Precision = "float32", specs: object = None
+    factors: object,
+    calibration: Calibration,
+    *,
+    seed: int,
+    dtype: Precision = "float32",
+    specs: object = None,
+    auditor: Auditor | Literal["not_looked_at"] | None = None,
 ) -> NoiseTransformation:
     """Return the transformation that adds row t of C^-1 Z to the t-th sum of clipped gradients.
 
@@ -86,6 +93,7 @@ def correlated_noise(
             the gradient's type, and no more digits than the noise.
         specs: PartitionSpecs of the gradients (a tree, or one for all leaves), where this is called inside shard_map.
             Under jit nothing is needed: buffers lie as the parameters that `init` gets, and each device makes its part.
+        auditor: that the loop tells of each batch before its update; see `factorize.client.NoiseGenerator`.
 
     Raises:
         InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, the roundings
@@ -97,13 +105,22 @@ def correlated_noise(
     """
     held = certified(factors)
     check_own(calibration, held)
-    return NoiseTransformation.of(_CorrelatedNoise(held, calibration, seed, checked_dtype(dtype), specs))
+    told = calibration.accept_auditor(auditor)
+    return NoiseTransformation.of(_CorrelatedNoise(held, calibration, seed, checked_dtype(dtype), specs, told))
 
 
 class _CorrelatedNoise(Secret):
     """The noise of `correlated_noise`, whose arguments it takes."""
 
-    def __init__(self, held: CertifiedFactors, calibration: Calibration, seed: int, kind: np.dtype, specs: Any) -> None:
+    def __init__(
+        self,
+        held: CertifiedFactors,
+        calibration: Calibration,
+        seed: int,
+        kind: np.dtype,
+        specs: Any,
+        auditor: Auditor | None,
+    ) -> None:
         self._key, self._kind, self._specs = _key(seed, held.digest), kind, specs
         self._divisor = calibration.divisor or 1
         source = source_of(held)
@@ -118,7 +135,7 @@ class _CorrelatedNoise(Secret):
         first = normals(self._key, 0, 0, jax.ShapeDtypeStruct((_COMMITTED,), kind), kind)
         commitment = committed(keyed("jax", seed, held.digest), np.asarray(first).tobytes())
         self._stated = {"noise": commitment, "sigma": sigma.hex(), "dtype": str(kind)}
-        self._guard = StepGuard(noise_commitment(held, seed), steps)
+        self._guard = StepGuard(noise_commitment(held, seed), steps, auditor)
 
     def init(self, params: optax.Params) -> NoiseState:
         """Return the state before step 0."""

@@ -32,13 +32,14 @@ class StepGuard:
     Args:
         commitment: of seed and factorization.
         steps: n.
+        auditor: of the job's batches, or None.
 
     Raises:
         InvalidParameter: another transformation of this noise is alive.
     """
 
-    def __init__(self, commitment: str, steps: int) -> None:
-        self._use, self._steps = NoiseUse(commitment), steps
+    def __init__(self, commitment: str, steps: int, auditor: Auditor | None) -> None:
+        self._use, self._steps, self._auditor = NoiseUse(commitment), steps, auditor
 
     def take(
         self, updates: optax.Updates, step: jax.Array, commitment: jax.Array, own: np.ndarray
@@ -83,6 +84,8 @@ class StepGuard:
                 f"step {int(step) + 1} is past n={self._steps}: no sensitivity covers it; stop, or factor a larger n",
                 field="step",
             )
+        if self._auditor is not None:
+            self._auditor.check_release(int(step), lags=True)
         self._use.take(int(step), int(place))
 
 

@@ -137,7 +137,9 @@ def make_private(
         both = planned.factors, planned.second, planned.moments
         noise = scale_by_joint_adam(*both, seed=secret, b1=b1, b2=b2, dtype=dtype)
     else:
-        noise = correlated_noise(planned.factors, planned.calibration, seed=secret, dtype=dtype)
+        noise = correlated_noise(
+            planned.factors, planned.calibration, seed=secret, dtype=dtype, auditor=planned.auditor
+        )
     batches = GuardedBatches(planned.order, planned.auditor, physical=physical_batch_size, examples=examples)
     statement = planned.statement("per_example")
     if receipt is not None:

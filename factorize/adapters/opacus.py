@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -22,8 +22,7 @@ from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import Auditor
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.privacy import Calibration, check_kind
-from factorize.samplings import sampling_of
+from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind
 from factorize.samplings.calibrating import epsilon_of_first_steps
 
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
@@ -50,7 +49,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         factors: what `factorize.client.load` or `solvers.solve` gave.
         calibration: its own.
         seed: a secret integer, `secrets.randbits(128)`.
-        auditor: told of every batch before the step; without it the order is the caller's promise alone.
+        auditor: told of every batch before the step; without it the order is the caller's promise alone, which takes
+            the word `not_looked_at` where epsilon counts on sampling.
         model: that is trained; an optimizer over a part of it, or over another one's parameters, is then refused.
         **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
@@ -77,7 +77,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         calibration: Calibration,
         *,
         seed: int,
-        auditor: Auditor | None = None,
+        auditor: Auditor | Literal["not_looked_at"] | None = None,
         model: torch.nn.Module | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
@@ -85,11 +85,10 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
         check_optimizer(optimizer, model)
-        _check_auditor(calibration, auditor)
+        self.auditor = check_kind(calibration).accept_auditor(auditor)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
-        self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, **options)
-        self.auditor = auditor
+        self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, auditor=NOT_LOOKED_AT, **options)
         self.factors = factors
         self.calibration: Calibration | JointMoments = calibration
         self._samples, self._added = 0, 0
@@ -397,15 +396,3 @@ def _refuse_unfit(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
             "factorize.adapters.ranks.opacus_ranks, which adds up over them",
             field="optimizer",
         )
-
-
-def _check_auditor(calibration: Calibration, auditor: Auditor | None) -> None:
-    """Refuse a calibration that counts on sampling without an auditor, or on other batches than pass there."""
-    if check_kind(calibration).amplified and (auditor is None or not auditor.covers(calibration)):
-        raise InvalidParameter(
-            f"epsilon={calibration.epsilon} counts on {sampling_of(calibration.sampling).title}; use make_private, "
-            "which samples so, or give the auditor of that sampling, which is told of every batch",
-            field="auditor",
-        )
-    if auditor is not None:
-        auditor.check_calibration(calibration)

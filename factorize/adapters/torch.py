@@ -20,7 +20,7 @@ from factorize.client.noise_source import Streamable, source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
 from factorize.format.certified import certified
-from factorize.privacy import Calibration, check_own, refuse_infinite
+from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own, refuse_infinite
 
 
 class TorchNoiseOptions(TypedDict, total=False):
@@ -79,12 +79,10 @@ class TorchNoiseGenerator(Secret):
         *,
         seed: int,
         shard: tuple[int, int] | None = None,
-        auditor: Auditor | None = None,
+        auditor: Auditor | Literal["not_looked_at"] | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
-        if auditor is not None:
-            auditor.check_calibration(calibration)
-        self._auditor, tensors = auditor, list(parameters)
+        self._auditor, tensors = check_kind(calibration).accept_auditor(auditor), list(parameters)
         make = partial(self._make, factors, calibration, tensors, seed, shard, **options)
         if options.get("mesh") is None and not any(is_sharded(tensor) for tensor in tensors):
             make()
@@ -146,6 +144,7 @@ class TorchNoiseGenerator(Secret):
                 precision=precision,
                 memory_bytes=memory_bytes,
                 threads=torch.get_num_threads() if threads is None else threads,
+                auditor=NOT_LOOKED_AT,  # by this: `next` asks the auditor
             )
         elif self.generator != "torch":
             raise InvalidParameter(

@@ -43,7 +43,7 @@ class NoiseOptions(TypedDict, total=False):
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
     threads: int
-    auditor: Auditor | None
+    auditor: Auditor | Literal["not_looked_at"] | None
 
 
 class NoiseGenerator(Checkpointed):
@@ -66,7 +66,8 @@ class NoiseGenerator(Checkpointed):
         memory_bytes: for sources without structure, see `MEMORY_BYTES`.
         threads: that make noise; the bits do not depend on it.
         auditor: of the job's batches. Each row is then for the step that it has recorded last, and a sum above what the
-            clipped gradients of that step can have together is refused. Without it both are the caller's promise.
+            clipped gradients of that step can have together is refused. Without it both are the caller's promise, which
+            takes the word `not_looked_at` where epsilon counts on sampling.
 
     Attributes:
         step: the step whose noise `next` returns, from 0.
@@ -78,7 +79,8 @@ class NoiseGenerator(Checkpointed):
 
     Raises:
         InvalidParameter: no `Calibration`, another source, an empty shape, a shard outside it, a precision whose
-            roundings cannot be bounded by 1e-2 of sigma (allowances.py), or an auditor of other batches.
+            roundings cannot be bounded by 1e-2 of sigma (allowances.py), or no auditor of the batches that epsilon
+            counts on.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class NoiseGenerator(Checkpointed):
         precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = MEMORY_BYTES,
         threads: int = 1,
-        auditor: Auditor | None = None,
+        auditor: Auditor | Literal["not_looked_at"] | None = None,
     ) -> None:
         if not isinstance(calibration, Calibration):
             raise InvalidParameter(
@@ -114,9 +116,7 @@ class NoiseGenerator(Checkpointed):
         region = checked_region(shard, math.prod(self._whole))
         _refuse_beyond_memory(region)
         self.shape = self._whole if shard is None else (region.size,)
-        if auditor is not None:
-            auditor.check_calibration(calibration)
-        self.calibration, self._auditor = calibration, auditor
+        self.calibration, self._auditor = calibration, calibration.accept_auditor(auditor)
         self._normals = make_normals(generator, seed, source.digest)
         workers = Workers(region, threads)
         self._engine: Engine

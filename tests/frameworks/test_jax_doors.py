@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ from door_contract import (
     check_drawn_users,
     check_more,
     factors,
+    of_unseen_batches,
 )
 from jax import numpy as jnp
 
 from factorize.adapters.jax import correlated_noise
 from factorize.adapters.jax_private import PrivateJax, make_private
+from factorize.auditor import ParticipationAuditor
+from factorize.errors import InvalidParticipation
 from factorize.training.receipt import Receipt
 
 pytestmark = pytest.mark.single_use
@@ -95,6 +99,7 @@ class Jax(Door):
                 lambda folder: correlated_noise(factors(), calibrated(larger), seed=SEED),
                 "this factorization has",
             ),
+            **of_unseen_batches(partial(correlated_noise, factors(), seed=SEED)),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
             "an example whose gradient is not finite": Mistake("refused", self._infinite, "NaN or infinite"),
             "sums of any size, and batches in any order, without an auditor": Mistake("believed", self._believed),
@@ -292,3 +297,17 @@ def test_the_table_is_true_of_jax(door: Door, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_jax_keeps_the_contract(door: Door, rule: str, tmp_path: Path) -> None:
     check(door, rule, tmp_path)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_an_auditor_beside_the_noise_has_seen_the_batch_of_each_step(jit: bool) -> None:
+    held = factors()
+    auditor = ParticipationAuditor.of(calibrated(held, SIZE), held.steps)
+    noise = correlated_noise(held, calibrated(held, SIZE), seed=SEED, auditor=auditor)
+    state = noise.init(PARAMETERS)
+    update = jax.jit(noise.update) if jit else noise.update
+    for step in range(2):
+        auditor.record(range(SIZE * step, SIZE * (step + 1)))
+        _, state = update(SUMS, state)
+    with pytest.raises((InvalidParticipation, jax.errors.JaxRuntimeError), match="has recorded 2 steps"):
+        jax.block_until_ready(update(SUMS, state))

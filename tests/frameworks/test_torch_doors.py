@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from door_contract import (
     check_more,
     factors,
     of_sums,
+    of_unseen_batches,
 )
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
@@ -117,6 +119,7 @@ class Torch(Door):
                 lambda folder: NoiseGenerator(factors(), calibrated(larger()), parameters, seed=SEED),
                 "this factorization has",
             ),
+            **of_unseen_batches(partial(NoiseGenerator, factors(), parameters=parameters, seed=SEED)),
             **of_sums(release),
         }
 
@@ -221,6 +224,7 @@ class Opacus(Door):
             "an auditor of another participation": Mistake(
                 "refused", lambda folder: self._over(parameters, auditor=self._other()), "other batches"
             ),
+            **of_unseen_batches(partial(self._over, parameters)),
             "a loader that draws Poisson samples": Mistake(
                 "refused", lambda folder: refuse_sampling(DPDataLoader.from_data_loader(loader())), "Poisson"
             ),

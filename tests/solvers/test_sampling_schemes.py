@@ -53,7 +53,7 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
     factors = HeldFactors(base.manifest, path=file)
     held = factors.calibrate(epsilon=4.0, delta=1e-4, divisor=10, sampling="balls_in_bins")
     assert held.sensitivity.value == factors.sensitivity.value and held.document()["bins"] == 16
-    assert factors.noise(held, 3, seed=1 << 64).next().shape == (3,)
+    assert factors.noise(held, 3, seed=1 << 64, auditor="not_looked_at").next().shape == (3,)
     assert factors.calibrate(TARGET) == calibrate(factors.sensitivity, TARGET)
     with pytest.raises(InvalidParameter, match="two targets; give one"):
         factors.calibrate(TARGET, epsilon=1.0)

@@ -13,6 +13,7 @@ import pickle
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from unittest import mock
@@ -26,7 +27,7 @@ from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client.normals import keyed
 from factorize.errors import FactorizeError
 from factorize.participation import read_participation
-from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy import NOT_LOOKED_AT, Calibration, PrivacyTarget, calibrate
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 EPOCHS, BATCHES, SIZE, CLIP = 2, 3, 2, 1.0
@@ -62,6 +63,31 @@ def check_drawn_users(make: Callable[[Any, dict[str, Any]], tuple[Any, Any]]) ->
     for epoch in range(EPOCHS):
         taken = np.concatenate([order[2 * epoch], order[2 * epoch + 1]])
         assert sorted(users[taken]) == [0, 1, 2, 3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Calibration):
+    """A calibration whose epsilon counts on sampling."""
+
+    amplified: ClassVar[bool] = True
+
+
+def of_unseen_batches(make: Callable[..., Any]) -> dict[str, Mistake]:
+    """Return the mistake of a sampling that nobody looks at, which one word says on purpose.
+
+    Args:
+        make: makes the noise of `factors()`, or an optimizer with it, from a calibration and an auditor.
+    """
+
+    def unseen(folder: Path) -> None:
+        sampled = Sampled(**vars(calibrated(factors(), SIZE)))
+        make(sampled, auditor=NOT_LOOKED_AT).close()
+        for given in ("believed", None):
+            refused(lambda given=given: make(sampled, auditor=given), "counts on fixed.*told of no batch")  # type: ignore[misc]
+        make(sampled)
+
+    row = "a calibration that counts on sampling, where nobody is told of the batches"
+    return {row: Mistake("refused", unseen, "not_looked_at")}
 
 
 class Mistake(NamedTuple):

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from door_contract import CLIP, RULES, SEED, Door, Mistake, calibrated, check, check_more, factors, of_sums
+from door_contract import (
+    CLIP,
+    RULES,
+    SEED,
+    Door,
+    Mistake,
+    calibrated,
+    check,
+    check_more,
+    factors,
+    of_sums,
+    of_unseen_batches,
+)
 
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
@@ -66,6 +79,7 @@ class Numpy(Door):
             "a bare number for the scale of the noise": Mistake(
                 "refused", lambda folder: NoiseGenerator(source, bare, SIZE, seed=SEED), "bare float"
             ),
+            **of_unseen_batches(partial(NoiseGenerator, source, shape=SIZE, seed=SEED)),
             **of_sums(release),
         }
 
