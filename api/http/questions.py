@@ -29,6 +29,7 @@ from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.questions.registry import POSTED, QuestionKind
 from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
+from factorize.api.workers.worker import Limits
 from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
 from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.storage.blobs import Cache
@@ -217,15 +218,13 @@ def _ask(
     threads = question.threads or service.pool.processors
     with service.holdings.working(caller, threads), service.pool.place() as place:
         try:
-            answer = place.pair.solver.ask(
-                kind,
-                {**request, "store": service.store.url},
-                seconds=min(question.seconds, service.settings.max_solve_seconds),
-                memory_mb=memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
-                threads=threads,
-                progress=report,
-                cancelled=lambda: stop.is_set() or service.engine.closed,
+            limits = Limits(
+                min(question.seconds, service.settings.max_solve_seconds),
+                memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
+                threads,
+                lambda: stop.is_set() or service.engine.closed,
             )
+            answer = place.pair.solver.ask(kind, {**request, "store": service.store.url}, limits, report)
         except FactorizeError as error:
             raise _problem(error, question.remedy) from None
     return canonical_json(answer)

@@ -7,7 +7,7 @@ digest of what it is made from and of what it is to hold.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from factorize.solution import Progress, ProgressCallback
 
 if TYPE_CHECKING:
     from factorize.api.workers.pool import SolvePlace
+    from factorize.api.workers.worker import Limits
     from factorize.storage.store import Store
 
 
@@ -58,16 +59,7 @@ _PROOFS: dict[str, tuple[str, JsonObject]] = {"solve": ("certify", {}), "form": 
 
 
 def make_and_store(
-    question: str,
-    request: JsonObject,
-    *,
-    place: SolvePlace,
-    store: Store,
-    stages: Stages,
-    seconds: float,
-    memory_mb: int = 0,
-    threads: int = 1,
-    cancelled: Callable[[], bool] = lambda: False,
+    question: str, request: JsonObject, *, place: SolvePlace, store: Store, stages: Stages, limits: Limits
 ) -> Manifest:
     """Return the manifest of a result, stored after another process has proved what was written.
 
@@ -77,33 +69,23 @@ def make_and_store(
         place: whose workers do it; given back before the publication, which waits for a disk.
         store: where it is kept.
         stages: told of each step.
-        seconds: wall limit, the check included.
-        memory_mb: private memory of either worker, in units of 2^20 bytes; 0 for no limit.
-        threads: of either.
-        cancelled: looked at often; True ends it.
+        limits: of either worker, and the wall limit of both together.
 
     Raises:
         WorkerEnded: a worker gave no answer.
         FactorizeError: there is no result, or one that does not hold; nothing is stored.
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + limits.seconds
     with store.objects.stage() as staged:
-        path, pair = str(staged.path), place.pair
+        file, pair = {"path": str(staged.path), "store": store.url}, place.pair
 
-        def ask(worker: Any, name: str, about: JsonObject, progress: Callable[[JsonObject], object]) -> Any:
-            return worker.ask(
-                name,
-                {**about, "path": path, "store": store.url},
-                seconds=max(0.0, end - time.monotonic()),
-                memory_mb=memory_mb,
-                threads=threads,
-                progress=progress,
-                cancelled=cancelled,
-            )
+        def left() -> Limits:
+            return replace(limits, seconds=max(0.0, end - time.monotonic()))
 
-        ask(pair.solver, question, request, lambda event: stages.step(step_of(event)))
+        pair.solver.ask(question, {**request, **file}, left(), lambda event: stages.step(step_of(event)))
         stages.enter("prove")
-        proof = ask(pair.prover, *_PROOFS[question], lambda _event: None)
+        named, about = _PROOFS[question]
+        proof = pair.prover.ask(named, {**about, **file}, left())
         stages.enter("store")
         place.release()
         return store.put_checked(staged, proof)

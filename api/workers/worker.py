@@ -17,6 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO, Any
 
 from factorize.api.workers.ending import Ending, WorkerEnded, died, out_of_memory, refused
@@ -31,6 +32,29 @@ POLL_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 10.0
 _TAIL_BYTES = 8192
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
+
+Progress = Callable[[JsonObject], object]
+"""Gets the events of an answer that is worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an answer may take.
+
+    Args:
+        seconds: wall limit.
+        memory_mb: private memory that it is admitted with, in units of 2^20 bytes; 0 for no limit.
+        threads: threads per BLAS or OpenMP pool.
+        cancelled: looked at ten times a second; True kills the process.
+    """
+
+    seconds: float = float("inf")
+    memory_mb: int = 0
+    threads: int = 1
+    cancelled: Callable[[], bool] = lambda: False
+
+
+UNLIMITED = Limits()
 
 
 class Worker:
@@ -55,42 +79,32 @@ class Worker:
         return None if self._process is None else self._process.pid
 
     def ask(
-        self,
-        question: str,
-        request: JsonObject,
-        *,
-        seconds: float = float("inf"),
-        memory_mb: int = 0,
-        threads: int = 1,
-        progress: Callable[[JsonObject], object] = lambda _event: None,
-        cancelled: Callable[[], bool] = lambda: False,
+        self, question: str, request: JsonObject, limits: Limits = UNLIMITED, progress: Progress = lambda _event: None
     ) -> Any:
         """Return the answer to a question; blocks.
 
         Args:
             question: which of the module's.
             request: what it is about.
-            seconds: wall limit.
-            memory_mb: private memory that it is admitted with, in units of 2^20 bytes; 0 for no limit.
-            threads: threads per BLAS or OpenMP pool.
+            limits: what the answer may take.
             progress: gets progress events.
-            cancelled: looked at ten times a second; True kills the process.
 
         Raises:
             WorkerEnded: the process gave no answer.
             FactorizeError: what the answer raised, in its own words.
         """
-        document = {"question": question, "request": request, "memory_mb": memory_mb, "threads": threads}
+        room = {"memory_mb": limits.memory_mb, "threads": limits.threads}
+        document = {"question": question, "request": request, **room}
         with self._asking:
             process = self.start()
             try:
-                event = self._ask(process, document, seconds, progress, cancelled)
+                event = self._ask(process, document, limits, progress)
             except BaseException:
                 self._end()
                 raise
             if event["event"] == "failed":
                 named = event["error"]
-                error = refused(named["type"], named["message"], named["field"], memory_mb=memory_mb)
+                error = refused(named["type"], named["message"], named["field"], memory_mb=limits.memory_mb)
                 if isinstance(error, WorkerEnded):
                     self._end()
                 raise error
@@ -140,16 +154,11 @@ class Worker:
             return self._process
 
     def _ask(
-        self,
-        process: subprocess.Popen[bytes],
-        document: JsonObject,
-        seconds: float,
-        progress: Callable[[JsonObject], object],
-        cancelled: Callable[[], bool],
+        self, process: subprocess.Popen[bytes], document: JsonObject, limits: Limits, progress: Progress
     ) -> JsonObject:
         """Return the last event of an answer."""
         assert process.stdin is not None and process.stdout is not None and self._errors is not None
-        memory_mb, deadline = document["memory_mb"], time.monotonic() + seconds
+        memory_mb, deadline = limits.memory_mb, time.monotonic() + limits.seconds
         with suppress(OSError):  # it has died, which is seen below
             self._errors.truncate(0)
             process.stdin.write(json.dumps(document).encode("ascii") + b"\n")
@@ -166,10 +175,10 @@ class Worker:
                     return event
                 continue
             self._unread = line
-            if cancelled():
+            if limits.cancelled():
                 raise WorkerEnded(Ending.CANCELLED)
             if time.monotonic() > deadline:
-                raise WorkerEnded(Ending.TIMEOUT, f"{Ending.TIMEOUT.value} (it was {seconds:g} s)")
+                raise WorkerEnded(Ending.TIMEOUT, f"{Ending.TIMEOUT.value} (it was {limits.seconds:g} s)")
             if not _KERNEL_LIMITS_DATA and memory_mb and _resident_mb(process.pid) > memory_mb + 512:
                 raise out_of_memory(memory_mb)
             if not select.select([process.stdout], [], [], POLL_SECONDS)[0]:

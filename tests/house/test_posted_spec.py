@@ -21,9 +21,10 @@ MOST_FILES, MOST_CANONICAL, MOST_PARSES = 103, 4, 4
 form: by the service, the solver, the prover and the checker, once each."""
 
 
-def answer_here(worker: Worker, question: str, request: dict[str, Any], **options: Any) -> Any:
+def answer_here(
+    worker: Worker, question: str, request: dict[str, Any], _limits: object = None, tell: Any = lambda _event: None
+) -> Any:
     """Answer a worker's question in this process, through JSON as between processes."""
-    tell = options.get("progress", lambda _event: None)
     answer = import_module(worker._module).QUESTIONS[question]
     return json.loads(json.dumps(answer(json.loads(json.dumps(request)), lambda **event: tell(event))))
 

@@ -21,6 +21,7 @@ from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers import pool
 from factorize.api.workers.ending import Ending, WorkerEnded
+from factorize.api.workers.worker import Limits
 from factorize.encoding import sha256
 from factorize.errors import CertificateError, FactorizeError, SolveFailed, StoreUnavailable
 from factorize.format.container import Container
@@ -87,13 +88,10 @@ class StubWorker:
         self,
         question: str,
         request: dict[str, Any],
-        *,
-        seconds: float,
-        progress: Callable[[Any], object],
-        cancelled: Callable[[], bool],
-        **_: Any,
+        limits: Limits,
+        progress: Callable[[Any], object] = lambda _event: None,
     ) -> Any:
-        cluster = self.cluster
+        cluster, seconds, cancelled = self.cluster, limits.seconds, limits.cancelled
         path = Path(request["path"])
         luck = cluster.world.task.luck
         if question == "certify":

@@ -55,14 +55,14 @@ QUESTIONS = {"solve": solve}
 
 
 def make_and_store(
-    question: str, request: dict[str, Any], *, place: Any, store: Any, stages: Any, **limits: Any
+    question: str, request: dict[str, Any], *, place: Any, store: Any, stages: Any, limits: Any
 ) -> Manifest:
     """What `make_and_store` of a pool does, without a proof and with a store that is a folder."""
     digest = place.pair.solver.ask(
         question,
         {**request, "store": store.objects.root.as_posix()},
-        progress=lambda event: stages.step(step_of(event)),
-        **limits,
+        limits,
+        lambda event: stages.step(step_of(event)),
     )
     return Manifest(digest=digest)
 
