@@ -9,7 +9,7 @@ from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.noise_source import noise_source
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject, canonical_json
-from factorize.errors import ConditionNotMet, UnsupportedProblem
+from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy_question import SamplingOptions
@@ -87,7 +87,7 @@ class TableRows:
         """Return the row again with the noise that a sampling allows, by bounds; or why it allows none."""
         try:
             return self._calibrated(factorization, row, scheme, replace(self.sampling, method="deterministic"))
-        except (ConditionNotMet, UnsupportedProblem) as error:
+        except InvalidParameter as error:  # a noise that one scheme has no law for ends no other row
             return Refused(row.mechanism, row.parameters, row.normalization, f"sampled: {scheme.title}: {error}")
 
     def verified(self, factorization: Factorization, row: Row, work: int | None) -> Row:
