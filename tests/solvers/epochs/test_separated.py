@@ -62,6 +62,19 @@ def test_agrees_with_semidefinite_programs_over_all_patterns(spec: Spec) -> None
     assert found.lower_bound.objective == pytest.approx(program(spec, vectors=True), rel=2e-6)
 
 
+def test_thirty_random_specs_agree_with_semidefinite_programs() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        n, separation, most = (int(rng.integers(*limits)) for limits in ((5, 9), (1, 5), (2, 5)))
+        signed = np.tril(rng.choice([-1.0, 1.0], (n, n)))
+        momentum = {"kind": "momentum", "n": n, "momentum": float(rng.random())}
+        workloads: list[Any] = [n, momentum, {"kind": "matrix", "rows": signed.tolist()}]
+        spec = apart(workloads[rng.integers(3)], separation, most)
+        found = factorize.solve(spec).certificate
+        assert found.loss.objective == pytest.approx(program(spec, vectors=False), rel=5e-6)
+        assert found.lower_bound.objective == pytest.approx(program(spec, vectors=True), rel=5e-6)
+
+
 def test_the_checker_proves_the_optimum_of_prefix_sums(tmp_path: Path) -> None:
     """12 steps, 3 apart, 3 participations: disjoint patterns had proved 9.02, and `banded` had reached 11.78."""
     found = factorize.solve("prefix", n=12, min_sep=3, max_participations=3)
