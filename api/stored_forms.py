@@ -18,7 +18,7 @@ from factorize.api.settings import Settings
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.pool import Pool
 from factorize.api.workers.publishing import Form, Stages, make_and_store, matrices_key, type_key
-from factorize.api.workers.worker import Limits
+from factorize.api.workers.worker import AnswerLimits
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, StoreUnavailable, TooLarge
 from factorize.factorization import Factorization
 from factorize.format.names import MATRIX_NAMES, MatrixName
@@ -130,7 +130,7 @@ class Forms:
                     place=place,
                     store=self._results.store,
                     stages=Stages(lambda _step: None),
-                    limits=Limits(self._seconds, memory_mb, self._pool.processors),
+                    limits=AnswerLimits(self._seconds, memory_mb, self._pool.processors),
                 )
         except InvalidParameter:
             raise

@@ -7,7 +7,7 @@ Which mechanism `auto` names for a spec follows from the spec's integers alone.
 """
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -211,17 +211,14 @@ def entry_for(spec: Spec) -> Entry:
             f"use one of {', '.join(sorted(SOLVERS))}",
             field="/mechanism/kind",
         )
-    if spec.workload.endless:
-        entries = [_ENDLESS]
-    elif spec.sampling is not None:
-        entries = [_AMPLIFIED[spec.sampling.kind]]
-    else:
-        entries = [entry for entry in SOLVERS[kind] if entry.own(spec)]
-    reasons = [entry.supports(spec) for entry in entries]
-    for entry, reason in zip(entries, reasons, strict=True):
-        if reason is None:
+    entries: Iterable[Entry] = (entry for entry in SOLVERS[kind] if entry.own(spec))
+    if spec.workload.endless or spec.sampling is not None:
+        entries = [_ENDLESS if spec.sampling is None or spec.workload.endless else _AMPLIFIED[spec.sampling.kind]]
+    reason: str | None = None
+    for entry in entries:
+        if (reason := entry.supports(spec)) is None:
             return entry
-    raise UnsupportedProblem(reasons[-1] or "", field="/mechanism/kind")
+    raise UnsupportedProblem(reason or "", field="/mechanism/kind")
 
 
 def _refuse_nothing_left(spec: Spec) -> None:

@@ -19,7 +19,7 @@ from factorize.api.local import keep_matrices
 from factorize.api.terminal.progress import Display
 from factorize.api.workers.pool import SMALL_MB, SMALL_SECONDS, Pool, SolvePlace, wall_limit
 from factorize.api.workers.publishing import Stages, make_and_store
-from factorize.api.workers.worker import PROVER, SOLVER, Limits
+from factorize.api.workers.worker import PROVER, SOLVER, AnswerLimits
 from factorize.client.service import Service, check_answers
 from factorize.errors import Cancelled, FactorizeError, ServiceUnreachable
 from factorize.format.manifest import Manifest
@@ -84,7 +84,7 @@ class LocalLanes:
             store=self._store,
             stages=Stages((lambda _step: None) if small else self._shown.report),
             # A large one is watched, and may take days.
-            limits=Limits(wall_limit(item.seconds) if small else math.inf, threads=threads, cancelled=cancelled),
+            limits=AnswerLimits(wall_limit(item.seconds) if small else math.inf, threads=threads, cancelled=cancelled),
         )
         return manifest, time.monotonic() - began
 

@@ -29,7 +29,7 @@ from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.questions.registry import POSTED, QuestionKind
 from factorize.api.service import SolverService
 from factorize.api.workers.ending import Ending, WorkerEnded, without_places
-from factorize.api.workers.worker import Limits
+from factorize.api.workers.worker import AnswerLimits
 from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
 from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.storage.blobs import Cache
@@ -218,7 +218,7 @@ def _ask(
     threads = question.threads or service.pool.processors
     with service.holdings.working(caller, threads), service.pool.place() as place:
         try:
-            limits = Limits(
+            limits = AnswerLimits(
                 min(question.seconds, service.settings.max_solve_seconds),
                 memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
                 threads,

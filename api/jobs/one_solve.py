@@ -14,7 +14,7 @@ from factorize.api.telemetry import bound
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Pool, Solve, SolvePlace
 from factorize.api.workers.publishing import Stages, make_and_store
-from factorize.api.workers.worker import Limits
+from factorize.api.workers.worker import AnswerLimits
 from factorize.errors import FactorizeError
 from factorize.solution import Progress
 from factorize.storage.store import Store, open_store
@@ -120,7 +120,7 @@ def run(
             place=place,
             store=_store(store),
             stages=stages,
-            limits=Limits(job.seconds_limit, job.memory_mb, job.threads, over),
+            limits=AnswerLimits(job.seconds_limit, job.memory_mb, job.threads, over),
         )
     except WorkerEnded as failure:
         error = {"type": failure.ending.name.lower(), "message": str(failure)}

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from factorize.api.workers.worker import PROVER, SOLVER, Limits, Worker
+from factorize.api.workers.worker import PROVER, SOLVER, AnswerLimits, Worker
 from factorize.api.workers.worker_process import MOST_BYTES
 from factorize.errors import FactorizeError
 from factorize.solvers.problem import machine_memory
@@ -29,7 +29,7 @@ LEAST_SECONDS, SAFETY = 600.0, 4.0
 PUBLISHERS = 8
 """Threads beside those of places, for what has given its place back and waits for a disk."""
 IDLE_SECONDS = 120.0
-_WARM_LIMITS = Limits(seconds=120.0)
+_WARM_LIMITS = AnswerLimits(seconds=120.0)
 """For each question of a warm-up: a solver that never answers must not keep calls from a pair of their own."""
 _WARM_MECHANISMS: tuple[dict[str, str], ...] = (
     {"kind": "dense"},

@@ -20,7 +20,7 @@ from factorize.solution import Progress, ProgressCallback
 
 if TYPE_CHECKING:
     from factorize.api.workers.pool import SolvePlace
-    from factorize.api.workers.worker import Limits
+    from factorize.api.workers.worker import AnswerLimits
     from factorize.storage.store import Store
 
 
@@ -59,7 +59,7 @@ _PROOFS: dict[str, tuple[str, JsonObject]] = {"solve": ("certify", {}), "form": 
 
 
 def make_and_store(
-    question: str, request: JsonObject, *, place: SolvePlace, store: Store, stages: Stages, limits: Limits
+    question: str, request: JsonObject, *, place: SolvePlace, store: Store, stages: Stages, limits: AnswerLimits
 ) -> Manifest:
     """Return the manifest of a result, stored after another process has proved what was written.
 
@@ -79,7 +79,7 @@ def make_and_store(
     with store.objects.stage() as staged:
         file, pair = {"path": str(staged.path), "store": store.url}, place.pair
 
-        def left() -> Limits:
+        def left() -> AnswerLimits:
             return replace(limits, seconds=max(0.0, end - time.monotonic()))
 
         pair.solver.ask(question, {**request, **file}, left(), lambda event: stages.step(step_of(event)))

@@ -38,7 +38,7 @@ Progress = Callable[[JsonObject], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnswerLimits:
     """What an answer may take.
 
     Args:
@@ -54,7 +54,7 @@ class Limits:
     cancelled: Callable[[], bool] = lambda: False
 
 
-UNLIMITED = Limits()
+UNLIMITED = AnswerLimits()
 
 
 class Worker:
@@ -79,7 +79,11 @@ class Worker:
         return None if self._process is None else self._process.pid
 
     def ask(
-        self, question: str, request: JsonObject, limits: Limits = UNLIMITED, progress: Progress = lambda _event: None
+        self,
+        question: str,
+        request: JsonObject,
+        limits: AnswerLimits = UNLIMITED,
+        progress: Progress = lambda _event: None,
     ) -> Any:
         """Return the answer to a question; blocks.
 
@@ -154,7 +158,7 @@ class Worker:
             return self._process
 
     def _ask(
-        self, process: subprocess.Popen[bytes], document: JsonObject, limits: Limits, progress: Progress
+        self, process: subprocess.Popen[bytes], document: JsonObject, limits: AnswerLimits, progress: Progress
     ) -> JsonObject:
         """Return the last event of an answer."""
         assert process.stdin is not None and process.stdout is not None and self._errors is not None

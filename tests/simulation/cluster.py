@@ -21,7 +21,7 @@ from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers import pool
 from factorize.api.workers.ending import Ending, WorkerEnded
-from factorize.api.workers.worker import Limits
+from factorize.api.workers.worker import AnswerLimits
 from factorize.encoding import sha256
 from factorize.errors import CertificateError, FactorizeError, SolveFailed, StoreUnavailable
 from factorize.format.container import Container
@@ -88,7 +88,7 @@ class StubWorker:
         self,
         question: str,
         request: dict[str, Any],
-        limits: Limits,
+        limits: AnswerLimits,
         progress: Callable[[Any], object] = lambda _event: None,
     ) -> Any:
         cluster, seconds, cancelled = self.cluster, limits.seconds, limits.cancelled

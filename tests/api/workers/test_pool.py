@@ -18,7 +18,7 @@ from specs import document_of
 from factorize.api.workers import pool as pool_module
 from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import Pool, SolvePlace
-from factorize.api.workers.worker import Limits
+from factorize.api.workers.worker import AnswerLimits
 from factorize.storage.store import open_store
 
 TOYS = ("toy_worker", "toy_worker")
@@ -148,8 +148,8 @@ def test_a_worker_that_has_solved_others_writes_the_same_bytes(tmp_path: Path) -
         files = []
         for document in SUITE:
             about = {"store": store.url, "path": path}
-            place.pair.solver.ask("solve", {"spec": document, **about}, Limits(threads=1))
-            place.pair.prover.ask("certify", about, Limits(threads=1))
+            place.pair.solver.ask("solve", {"spec": document, **about}, AnswerLimits(threads=1))
+            place.pair.prover.ask("certify", about, AnswerLimits(threads=1))
             files.append(Path(path).read_bytes())
         return files
 

@@ -16,7 +16,7 @@ from patience import alive, wait_for
 
 from factorize.api.workers import worker as worker_module
 from factorize.api.workers.ending import Ending, WorkerEnded
-from factorize.api.workers.worker import Limits, Worker
+from factorize.api.workers.worker import AnswerLimits, Worker
 from factorize.errors import InvalidSpec, UnsupportedProblem
 
 
@@ -71,14 +71,14 @@ def test_an_end_without_an_answer_is_named_and_costs_one_answer(
 ) -> None:
     first = worker.ask("do", {"do": "echo"})["pid"]
     with pytest.raises(WorkerEnded, match=words) as end:
-        worker.ask("do", request_, Limits(memory_mb=64))
+        worker.ask("do", request_, AnswerLimits(memory_mb=64))
     assert end.value.ending is ending
     assert not alive(first)
     assert worker.ask("do", {"do": "echo"})["pid"] != first
 
 
 def test_each_answer_may_reserve_what_it_was_admitted_with_and_no_limit_outlasts_it(worker: Worker) -> None:
-    answers = [worker.ask("do", {"do": "allocate", "mib": 300}, Limits(memory_mb=300)) for _ in range(3)]
+    answers = [worker.ask("do", {"do": "allocate", "mib": 300}, AnswerLimits(memory_mb=300)) for _ in range(3)]
     answers.append(worker.ask("do", {"do": "allocate", "mib": 2048}))
     assert {answer["pid"] for answer in answers} == {worker.pid}
 
@@ -87,7 +87,7 @@ def test_memory_is_watched_where_the_kernel_does_not_limit_it(worker: Worker, mo
     monkeypatch.setattr(worker_module, "_KERNEL_LIMITS_DATA", False)
     monkeypatch.setattr(worker_module, "_resident_mb", lambda _pid: 900.0)
     with pytest.raises(WorkerEnded) as end:
-        worker.ask("do", {"do": "sleep"}, Limits(memory_mb=100))
+        worker.ask("do", {"do": "sleep"}, AnswerLimits(memory_mb=100))
     assert end.value.ending is Ending.OUT_OF_MEMORY
 
 
@@ -100,7 +100,7 @@ def test_a_flood_of_output_neither_blocks_it_nor_fills_the_memory(worker: Worker
 def test_what_takes_too_long_is_killed(worker: Worker) -> None:
     worker.ask("do", {"do": "echo"})
     with pytest.raises(WorkerEnded, match=r"wall limit.*it was 0.2 s") as end:
-        worker.ask("do", {"do": "sleep"}, Limits(seconds=0.2))
+        worker.ask("do", {"do": "sleep"}, AnswerLimits(seconds=0.2))
     assert end.value.ending is Ending.TIMEOUT and worker.pid is None
 
 
@@ -108,7 +108,7 @@ def test_a_cancel_kills_it_and_what_it_has_started(worker: Worker) -> None:
     started: list[int] = []
     with pytest.raises(WorkerEnded) as end:
         worker.ask(
-            "do", {"do": "child", "steps": 0}, Limits(cancelled=lambda: bool(started)),
+            "do", {"do": "child", "steps": 0}, AnswerLimits(cancelled=lambda: bool(started)),
             lambda event: started.append(event["iteration"]),
         )  # fmt: skip
     assert end.value.ending is Ending.CANCELLED
