@@ -63,12 +63,12 @@ def test_the_code_for_numpy_runs(sampling: str, mechanism: dict[str, Any], workl
     assert job.names["scale"].divisor is None and job.names["scale"].clip_norm == 1.0
 
 
-def test_every_framework_has_some_ten_lines_that_python_reads() -> None:
+def test_every_framework_has_some_twenty_lines_at_most_that_python_reads() -> None:
     for sampling in ("fixed", "cyclic_poisson", "balls_in_bins", "poisson", "random_allocation"):
         for framework, text in codes(JOB, small_spec(BANDED), sampling).items():
             compile(text, framework, "exec")
             body = [line for line in text.split("\n\n", 1)[1].splitlines() if line]
-            assert 9 <= len(body) <= 19, (framework, sampling)
+            assert 9 <= len(body) <= 21, (framework, sampling)
 
 
 def test_a_long_spec_is_read_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
