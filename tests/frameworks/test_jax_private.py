@@ -172,7 +172,7 @@ class TestGradients:
             return x - x.mean(axis=0), True
 
         summed = fixed(loss=lambda weights, x, y: loss(weights, centred(x), y)).gradients
-        with pytest.raises(InvalidParameter, match=r"example 0 moves the sum .* are not its own gradient"):
+        with pytest.raises(InvalidParameter, match="by another vector than its own gradient"):
             summed(jnp.full((6, 3), 0.1), (X, Y), self.indices, self.mask)
 
     @pytest.mark.parametrize(
