@@ -71,7 +71,8 @@ class Adjacency(StrEnum):
                 "the relation is zero_out"
             )
         raise UnsupportedAdjacency(
-            f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE)",
+            f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE), the latter "
+            "without sampling alone",
             field="adjacency",
         )
 
