@@ -112,7 +112,9 @@ def releases_what_it_should(made: Private, n: int, seed: int, kind: Any = torch.
 
     By that alone the optimizer steps, as torch's own does.
     """
-    rows = NoiseGenerator(factors(n), made.statement.calibration, list(network().parameters()), seed=seed)
+    rows = NoiseGenerator(
+        factors(n), made.statement.calibration, list(network().parameters()), seed=seed, auditor="not_looked_at"
+    )
     model = network()
     optimizer = kind(model.parameters(), lr=rate)
     for step, released in enumerate(train(made)):
@@ -268,7 +270,7 @@ class TestRefusals:
             CorrelatedOptimizer(theirs, factors(), made.statement.calibration, seed=1 << 64)
         own, scale = ParticipationAuditor.of(made.statement.calibration, N), made.statement.calibration
         for auditor, said in (
-            (ParticipationAuditor({"kind": "single"}, N), "counts on cyclic"),
+            (ParticipationAuditor({"kind": "single"}, N), "other batches"),
             (own, "calibrate this one"),
         ):
             other = handmade(ToeplitzMatrix(np.array([1.0, 0.5]), N))
