@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from factorize.adapters.fleet import advise_fleet
 from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
@@ -90,6 +90,13 @@ class Job(Frozen):
     workload: JsonObject | None = None
     objective: JsonObject | None = None
     seconds: Positive = DEFAULT_SECONDS
+
+    @field_validator("workload")
+    @classmethod
+    def _take_class_names(cls, workload: JsonObject | None) -> JsonObject | None:
+        """Read the name of an optimizer's class, `AdamW` say, as its name here."""
+        name = str((workload or {}).get("kind")).lower()
+        return {**(workload or {}), "kind": name} if name in OPTIMIZERS else workload
 
     @property
     @abstractmethod

@@ -7,7 +7,7 @@ mechanism; so does one that adds it, divided by a public constant, to their mean
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -244,7 +244,7 @@ def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:
 
 
 def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sides = shape if isinstance(shape, Iterable) else (shape,)
+    sides = shape if isinstance(shape, Iterable) and not isinstance(shape, Set | Mapping) else (shape,)
     whole = tuple(whole_number("shape", side, remedy="give the parameters' shape") for side in sides)
     if math.prod(whole) > MAX_ENTRIES:
         message = f"shape={whole} has more than {MAX_ENTRIES} entries; give the parameters' shape"

@@ -225,7 +225,7 @@ def test_an_optimizer_is_answered_for_the_nearest_workload(named: dict[str, Any]
 def test_optimizers_are_said_in_words_and_their_code_is_their_own() -> None:
     numbers: dict[str, Any] = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3, "memory": 2}
     found = factorize.recommend(
-        "adamw", learning_rates="warmup_cosine", weight_decay=0.1, samplings=["fixed"], seconds=600, **numbers
+        "AdamW", learning_rates="warmup_cosine", weight_decay=0.1, samplings=["fixed"], seconds=600, **numbers
     )
     assert found.spec["workload"]["learning_rates"] == {"kind": "warmup_cosine", "warmup": 1}
     assert "torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.999), weight_decay=0.1)" in found.code["torch"]

@@ -167,7 +167,10 @@ class TestRefusals:
         [
             *(({"calibration": bare}, "pass the Calibration") for bare in (1.0, None, np.float64(2.0), UNIT)),
             *(({"seed": seed}, "seed") for seed in (0, (1 << 64) - 1, -1, 1.0, True, None, "1")),
-            *(({"shape": shape}, "is not an integer >= 1") for shape in (0, (3, 0), (-1,), (2.7,), True, ("3",))),
+            *(
+                ({"shape": shape}, "is not an integer >= 1")
+                for shape in (0, (3, 0), (-1,), (2.7,), True, ("3",), {2}, {2: 3})
+            ),
             ({"shape": 2**47}, "takes 5.24e.05 GiB, more than this machine has"),
             *(({"shard": shard}, "not a part of the 3 entries") for shard in ((0, 0), (3, 2), (-1, 2), (0, 4))),
             ({"threads": 0}, "threads"),
