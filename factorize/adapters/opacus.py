@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Unpack
 
@@ -16,6 +15,7 @@ from factorize.adapters.clipping import clipped_sums, example_rows
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.gradient_rows import GradientRows, difference_of_autograd
 from factorize.adapters.layer_rows import Rows
+from factorize.adapters.own_steps import CLIPPED, own_parameters, refuse_own_steps
 from factorize.adapters.ranks.placements import is_sharded, values_sum
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -29,8 +29,6 @@ __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 
 
 _UNCLEARED = "gradients of the step before are still there; call zero_grad() after step()"
-_CLIPPED = torch.empty(0)
-"""In place of gradients of examples that were added up, until `zero_grad` is called."""
 
 
 class CorrelatedOptimizer(Secret, DPOptimizer):
@@ -105,8 +103,9 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             expected_batch_size=calibration.divisor,
             loss_reduction="sum" if calibration.divisor is None else "mean",
         )
-        self._stepping = False
+        self.stepping = False
         refuse_own_steps(optimizer, self)
+        own_parameters(parameters, self)
 
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the steps taken, for a run that stops here.
@@ -171,11 +170,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 closure()
         if self.rehearsal is not None and not self._may_step(self.rehearsal):
             return None
-        self._stepping = True
+        self.stepping = True
         try:
             return super().step()
         finally:
-            self._stepping = False
+            self.stepping = False
 
     def _may_step(self, rehearsal: Rehearsal) -> bool:
         """Return whether the gradients that are there are for a step."""
@@ -201,7 +200,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             InvalidParameter: a parameter has none, those of the step before, or other rows than the others.
         """
         held = [getattr(p, "grad_sample", None) for p in self.params]
-        if any((each[0] if isinstance(each, list) else each) is _CLIPPED for each in held):
+        if any((each[0] if isinstance(each, list) else each) is CLIPPED for each in held):
             raise InvalidParameter(_UNCLEARED, field="optimizer")
         return example_rows(self._named, self._expected)
 
@@ -225,7 +224,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 p.summed_grad = total
             else:
                 p.summed_grad += total  # in place: it keeps the mark of sums that were released
-            p.grad_sample = _CLIPPED  # most of a step's memory, which nothing after this needs
+            p.grad_sample = CLIPPED  # most of a step's memory, which nothing after this needs
         self._samples, self._added = self._samples + len(samples[0]), self._added + 1
 
     def accumulate_moments(self, samples: list[Rows]) -> list[torch.Tensor]:
@@ -358,24 +357,6 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 f"step {self.noise.step} has gradients of {self._samples} examples, its batch holds {self._expected}; "
                 "use each batch whole, once, and nothing beside it"
             )
-
-
-def refuse_own_steps(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer) -> None:
-    """Have an optimizer step for a private one alone, where a loop that still has its name would step without noise."""
-    first = not hasattr(optimizer, "private_one")
-    optimizer.private_one = weakref.ref(private)
-    if first:
-        optimizer.register_step_pre_hook(_refuse_step)
-
-
-def _refuse_step(optimizer: Any, *_: object) -> None:
-    private = optimizer.private_one()
-    if private is not None and not private._stepping:
-        raise InvalidParameter(
-            f"step() of {type(optimizer).__name__} was called, whose gradients have not the noise of this job; call "
-            "step() of the optimizer that the job was made private with",
-            field="optimizer",
-        )
 
 
 def _refuse_unfit(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:

@@ -243,6 +243,9 @@ class Opacus(Door):
             "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
                 "refused", lambda folder: own_step(self, folder), "not the noise of this job"
             ),
+            "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
+                "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
+            ),
             "Opacus's clipping by layers, adaptive or ghost": Mistake(
                 "refused", self._by_layers, "no sensitivity here"
             ),
@@ -320,6 +323,17 @@ def own_step(door: Any, folder: Path) -> None:
         run.optimizer.original_optimizer.step()
     assert all(map(torch.equal, before, run.optimizer.params))
     run.optimizer.original_optimizer.step()
+
+
+def other_step(door: Any, folder: Path) -> None:
+    """A second optimizer of the model, which steps by gradients before they have noise, or that its closure makes."""
+    run = door.begin(folder)
+    door.step(run)
+    other, before = torch.optim.SGD(run.model.parameters(), lr=1.0), [p.clone() for p in run.optimizer.params]
+    with pytest.raises(FactorizeError, match="gradients that have no noise"):
+        other.step(lambda: run.backward(X[:SIZE], Y[:SIZE]))
+    assert all(map(torch.equal, before, run.optimizer.params))
+    other.step()
 
 
 def other_weights(door: Any, folder: Path) -> None:
@@ -483,6 +497,9 @@ class Made(Door):
             ),
             "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
                 "refused", lambda folder: own_step(self, folder), "not the noise of this job"
+            ),
+            "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
+                "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
             ),
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", lambda folder: other_weights(self, folder), "same checkpoint"

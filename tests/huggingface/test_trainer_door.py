@@ -24,7 +24,7 @@ from door_contract import (
     check_more,
     factors,
 )
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
 from factorize.errors import InvalidParameter
@@ -186,6 +186,9 @@ class HuggingFace(Door):
                 lambda folder: self.begin(folder).optimizer.original_optimizer.step(),
                 "not the noise of this",
             ),
+            "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
+                "refused", self._other_step, "gradients that have no noise"
+            ),
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", self._other_weights, "same checkpoint"
             ),
@@ -210,6 +213,17 @@ class HuggingFace(Door):
             return private.statement, private.loader.order
 
         check_drawn_users(make)
+
+    def _other_step(self, folder: Path) -> None:
+        """A callback that puts an optimizer of its own into the Trainer."""
+        trainer = self.begin(folder).trainer
+
+        class Swap(TrainerCallback):
+            def on_step_begin(self, *_: Any, **about: Any) -> None:
+                trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=1.0)
+
+        trainer.add_callback(Swap())
+        trainer.train()
 
     def _losses(self, folder: Path) -> None:
         model = Classifier()

@@ -9,7 +9,8 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.jobs import check_floor, second_seed
 from factorize.adapters.layer_rows import Rows
-from factorize.adapters.opacus import CorrelatedOptimizer, refuse_own_steps
+from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.own_steps import refuse_own_steps
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import ParticipationAuditor

@@ -1,0 +1,92 @@
+"""Steps that a private job does not know: of the optimizer it was made of, or of any by gradients without noise."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from factorize.errors import InvalidParameter
+
+CLIPPED = torch.empty(0)
+"""In place of gradients of examples that were added up, until `zero_grad` is called."""
+
+
+class Stepper(Protocol):
+    """A private optimizer."""
+
+    stepping: bool
+    """Whether it calls the optimizer that it was made of."""
+
+
+_OWNERS: Any = WeakTensorKeyDictionary()
+"""The private optimizer of each parameter, by a weak reference; not in the parameter, which is copied and pickled."""
+
+
+def own_parameters(parameters: Sequence[torch.Tensor], private: Stepper) -> None:
+    """Have every optimizer refuse gradients of these parameters that were neither clipped nor given noise."""
+    for p in parameters:
+        _OWNERS[p] = weakref.ref(private)
+
+
+def refuse_own_steps(optimizer: torch.optim.Optimizer, private: Stepper) -> None:
+    """Have an optimizer step for a private one alone, where a loop that still has its name would step without noise."""
+    first = not hasattr(optimizer, "private_one")
+    optimizer.private_one = weakref.ref(private)
+    if first:
+        optimizer.register_step_pre_hook(_refuse_own_step)
+
+
+def _refuse_own_step(optimizer: Any, *_: object) -> None:
+    private = optimizer.private_one()
+    if private is not None and not private.stepping:
+        raise InvalidParameter(
+            f"step() of {type(optimizer).__name__} was called, whose gradients have not the noise of this job; call "
+            "step() of the optimizer that the job was made private with",
+            field="optimizer",
+        )
+
+
+def _refuse_raw_steps(optimizer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """Look at gradients before a step of any optimizer, and at those that its closure makes."""
+    _refuse_raw(optimizer)
+
+    def checked(argument: Any) -> Any:
+        return _check_after(optimizer, argument) if callable(argument) else argument
+
+    return (optimizer, *map(checked, arguments[1:])), {name: checked(value) for name, value in options.items()}
+
+
+def _check_after(optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def call() -> Any:
+        loss = closure()
+        _refuse_raw(optimizer)
+        return loss
+
+    return call
+
+
+def _refuse_raw(optimizer: Any) -> None:
+    for p in (p for group in optimizer.param_groups for p in group["params"]):
+        owner = _OWNERS.get(p)
+        private = None if owner is None else owner()
+        if private is not None and not private.stepping and _is_raw(p):
+            raise InvalidParameter(
+                f"step() of {type(optimizer).__name__} was called with gradients that have no noise; call step() of "
+                "the optimizer that the job was made private with, and give its gradients to no other before",
+                field="optimizer",
+            )
+
+
+def _is_raw(parameter: Any) -> bool:
+    """Return whether a gradient, or a part of it, is of examples that nothing was released of."""
+    held, total = getattr(parameter, "grad_sample", None), getattr(parameter, "summed_grad", None)
+    added = total is None or hasattr(total, "_processed")
+    return parameter.grad is not None and not (added and (held is None or held is CLIPPED))
+
+
+register_optimizer_step_pre_hook(_refuse_raw_steps)
