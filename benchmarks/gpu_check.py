@@ -168,15 +168,15 @@ def speeds(device: torch.device, size: int) -> Iterator[Check]:
     noise = NoiseGenerator(factors, factors.calibrate(mu=1.0), like, seed=SEED)
     yield _compared(f"noise of {size} numbers, {BANDS} bands", device, noise.next, "torch.normal", plain.normal_)
     noise.close()
-    parameter = torch.nn.Parameter(torch.zeros(size, device=device))
     scale = factors.calibrate(mu=1.0, divisor=EXAMPLES)
-    sgd = [torch.optim.SGD([parameter], lr=0.1) for _ in range(2)]
+    sgd = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(size, device=device))], lr=0.1) for _ in range(2)]
     ours = CorrelatedOptimizer(sgd[0], factors, scale, seed=SEED)
     theirs = DPOptimizer(sgd[1], noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=EXAMPLES)
     samples = torch.randn(EXAMPLES, size, device=device)
 
     def step(optimizer: Any) -> None:
         optimizer.zero_grad()
+        (parameter,) = optimizer.params
         parameter.grad_sample = samples
         parameter.grad = samples.sum(0)
         optimizer.step()
