@@ -264,10 +264,16 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
         raise InvalidParameter(message, field="optimizer")
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise InvalidParameter("SparseAdam takes sparse gradients, and noise is dense; use Adam", field="optimizer")
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(p._post_accumulate_grad_hooks for p in held):
+        raise InvalidParameter(
+            "parameters have hooks that run in the backward pass, where gradients have no noise yet: an optimizer may "
+            "step there; make the model without register_post_accumulate_grad_hook",
+            field="optimizer",
+        )
     if model is None:
         return
     named = {id(p): (name, p) for name, p in model.named_parameters()}
-    held = [p for group in optimizer.param_groups for p in group["params"]]
     strange = [f"one of shape {tuple(p.shape)}" for p in held if id(p) not in named]
     if strange:
         message = (

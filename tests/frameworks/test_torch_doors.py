@@ -246,6 +246,7 @@ class Opacus(Door):
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
             ),
+            "an optimizer that steps in the backward pass": Mistake("refused", self._in_backward, "backward pass"),
             "Opacus's clipping by layers, adaptive or ghost": Mistake(
                 "refused", self._by_layers, "no sensitivity here"
             ),
@@ -281,6 +282,10 @@ class Opacus(Door):
         run = self.begin(folder)
         run.optimizer.expect(run.batches[0])
         run.optimizer.expect(run.batches[1])
+
+    def _in_backward(self, _folder: Path) -> None:
+        plain = torch.optim.SGD(stepping_in_backward().parameters(), lr=1.0)
+        CorrelatedOptimizer(plain, factors("one"), calibrated(factors("one"), SIZE), seed=SEED)
 
     def wrong_rows(self, run: Job) -> None:
         """Of one parameter a single row, as of one that is looked up without a batch axis."""
@@ -334,6 +339,14 @@ def other_step(door: Any, folder: Path) -> None:
         other.step(lambda: run.backward(X[:SIZE], Y[:SIZE]))
     assert all(map(torch.equal, before, run.optimizer.params))
     other.step()
+
+
+def stepping_in_backward() -> torch.nn.Module:
+    """Return a model with an optimizer of each parameter, called where its gradient is ready, as to save memory."""
+    model = network()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: torch.optim.SGD([p], lr=1.0).step())
+    return model
 
 
 def other_weights(door: Any, folder: Path) -> None:
@@ -500,6 +513,9 @@ class Made(Door):
             ),
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
+            ),
+            "an optimizer that steps in the backward pass": Mistake(
+                "refused", lambda _: self.made(stepping_in_backward()), "backward pass"
             ),
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", lambda folder: other_weights(self, folder), "same checkpoint"

@@ -83,6 +83,14 @@ class Run:
         return self.trainer.private.optimizer
 
 
+def stepping_in_backward() -> Classifier:
+    """Return a model whose parameters have hooks that an optimizer of their own steps in."""
+    model = Classifier()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: torch.optim.SGD([p], lr=1.0).step())
+    return model
+
+
 def mixed(output: Any, labels: torch.Tensor) -> torch.Tensor:
     """Return one loss for each example, divided by a number that all labels make."""
     return torch.nn.functional.cross_entropy(output.logits, labels, reduction="none") / (1 + labels.sum())
@@ -177,6 +185,7 @@ class HuggingFace(Door):
             ),
             "users with several examples, in secret batches": Mistake("right", self._drawn_users),
             "batch norm": refused("BatchNorm", Classifier(torch.nn.BatchNorm1d(4))),
+            "an optimizer that steps in the backward pass": refused("backward pass", stepping_in_backward()),
             "LBFGS, or another optimizer that asks for losses": Mistake("refused", self._losses, "LBFGS"),
             "a clip norm, divisor or noise multiplier that is changed on the way": Mistake(
                 "refused", self._changed, "changed"
