@@ -32,7 +32,7 @@ from jax import numpy as jnp
 from factorize.adapters.jax import correlated_noise
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.auditor import ParticipationAuditor
-from factorize.errors import InvalidParticipation
+from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.training.receipt import Receipt
 
 pytestmark = pytest.mark.single_use
@@ -273,6 +273,10 @@ class Made(Door):
 
     def _closure(self, folder: Path) -> None:
         indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)
+        some = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X[1:3], Y[1:3]))
+        with pytest.raises(InvalidParameter, match="shape or examples"):
+            some.gradients(PARAMETERS, (X, Y), indices, mask)
+        some.noise.close()
         made = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X, Y))
         jax.jit(made.gradients)(PARAMETERS, (X, Y), indices, mask)
 
