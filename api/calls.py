@@ -388,7 +388,8 @@ def remember(factorization: Factorization) -> Factorization:
             factorization.save(cache.path(factorization.digest))
             cache.remember(factorization.spec_digest, factorization.digest)
         except (StoreUnavailable, OSError) as error:
-            text = f"the result is not kept in {folder}: {error}; {VARIABLE} names another folder"
+            reason = str(error).removesuffix(f"; set {VARIABLE}")
+            text = f"the result is not kept in {folder}: {reason}; set {VARIABLE} to another folder"
             warnings.warn(text, CacheUnusable, stacklevel=2)
     return factorization
 

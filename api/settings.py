@@ -52,7 +52,9 @@ def default_store() -> str:
     """
     home = Path(os.path.expanduser("~"))
     if not (os.environ.get("XDG_DATA_HOME") or home.is_absolute()):
-        raise NoOwnStore("this account has no home folder for results; set FACTORIZE_STORE", field="store")
+        raise NoOwnStore(
+            "this account has no home folder for results; name a store with --store or FACTORIZE_STORE", field="store"
+        )
     base = os.environ.get("XDG_DATA_HOME") or home / ".local" / "share"
     return str(Path(base) / "factorize")
 

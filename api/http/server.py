@@ -68,8 +68,8 @@ class ServerConnection(H11Protocol):
     64 KiB/s on the whole. An answer may stand still for `STALL_SECONDS`.
     """
 
-    settings = Settings.model_construct()
-    by_address: Counter[str] = Counter()
+    settings: Settings
+    by_address: Counter[str]
 
     def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
         super().__init__(config, *rest, **named)

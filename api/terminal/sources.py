@@ -47,8 +47,10 @@ def open_results(url: str | None, *, create: bool) -> Store:
     try:
         return open_store(settings.store, create=create)
     except StoreUnavailable as error:
-        refused = InvalidParameter if "store" in settings.model_fields_set else NoOwnStore
-        raise refused(f"the store {settings.store} cannot be opened: {error}", field="store") from None
+        text = f"the store {settings.store} cannot be opened: {error}"
+        if "store" in settings.model_fields_set:
+            raise InvalidParameter(text, field="store") from None
+        raise NoOwnStore(f"{text}; name a store with --store or FACTORIZE_STORE", field="store") from None
 
 
 def existing_results(url: str | None) -> Store | None:
@@ -67,7 +69,7 @@ def results_to_fill(url: str | None) -> Store | None:
     try:
         return open_results(url, create=True)
     except NoOwnStore as error:
-        remark(f"warning: the answer is not kept: {error}; name a store with --store or FACTORIZE_STORE")
+        remark(f"warning: the answer is not kept: {error}")
         return None
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from command_line import environment
 
 from factorize.api.settings import OTHER_VARIABLES, default_store, load_settings
 from factorize.client.connection import is_loopback
@@ -131,3 +134,11 @@ def test_a_file_with_an_unknown_field_or_no_toml(tmp_path: Path) -> None:
     (tmp_path / "factorize.toml").write_text("port 1")
     with pytest.raises(InvalidParameter, match="not TOML"):
         load_settings()
+
+
+def test_a_service_without_a_home_folder_has_the_store_that_is_named(tmp_path: Path) -> None:
+    """Nothing asks for the user's folder while modules are imported."""
+    named = environment(tmp_path) | {"HOME": "", "FACTORIZE_STORE": str(tmp_path / "store")}
+    code = "import factorize.api.http.server; print(factorize.api.http.server.Settings().store)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=named, check=True)
+    assert done.stdout.strip() == named["FACTORIZE_STORE"]

@@ -5,15 +5,18 @@ A large blob goes in parts in place of that: its name is the sha256 of its bytes
 the same ones. A bucket shows an object whole or not at all, and from then on to everybody.
 """
 
+import fcntl
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from factorize.encoding import DIGEST
@@ -29,6 +32,9 @@ WHOLE_BYTES = 1 << 20
 PARTS_BYTES = 1 << 26
 """Smallest blob that is sent in parts."""
 _BLOB = re.compile(rf"blobs/sha256/[0-9a-f]{{2}}/{DIGEST}")
+_STAGE = "factorize.stage."
+_UNLOCKED_SECONDS = 60.0
+"""Longest that a folder may be without its lock after it was made."""
 CONNECT_SECONDS = 5
 REQUEST_SECONDS = 120
 RETRY_SECONDS = 30
@@ -41,12 +47,12 @@ class Bucket(BucketCalls, Objects):
     def stage(self) -> Iterator[StagedFile]:
         """Name a file in a private folder of this machine and remove it at the end, whatever happened."""
         try:
-            folder = TemporaryDirectory(prefix="factorize.stage.")
+            folder = TemporaryDirectory(prefix=_STAGE)
         except OSError as error:
             raise StoreUnavailable(
                 f"there is no room for a temporary file: {error}; free space, or set TMPDIR", state="store-full"
             ) from None
-        with folder as name:
+        with folder as name, _hold(name):
             yield StagedFile(Path(name) / secrets.token_hex(8), Files())
 
     def put(self, key: str, staged: StagedFile) -> bool:
@@ -130,6 +136,30 @@ class Bucket(BucketCalls, Objects):
                 self.remove(key)
 
 
+@contextmanager
+def _hold(folder: str | Path) -> Iterator[bool]:
+    """Lock a folder while it is used, so that it can be told from what a killed process has left; yields success."""
+    locked, descriptor = False, os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        yield locked
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _sweep() -> None:
+    """Remove what killed processes have staged on this machine, once in a process."""
+    for folder in Path(gettempdir()).glob(f"{_STAGE}*"):
+        with suppress(OSError):  # another account's, or swept meanwhile
+            if time.time() - folder.stat().st_mtime > _UNLOCKED_SECONDS:
+                with _hold(folder) as unused:
+                    if unused:
+                        rmtree(folder)
+
+
 def _goes_in_parts(key: str, staged: StagedFile) -> bool:
     return staged.path.stat().st_size >= PARTS_BYTES and _BLOB.fullmatch(key) is not None
 
@@ -158,6 +188,7 @@ def connect(url: str) -> Bucket:
     }
     if url.startswith("s3://"):
         options["config"] = {"aws_checksum_algorithm": "SHA256"}
+    _sweep()
     try:
         return Bucket(from_url(url, **options))
     except (BaseError, ValueError) as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUna
 from factorize.storage.blobs import CHUNK_BYTES, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
+from factorize.storage.medium import bucket as bucket_module
 from factorize.storage.medium import bucket_lock
 from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.medium.bucket_lock import BucketLock
@@ -112,16 +115,25 @@ while True:
 """
 
 
-def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch):
+def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch, tmp_path):
     """On the real server; every second one dies when the request was carried out already."""
     monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.2)
     url = bucket_of(bucket)
     paths = [str(HERE), str(HERE.parents[1] / "support"), str(HERE.parents[2])]
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", WRITER, url, *paths], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     statuses = [int(line.split()[1]) for line in done.stdout.splitlines()]
     assert statuses == [9] * (len(statuses) - 1) + [0] and len(statuses) > 20
     put = factorization(3)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with connect(url).stage() as ours:  # the newest; only what is older and nobody holds is swept
+        assert len(list(tmp_path.iterdir())) > 2
+        for folder in tmp_path.iterdir():
+            os.utime(folder, (0, 0))
+        bucket_module._sweep.cache_clear()
+        connect(url)
+        assert list(tmp_path.iterdir()) == [ours.path.parent]
     for at in range(len(statuses)):
         store = store_on(connect(f"{url}/{at}"), url)
         assert fsck(store).clean and store.digest_of(put.spec_digest) in (None, put.digest)
