@@ -21,7 +21,7 @@ from factorize.errors import InvalidWorkload
 from factorize.factor_file import cast, load
 from factorize.factorization import Factorization
 from factorize.format.manifest import Manifest
-from factorize.format.names import MatrixName
+from factorize.format.tensors import MatrixName
 from factorize.solution import ProgressCallback
 from factorize.solvers import choose, estimate
 from factorize.solvers.evidence_search import Recognised, certify_own

@@ -13,7 +13,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
 from factorize.factorization import Factorization
-from factorize.format.names import MatrixName
+from factorize.format.tensors import MatrixName
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.index import Result

@@ -4,6 +4,7 @@
 solved by workers. The command line takes the same steps in its own process (`api/local.py`).
 """
 
+import json
 import math
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from factorize import solvers
 from factorize.api.access.caller import ANYONE, AboveCapacity, Caller
@@ -24,7 +25,7 @@ from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.solve_job import JobOrder, SolveEnding, SolveJob
 from factorize.api.local import priced
-from factorize.api.monitoring import Readiness, SolveCounts
+from factorize.api.readiness import Readiness
 from factorize.api.results import Results
 from factorize.api.settings import Settings, ledger_url
 from factorize.api.stored_forms import Forms
@@ -46,6 +47,9 @@ from factorize.storage.index import Result
 from factorize.storage.store import Store, open_store
 from factorize.workloads import UserMatrix
 
+_SOLVE_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14_400, 86_400)
+_GAPS = (1e-12, 1e-10, 1e-9, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+_QUEUED_AGAIN = ("CRASHED", "LOST")
 _WITH_MEMORY = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
@@ -53,6 +57,39 @@ Source = bytes | str | dict[str, Any] | Spec
 
 class StoreReadOnly(StoreUnavailable):
     """A spec to solve, for a store that this service may only read."""
+
+
+class SolveCounts:
+    """Counters and histograms of one service's solves.
+
+    Args:
+        registry: holds them, for the route of metrics.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        meaning, name = "Wall time of solve, certificate, proof and publication.", "factorize_solve_duration_seconds"
+        self._seconds = Histogram(name, meaning, ["mechanism", "end"], buckets=_SOLVE_SECONDS, registry=registry)
+        meaning = "Gap to the lower bound over all matrices that a solve has last reported."
+        self._gaps = Histogram("factorize_relative_gap", meaning, ["mechanism"], buckets=_GAPS, registry=registry)
+        meaning = "Solves whose process was killed or lost; all but the last of a job are queued again."
+        self._retries = Counter("factorize_retries", meaning, registry=registry)
+
+    def count_end(self, spec: str, end: str, seconds: float, progress: dict[str, Any] | None) -> None:
+        """Count a solve that is over.
+
+        Args:
+            spec: canonical JSON of the spec.
+            end: name of its end, such as `DONE`.
+            seconds: wall time of its process.
+            progress: what it has said last, or None.
+        """
+        mechanism = str(json.loads(spec)["mechanism"]["kind"])
+        self._seconds.labels(mechanism, end.lower()).observe(seconds)
+        gap = (progress or {}).get("relative_gap")
+        if end == "DONE" and gap is not None:
+            self._gaps.labels(mechanism).observe(gap)
+        if end in _QUEUED_AGAIN:
+            self._retries.inc()
 
 
 class SolverService:
@@ -170,7 +207,7 @@ class SolverService:
                 return job
         else:
             self.known_total += 1
-        return self.forms.make(result, form, caller)
+        return self.forms.make(result, form, caller) if form else result
 
     def lookup(self, name: str, form: Form = ANY_FORM, caller: Caller = ANYONE) -> Result | SolveJob | None:
         """Return what is known by a digest or a spec digest: a result, else a job of the caller's, else None.
@@ -197,7 +234,7 @@ class SolverService:
                     self.store.check_answer(name)
             except (NotFound, CorruptObject) as error:
                 raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
-        return job if result is None else self.forms.find(result, form)
+        return self.forms.find(result, form) if result is not None and form else result or job
 
     def _own_job(self, name: str, caller: Caller) -> SolveJob | None:
         """Return the job of a spec digest, if the caller holds it; one of others takes as long as none."""

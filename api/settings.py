@@ -3,6 +3,7 @@
 import os
 import tomllib
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -193,7 +194,7 @@ class Settings(BaseSettings):
                 "127.0.0.1"
             )
 
-    @property
+    @cached_property
     def asks_for_keys(self) -> bool:
         """Whether every caller needs a key: where it is said so, and wherever other machines reach the service."""
         if self.require_keys is not None:

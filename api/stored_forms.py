@@ -21,7 +21,7 @@ from factorize.api.workers.publishing import Form, Stages, make_and_store, matri
 from factorize.api.workers.worker import AnswerLimits
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, StoreUnavailable, TooLarge
 from factorize.factorization import Factorization
-from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.storage.index import Result
 
 FORM_SECONDS = 600.0
@@ -151,8 +151,6 @@ def _in_form(
         form: what the file is to hold.
         get: the step from a result to one with these matrices in this type, by its key.
     """
-    if not form:
-        return result
     manifest = result.manifest()
     held = manifest.names
     names = form.matrices or held

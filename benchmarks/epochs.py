@@ -31,7 +31,7 @@ from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec, parse_spec
-from factorize.workloads.forms import BidiagonalInverse
+from factorize.workloads.operators import BidiagonalInverse
 
 Result = TypeVar("Result")
 

@@ -163,3 +163,8 @@ def check_digest(text: str, *, what: str = "digest") -> str:
     if not is_digest(text):  # not repeated in the message, which may go into a header or a log
         raise InvalidParameter(f"a {what} is named by 64 lower-case hexadecimal digits; this is not", field=what)
     return text
+
+
+def in_one_line(text: str) -> str:
+    """Return a text with what is not printable escaped, so that no sentence makes a second line in any medium."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

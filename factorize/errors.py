@@ -202,7 +202,7 @@ class StoreUnavailable(StoreError):
 
     Args:
         message: what happened, and the way out.
-        state: name of what is wrong, one of those in api/monitoring.py.
+        state: name of what is wrong, one of those in api/readiness.py.
     """
 
     slug = "store-unavailable"

@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from factorize.certificate.certificate import certify
-from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable
+from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factorization import Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.description import DTYPES
-from factorize.format.manifest import Manifest
-from factorize.format.names import MATRIX_NAMES
-from factorize.format.reading import evidence_of, matrix_of
+from factorize.format.manifest import Manifest, evidence_of, matrix_of
+from factorize.format.tensors import MATRIX_NAMES
 from factorize.mechanisms import Added
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
@@ -101,6 +100,7 @@ def _differs(fresh: np.ndarray, stored: np.ndarray, most: float) -> bool:
     return not bool((np.abs(fresh - stored) <= most * scale).all())
 
 
+@extras_named("a certificate")
 def cast(base: Factorization, dtype: str) -> Factorization:
     """Return the factorization with C stored in a narrower type, certified anew.
 
@@ -112,6 +112,7 @@ def cast(base: Factorization, dtype: str) -> Factorization:
         InvalidParameter: an unknown type, a base that is rounded already, or a strategy named by its bytes.
         InvalidStrategy: the rounded numbers make no strategy matrix (a diagonal entry became 0, say).
         CertificateError: the rounded matrix cannot be certified.
+        MissingExtra: without the extra `[solve]`.
     """
     if dtype not in DTYPES:
         raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")

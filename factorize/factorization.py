@@ -34,7 +34,7 @@ from factorize.errors import (
 from factorize.factors import Factors
 from factorize.format.container import local_path
 from factorize.format.manifest import SCHEMA, Manifest
-from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.mechanisms import Added
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.triangular import toeplitz_rows
@@ -112,6 +112,7 @@ class Factorization(Factors):
         return cls(spec, solution.strategy, solution.dual, Manifest.sealed(document))
 
     @classmethod
+    @extras_named("a certificate")
     def from_strategy(
         cls,
         spec: Spec,
@@ -130,6 +131,7 @@ class Factorization(Factors):
             InvalidStrategy: the array is no strategy matrix, or not of the spec's n.
             InvalidSpec: what stands first is no spec.
             CertificateError: it does not serve the workload.
+            MissingExtra: without the extra `[solve]`.
         """
         spec = parse_spec(spec)
         given = strategy if isinstance(strategy, AnyStrategy) else read_strategy(strategy, n=spec.workload.n)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 import numpy as np
 
 from factorize.errors import InvalidParameter, TooLarge, extras_named
-from factorize.format.certified import CertifiedFactors
-from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.format.manifest import CertifiedFactors
 from factorize.format.portrait import html, line
+from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate, check_own
 from factorize.privacy_question import question_of
 

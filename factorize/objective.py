@@ -13,7 +13,7 @@ from pydantic import Field
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.plain_data import Count, Frozen, Long, NonNegative
-from factorize.workloads.forms import BidiagonalInverse
+from factorize.workloads.operators import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace, differences_from_reference, identity, scaling
 
 if TYPE_CHECKING:

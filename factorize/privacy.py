@@ -29,7 +29,7 @@ from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
 
 if TYPE_CHECKING:
-    from factorize.format.certified import CertifiedFactors
+    from factorize.format.manifest import CertifiedFactors
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 """At which answers state the largest true-positive rate."""

@@ -48,7 +48,7 @@ EvidenceSearch = Callable[[Reporter], Found]
 
 
 @contextmanager
-def begin(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
+def begin(spec: Spec) -> Iterator[EvidenceSearch]:
     """Search evidence on a second core within the block, where that takes long, since it does not ask for a claim.
 
     Gives what returns the evidence: what was searched meanwhile, else it is searched then. Leaving the block without
@@ -56,9 +56,8 @@ def begin(spec: Spec, *, own: bool) -> Iterator[EvidenceSearch]:
 
     Args:
         spec: see `evidence`.
-        own: whether the claim will bring its own.
     """
-    if own or CORES < 2 or not spec.participation.free or work(spec) < _WORTH_A_THREAD:
+    if CORES < 2 or not spec.participation.free or work(spec) < _WORTH_A_THREAD:
         yield lambda report: evidence(spec, report)
         return
     left = threading.Event()
@@ -85,7 +84,7 @@ def with_evidence(
 ) -> Solution:
     """Return a claim with evidence for a bound over all matrices, unless that is too dear.
 
-    The solver's own is kept where it has solved for the workload that is evaluated on, and where there is no other.
+    The solver's own is kept where there is no other.
 
     Args:
         problem: what was solved.
@@ -93,8 +92,6 @@ def with_evidence(
         report: told nothing of this side calculation, but asked after each step whether to go on.
         searched: returns the evidence; see `begin`.
     """
-    if problem.evaluates_itself and solution.dual:
-        return solution
     dual = evidence(problem.spec, report) if searched is None else searched(report)
     return replace(solution, dual=dual) if dual else solution
 

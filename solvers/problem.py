@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from factorize.certificate.plain_sensitivity import plain_sensitivity
+from factorize.certificate.sensitivity import plain_sensitivity
 from factorize.errors import TooLarge
 from factorize.mechanisms import AnyMechanism
 from factorize.objective import Objective

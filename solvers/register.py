@@ -84,9 +84,9 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
         _entry("single.structured", dual=True),
         _entry("epochs.recursions", dual=True),
+        _entry("single.dense", dual=True),
         _entry("epochs.decompositions", dual=True),
         _entry("single.max_error", dual=True),
-        _entry("single.dense", dual=True),
         _entry("epochs.separated", dual=True),
     ),
     "buffered_linear": (
@@ -111,7 +111,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "fft": (_entry("formulas.fft"),),
     "semidefinite": (_entry("semidefinite", dual=True),),
 }
-"""The one list: mechanism to its solvers; the first that supports the spec is taken, the last is the most general."""
+"""The one list: mechanism to its solvers; the first that supports the spec is taken, the rest are not asked."""
 
 ANSWERED = "; this is answered: "
 """What a refusal says before the command of a spec that is not refused."""

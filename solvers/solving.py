@@ -6,7 +6,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -93,9 +93,9 @@ def _search(spec: Spec, relay: _Relay, evidence: bool) -> Draft:
     relay.estimate = needed.seconds
     problem = Problem(spec)
     with one_blas_thread(_side_of_products(spec), largest=LARGEST_WHOLE), np.errstate(all="ignore"):
-        with begin(spec, own=entry.dual or not evidence) as searched:
+        with nullcontext() if entry.dual or not evidence else begin(spec) as searched:
             solution = entry.solve(problem, relay)
-            if evidence:
+            if evidence and not (problem.evaluates_itself and solution.dual):
                 solution = with_evidence(problem, solution, Reporter(relay, "bound"), searched)
     return Draft(spec, solution, _provenance(spec, time.monotonic() - began))
 

@@ -28,10 +28,9 @@ from factorize.api.terminal.sources import existing_results, file_of, open_targe
 from factorize.checker.check import check_matrix_sensitivity
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
-from factorize.encoding import JsonObject, read_json
+from factorize.encoding import JsonObject, in_one_line, read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.format.claims import is_exact
-from factorize.format.labels import in_one_line
 from factorize.format.quantities import at_most
 from factorize.signatures import check_signature
 from factorize.spec import parse_spec

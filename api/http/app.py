@@ -21,11 +21,10 @@ from factorize.api.http.answers import compressed_response
 from factorize.api.http.pending import PendingAnswers
 from factorize.api.http.problems import ProblemAnswer, install
 from factorize.api.http.questions import KEPT_BYTES
-from factorize.api.http.request_guard import RequestGuard
+from factorize.api.http.request_guard import HttpCounts, RequestGuard
 from factorize.api.http.schema import openapi_document
 from factorize.api.http.work_gate import WorkGate
 from factorize.api.jobs.long_answers import LongAnswers
-from factorize.api.monitoring import HttpCounts
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.telemetry import of_application

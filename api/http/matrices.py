@@ -39,7 +39,7 @@ from factorize.api.pictures.factorization_plot import bound_per_query, error_cur
 from factorize.api.results import Block, RowBlocks
 from factorize.api.service import SolverService
 from factorize.errors import InvalidParameter, NotFound, TooLarge
-from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.storage.blobs import Blob, blob_key
 from factorize.storage.index import Result
 from factorize.workloads.matrix import MAX_SIDE

@@ -26,7 +26,7 @@ from factorize.api.http.problems import KINDS, ProblemAnswer, prefix, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import WorkGate
-from factorize.api.monitoring import NOTES
+from factorize.api.readiness import NOTES
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.encoding import read_json

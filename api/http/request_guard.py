@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from anyio.to_thread import run_sync
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +19,6 @@ from factorize.api.access.caller import Caller
 from factorize.api.http.access import is_proxy, trusts
 from factorize.api.http.problems import METHODS, ProblemAnswer, below, prefix, problem_of
 from factorize.api.jobs.audit_log import AuditLog
-from factorize.api.monitoring import HttpCounts
 from factorize.api.settings import PATH_PREFIX, Settings
 from factorize.api.telemetry import bound, read_client_id, read_traceparent
 from factorize.client.connection import is_loopback
@@ -43,6 +43,41 @@ _AUTHORITY = re.compile(r"(?:\[([^\]]+)\]|([^:\[][^:]*))(?::[0-9]*)?")
 _log = logging.getLogger(__name__)
 REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
 """Statuses that are refusals of a caller, and not answers about what was asked."""
+
+
+_REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_COUNTED = ("GET", "HEAD", "POST", "DELETE")
+
+
+class HttpCounts:
+    """Counters of one service's requests.
+
+    Args:
+        registry: holds them, for the route of metrics.
+
+    Attributes:
+        open: requests whose answers have not ended, streams among them.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.open = Gauge("factorize_http_open", "Requests whose answers have not ended.", registry=registry)
+        meaning = "Requests by route and status; what no route has is `none`."
+        self._requests = Counter("factorize_http_requests", meaning, ["method", "route", "status"], registry=registry)
+        meaning, name = "From a request to the head of its answer.", "factorize_http_seconds"
+        self._seconds = Histogram(name, meaning, ["method", "route"], buckets=_REQUEST_SECONDS, registry=registry)
+
+    def count_answer(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request whose answer begins.
+
+        Args:
+            method: of the request.
+            route: that has the request; `none` where none has it.
+            status: of the answer.
+            seconds: since the request began.
+        """
+        known = method if method in _COUNTED else "other"
+        self._requests.labels(known, route, str(status)).inc()
+        self._seconds.labels(known, route).observe(seconds)
 
 
 class RequestGuard:

@@ -66,7 +66,7 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(known.spec_digest, seconds)
         known = await _lookup(call, known.spec_digest)
-        if isinstance(known, Result):
+        if isinstance(known, Result) and form:
             known = await _make_form(call, known, form)
     return known_response(call.request, known, headers, notes)
 
@@ -118,7 +118,7 @@ async def post_form(call: SubmitCall, name: str, matrices: Matrices = None, dtyp
     It is made, certified and stored the first time, and counts for the caller who asked first.
     """
     form, result = read_form(matrices, dtype), await run_sync(result_of, call, name)
-    return known_response(call.request, await _make_form(call, result, form))
+    return known_response(call.request, await _make_form(call, result, form) if form else result)
 
 
 @router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410, document="Job"))
@@ -162,7 +162,7 @@ async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | Solv
 
 async def _make_form(call: Call, result: Result, form: Form) -> Result:
     """Return a result whose file has a form, made for the caller where nobody has had it made."""
-    async with working(call, "file") if form else nullcontext():
+    async with working(call, "file"):
         return await run_sync(call.service.forms.make, result, form, call.caller)
 
 

@@ -9,7 +9,7 @@ from factorize.api.results import RowBlocks
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factorization import Factorization
-from factorize.format.names import MatrixName
+from factorize.format.tensors import MatrixName
 
 MOST_CELLS = 512
 """On a side."""

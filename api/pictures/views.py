@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from factorize.factorization import Factorization
-    from factorize.format.names import MatrixName
+    from factorize.format.tensors import MatrixName
 
 
 VIEWS = ("overview", "matrices", "coefficients", "memory")

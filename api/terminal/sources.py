@@ -21,7 +21,7 @@ from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.format.container import local_path
 from factorize.format.manifest import Manifest
-from factorize.format.names import MatrixName
+from factorize.format.tensors import MatrixName
 from factorize.spec import Spec, parse_spec
 from factorize.storage.records import user_matrices
 from factorize.storage.store import Store, open_store

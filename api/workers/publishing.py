@@ -15,7 +15,7 @@ from factorize.encoding import JsonObject, sha256
 from factorize.errors import InvalidParameter
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest
-from factorize.format.names import MATRIX_NAMES, MatrixName
+from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.solution import Progress, ProgressCallback
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from factorize.accounting.loss_laws import PoissonLaw, largest_column
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, extras_named
-from factorize.format.certified import CertifiedFactors, certified
 from factorize.format.claims import Sensitivity
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep

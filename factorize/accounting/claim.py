@@ -14,7 +14,7 @@ from factorize.checker.sampling.calibrations import CalibrationReport, check_cla
 from factorize.checker.strategy import Strategy
 from factorize.encoding import canonical_json
 from factorize.format.bins_claims import PROTOCOL
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 
 Direction = Literal["pq", "qp"]
 

@@ -23,7 +23,7 @@ from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
 from factorize.checker.sampling.bets import CHUNK, NEEDED
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import Any
 
 from factorize.errors import InvalidParameter
-from factorize.format.certified import CertifiedFactors, certified
 from factorize.format.claims import Sensitivity, differing
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.scalars import double_above, finite_real, root_above, within_scale
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 

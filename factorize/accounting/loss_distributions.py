@@ -13,7 +13,7 @@ import numpy as np
 
 from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.privacy_question import SamplingOptions
 from factorize.samplings import sampling_of

@@ -26,8 +26,8 @@ from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.format.certified import CertifiedFactors, certified
 from factorize.format.container import local_path
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Adjacency, PrivacyTarget, calibrate

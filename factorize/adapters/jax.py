@@ -28,7 +28,7 @@ from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
 from factorize.client.single_use import Secret
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
 

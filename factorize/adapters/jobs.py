@@ -12,7 +12,7 @@ from factorize.auditor import Auditor
 from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec

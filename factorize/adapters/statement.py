@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.errors import InvalidParameter
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon, mu_by_name
 from factorize.numbers.scalars import double_above, root_above, whole_number

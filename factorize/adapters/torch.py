@@ -19,7 +19,7 @@ from factorize.client import noise as core
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
-from factorize.format.certified import certified
+from factorize.format.manifest import certified
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own, refuse_infinite
 
 

@@ -15,7 +15,7 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
 from factorize.checker.losses.variances import WIDEST, width_of_losses
 from factorize.checker.strategy import Strategy
-from factorize.errors import CertificateError, TooLarge, extras_named
+from factorize.errors import CertificateError, TooLarge
 from factorize.format.claims import BOUNDS
 from factorize.format.manifest import Manifest
 from factorize.numbers.blas_threads import one_blas_thread
@@ -123,7 +123,6 @@ def utility_of(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray]) -> 
     return Utility(parts, Strategy(strategy.structure, strategy.tensors(), strategy.n), dual, spec.user_arrays())
 
 
-@extras_named("a certificate")
 def certify(
     spec: Spec,
     strategy: AnyStrategy,
@@ -145,7 +144,6 @@ def certify(
         CertificateError: shapes do not fit, the residual is too large, losses are not enclosed or beyond doubles, or
             this thread flushes subnormal numbers to zero.
         TooLarge: no proof reaches the losses at this size.
-        MissingExtra: without the extra `[solve]`.
     """
     require_mode()
     if spec.workload.endless != (strategy.side is None):

@@ -10,12 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from factorize.checker.file import read_factor_file
 from factorize.checker.receipt_text import FALSE, NOT_LOOKED_AT, OPEN, page, text, verdict
 from factorize.checker.report import Report
-from factorize.encoding import read_json
+from factorize.checker.strategy import read_factor_file
+from factorize.encoding import in_one_line, read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
-from factorize.format.labels import in_one_line
 from factorize.signatures import check_signature
 
 USAGE = 2

@@ -11,7 +11,6 @@ import numpy as np
 from factorize.checker import claims
 from factorize.checker.arithmetic.machine import check_mode, require_mode
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.mechanism import Named, belongs, belongs_endless
 from factorize.checker.participation import allowed
 from factorize.checker.report import (
@@ -28,7 +27,7 @@ from factorize.checker.report import (
 from factorize.checker.sensitivity import exactly, squared_limit, squared_sensitivity
 from factorize.checker.spec.workloads import array_of, check_known
 from factorize.checker.stored import check_decoder, check_inverse
-from factorize.checker.strategy import Strategy
+from factorize.checker.strategy import FactorFile, Strategy, read_factor_file
 from factorize.checker.structures.toeplitz import falls
 from factorize.checker.utility import Utility
 from factorize.errors import (
@@ -120,14 +119,18 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], pro
         utility = proved if proved is not None and known else Utility(spec, strategy, file.dual, user)
         claims.check_bound(report, file, utility)
         claims.check_class_bound(report, file, utility)
-        check_decoder(report, file, strategy, bracket, user)
+        if "B" in file.matrices:
+            check_decoder(report, file, strategy, bracket, user)
+        else:
+            claims.check_added_noise(report, file, None)
         claims.check_losses(report, file, utility, spec["workload"].get("shape", [strategy.n])[0])
     else:
         report.leave(
             "residual, losses, lower bound and adding noise: the workload's numbers are not known here",
             of=[DECODER, ADDED_NOISE, LOSS, LOWER_BOUND, CLASS_BOUND],
         )
-    check_inverse(report, file, strategy, bracket)
+    if "C_inv" in file.matrices:
+        check_inverse(report, file, strategy, bracket)
     claims.check_convergence(report, spec, stated)
 
 

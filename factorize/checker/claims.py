@@ -11,7 +11,6 @@ from typing import Any
 
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LowerBound
-from factorize.checker.file import FactorFile
 from factorize.checker.losses.variances import WIDEST, width_of_losses
 from factorize.checker.mechanism import FORMULAS, GIVEN, Contradiction
 from factorize.checker.report import (
@@ -28,6 +27,7 @@ from factorize.checker.report import (
     check_claim,
 )
 from factorize.checker.sensitivity import Bracket
+from factorize.checker.strategy import FactorFile
 from factorize.checker.utility import OUT_OF_REACH, Utility
 
 TOLERANCE = 1e-9

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from factorize.checker.file import FactorFile
 from factorize.checker.sensitivity import Bracket, square_root_up, squared_sensitivity
+from factorize.checker.strategy import FactorFile
 from factorize.errors import CertificateError
 
 

@@ -18,13 +18,13 @@ from flint import arb, ctx
 from factorize.checker.arithmetic.balls import PLACES, ball, double_above
 from factorize.checker.arithmetic.machine import check_mode
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.file import FactorFile, read_factor_file
 from factorize.checker.moment_pairs import bracket_of
 from factorize.checker.receipt_text import say_counts, say_level
 from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.star import gaussian_delta
 from factorize.checker.samplings import PRIVACY, SECRET_ORDERS, check_order
 from factorize.checker.sensitivity import squared_limit, squared_sensitivity
+from factorize.checker.strategy import FactorFile, read_factor_file
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import check_means

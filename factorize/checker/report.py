@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from factorize.checker.sensitivity import ATTAINED, Bracket, square_root_down, square_root_up
-from factorize.format.labels import in_one_line
+from factorize.encoding import in_one_line
 
 _SHOWN = 16
 UNREACHED = "this checker has no rule that reaches it"

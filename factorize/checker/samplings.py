@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from factorize.checker.arithmetic.balls import double_above
 from factorize.checker.arithmetic.near import double_below
-from factorize.checker.file import FactorFile
 from factorize.checker.participation import Allowed, allowed
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import check_claim
 from factorize.checker.sampling.losses import losses_of_samples
 from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.strategy import FactorFile
 from factorize.format.labels import describe_part
 from factorize.format.quantities import at_most, number, require
 

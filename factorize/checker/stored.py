@@ -22,14 +22,12 @@ from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import SLACK, TINY, UNIT, NotEnclosed, finite, gamma, norm_of, row_norms
 from factorize.checker.claims import check_added_noise
 from factorize.checker.doubles import whole
-from factorize.checker.doubles.triangles import roundings_of
-from factorize.checker.doubles.workload_rows import WorkloadRows
-from factorize.checker.file import FactorFile
+from factorize.checker.doubles.products import WorkloadRows, roundings_of
 from factorize.checker.participation import allowed
 from factorize.checker.report import ADDED_NOISE, DECODER, INVERSE, Report
 from factorize.checker.sensitivity import Bracket, square_root_up
 from factorize.checker.spec.workloads import toeplitz_column
-from factorize.checker.strategy import Strategy
+from factorize.checker.strategy import FactorFile, Strategy
 from factorize.checker.structures.base import toeplitz_array
 from factorize.checker.utility import OUT_OF_REACH
 from factorize.errors import CertificateError
@@ -42,8 +40,6 @@ Encoder = tuple[float, float] | str
 
 def check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket) -> None:
     """Check a stored C^-1."""
-    if "C_inv" not in file.matrices:
-        return
     (stored,) = file.matrices["C_inv"].values()
     noising: Noising | str
     try:
@@ -60,9 +56,6 @@ def check_decoder(
     report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket, user: Mapping[str, np.ndarray]
 ) -> None:
     """Check B C - A for a stored B, and adding noise with it."""
-    if "B" not in file.matrices:
-        check_added_noise(report, file, None)
-        return
     spec, entry = file.manifest["spec"], file.manifest["matrices"]["B"]
     try:
         (stored,) = file.matrices["B"].values()  # an array, or the first column of a Toeplitz one

@@ -1,17 +1,22 @@
-"""A strategy matrix from its tensors: a reading of its structure, beside the factors of its columns."""
+"""A factor file from its bytes, read as all others read it, and C from its tensors.
+
+C is a reading of its structure, beside the factors of its columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, share
 from factorize.checker.structures import READINGS
-from factorize.format.names import COLUMN_SCALE
-from factorize.format.tensors import check_strategy_tensors
+from factorize.errors import InvalidStrategy
+from factorize.format.container import Container
+from factorize.format.manifest import Manifest, evidence_of, matrix_of
+from factorize.format.tensors import COLUMN_SCALE, check_strategy_tensors
 
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
@@ -82,3 +87,46 @@ class Strategy:
         values = columns.values * self.scale[indices]
         lost = UNIT * np.sqrt(np.einsum("ij,ij->j", values, values)) + columns.far * self.scale[indices]
         return Columns(values, lost * (1 + 2.0**-20) + _ROOT_TINY)
+
+
+class FactorFile(NamedTuple):
+    """What a file holds, all digests compared.
+
+    Attributes:
+        manifest: the manifest.
+        matrices: per matrix of the manifest its tensors by suffix, as doubles, which narrower types are too.
+        dual: the evidence for the lower bound, by name without `dual.`.
+    """
+
+    manifest: dict[str, Any]
+    matrices: dict[str, dict[str, np.ndarray]]
+    dual: dict[str, np.ndarray]
+
+    @property
+    def steps(self) -> int | None:
+        """The side of C, or None where the spec has no last step."""
+        endless = self.manifest["spec"]["workload"].get("n") == "unbounded"
+        return None if endless else int(self.manifest["matrices"]["C"]["shape"][1])
+
+    def strategy(self) -> Strategy:
+        """Read C.
+
+        Raises:
+            CorruptObject, InvalidStrategy: see `Strategy`; or C has no last step.
+        """
+        if self.steps is None:
+            raise InvalidStrategy("C has no last step, and this is proved of one that has; solve for a number n")
+        return Strategy(self.manifest["matrices"]["C"]["structure"], self.matrices["C"], self.steps)
+
+
+def read_factor_file(data: bytes) -> FactorFile:
+    """Decode a factor file and compare every digest that its manifest states.
+
+    Raises:
+        CorruptObject: a byte is not accounted for, or bytes and manifest disagree.
+    """
+    container = Container(data)
+    manifest = Manifest.read(container)
+    tensors = {name: container.lying(name) for name in container.names}
+    matrices = {name: matrix_of(manifest, name, tensors) for name in manifest["matrices"]}
+    return FactorFile(manifest, matrices, evidence_of(manifest, tensors))

@@ -26,8 +26,7 @@ from factorize.checker.doubles.nuclear_norms import (
     norm_by_vectors,
     targets,
 )
-from factorize.checker.doubles.triangles import inverse_of
-from factorize.checker.doubles.workload_rows import WorkloadRows
+from factorize.checker.doubles.products import WorkloadRows, inverse_of
 from factorize.checker.losses import covariances, loss_balls, variances
 from factorize.checker.losses.variances import WIDEST, Ends, width_of_losses
 from factorize.checker.participation import allowed

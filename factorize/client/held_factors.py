@@ -29,9 +29,8 @@ from factorize.errors import (
 )
 from factorize.factors import Factors
 from factorize.format.container import Container, local_path
-from factorize.format.manifest import Manifest
-from factorize.format.names import MatrixName
-from factorize.format.reading import check_file, matrix_parts
+from factorize.format.manifest import Manifest, check_file, matrix_parts
+from factorize.format.tensors import MatrixName
 from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from factorize.client.recurrences.buffered import BltRecurrence, BufferedRecurre
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
-from factorize.format.certified import CertifiedFactors
-from factorize.format.names import COLUMN_SCALE, ONLY_ENDLESS, SCALED
-from factorize.format.tensors import SHAPES, wrapped_structure
+from factorize.format.manifest import CertifiedFactors
+from factorize.format.tensors import COLUMN_SCALE, ONLY_ENDLESS, SCALED, SHAPES, wrapped_structure
 from factorize.numbers.covered import cover_column, cover_inverse
 from factorize.numbers.triangular import series_quotient
 

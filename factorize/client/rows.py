@@ -11,7 +11,7 @@ import numpy as np
 from factorize.client.service import PATH, Service
 from factorize.errors import InvalidParameter, ServiceUnreachable
 from factorize.format.manifest import Manifest
-from factorize.format.names import MatrixName
+from factorize.format.tensors import MatrixName
 
 BLOCK_BYTES = 4 << 20
 """Bytes of rows that are computed, or sent, together."""

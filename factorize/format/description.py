@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 from factorize.encoding import canonical_json, is_digest
 from factorize.errors import CorruptObject
 from factorize.format.claims import check_certificate, check_claim, check_fields
-from factorize.format.names import (
+from factorize.format.tensors import (
     COLUMN_SCALE,
     ENDLESS,
     MATRIX_NAMES,
     ONLY_ENDLESS,
     SCALED,
+    SHAPES,
     WRAPPED,
     tensor_name,
 )
-from factorize.format.tensors import SHAPES
 from factorize.participation import is_canonical
 
 DTYPES = ("float64", "float32")

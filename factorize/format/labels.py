@@ -10,11 +10,6 @@ MAX_NAMED = 1 << 16
 """Rates of a schedule whose name is looked for, which takes a microsecond for each."""
 
 
-def in_one_line(text: str) -> str:
-    """Return a text with what is not printable escaped, so that no sentence makes a second line in any medium."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
 def describe_part(document: Mapping[str, object]) -> str:
     """Return a part of a spec in the form `kind(field=value, ...)`, long lists by their length."""
     rates = document.get("learning_rates")

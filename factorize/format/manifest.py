@@ -1,23 +1,27 @@
 """The manifest: what it says, which parts its digest covers, and what a reader checks before believing the rest.
 
-Light on purpose: a training job reads manifests without the packages that parse specs.
+The one way from bytes to tensors, which loading, the light client and the store take, goes by it, too, and checks every
+byte that is used. Light on purpose: a training job reads manifests without the packages that parse specs.
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from factorize.encoding import JsonObject, canonical_json, check_digest, json_digest, read_json
-from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, UnsupportedProblem
-from factorize.format.claims import check_fields
+import numpy as np
+
+from factorize.encoding import JsonObject, canonical_json, check_digest, json_digest, read_json, tensor_digest
+from factorize.errors import CorruptObject, FactorizeError, InvalidParameter, InvalidStrategy, UnsupportedProblem
+from factorize.format.claims import Sensitivity, check_fields
+from factorize.format.container import Container
 from factorize.format.description import check_description, named_tensors
-from factorize.format.names import MatrixName
-
-if TYPE_CHECKING:
-    from factorize.format.container import Container
+from factorize.format.tensors import MatrixName, check_tensors
 
 SCHEMA = 1
 ENDLESS = 10**15 - 1
@@ -199,3 +203,126 @@ def check_named(manifest: Mapping[str, object], names: Iterable[str]) -> None:
     if sorted(named) != sorted(there):
         odd = sorted(set(named) ^ set(there))[:3]
         raise CorruptObject(f"the manifest and the file do not have the same tensors: {odd}; it is not a factor file")
+
+
+def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return one matrix's tensors by suffix ('' for a dense one), as doubles, in the order that the manifest lists.
+
+    Args:
+        manifest: checked.
+        name: C, C_inv or B.
+        tensors: as stored, by their names in the file.
+
+    Raises:
+        CorruptObject: another type, length or digest than stated, or tensors that do not make such a matrix.
+    """
+    entry = manifest["matrices"][name]
+    arrays = {tensor: tensors[tensor] for tensor in entry["tensors"]}
+    if any(array.dtype != np.dtype(entry["dtype"]) for array in arrays.values()):
+        raise CorruptObject(f"{name} is not stored as {entry['dtype']!r}")
+    if sum(array.nbytes for array in arrays.values()) != entry["bytes"]:
+        raise CorruptObject(f"{name} does not have the {entry['bytes']} bytes that the manifest states")
+    if tensor_digest(arrays.values()) != entry["sha256"]:
+        raise CorruptObject(f"the bytes of {name} do not hash to {entry['sha256']}; download the file again")
+    parts = {
+        tensor.removeprefix(name).removeprefix("."): array.astype(np.float64, copy=False)
+        for tensor, array in arrays.items()
+    }
+    try:
+        check_tensors(name, entry["structure"], parts, tuple(entry["shape"]))
+    except InvalidStrategy as error:
+        raise CorruptObject(f"{name} is no {entry['structure']} matrix: {error}") from None
+    return parts
+
+
+def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the evidence by name without `dual.`; raise CorruptObject unless finite doubles hash as stated."""
+    entry = manifest["dual"]
+    if entry is None:
+        return {}
+    arrays = {name.removeprefix("dual."): tensors[name] for name in entry["tensors"]}
+    if any(array.dtype != np.float64 or not np.isfinite(array).all() for array in arrays.values()):
+        raise CorruptObject("the dual evidence is not finite numbers in float64")
+    if tensor_digest(arrays.values()) != entry["sha256"]:
+        raise CorruptObject(f"the bytes of the dual evidence do not hash to {entry['sha256']}")
+    return arrays
+
+
+def check_file(path: str | Path, digest: str | None = None) -> Manifest:
+    """Return the manifest of a file that is what the format allows and nothing else, and has a digest if one is given.
+
+    Raises:
+        CorruptObject: otherwise.
+        FileNotFoundError: there is no file.
+    """
+    container = Container(path)
+    manifest = Manifest.read(container)
+    if digest is not None and manifest["digest"] != digest:
+        raise CorruptObject(f"{path} holds {manifest['digest']}, not {digest}; do not use it")
+    for name in manifest["matrices"]:
+        matrix_parts(container, manifest, name)
+    names = [] if manifest["dual"] is None else manifest["dual"]["tensors"]
+    evidence_of(manifest, {name: container.read(name) for name in names})
+    return manifest
+
+
+def matrix_parts(container: Container, manifest: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
+    """Read one matrix's tensors; see `matrix_of`."""
+    entry = manifest["matrices"][name]
+    return matrix_of(manifest, name, {tensor: container.read(tensor) for tensor in entry["tensors"]})
+
+
+class CertifiedFactors(ABC):
+    """A strategy C and the sensitivity that was certified for it; `factorize.Factors` does all that rests on these.
+
+    Attributes:
+        manifest: what was asked, the matrices, and what was certified; checked.
+    """
+
+    manifest: Manifest
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """Certified, with kind, rule and participation."""
+        return Sensitivity.of(self.manifest)
+
+    @abstractmethod
+    def opened(self) -> Any:
+        """Return the `factorize.Factorization`, which has C in memory."""
+
+    @abstractmethod
+    def strategy_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
+
+    @property
+    def digest(self) -> str:
+        """Names these bytes for ever: pin it."""
+        return self.manifest.digest
+
+    @property
+    def spec_digest(self) -> str:
+        """Names what was asked."""
+        return self.manifest.spec_digest
+
+    @property
+    def structure(self) -> str:
+        """Of C, the contract's name."""
+        return self.manifest.matrix("C").structure
+
+    @property
+    def dtype(self) -> str:
+        """Type in which C is stored; in memory its numbers are doubles."""
+        return self.manifest.matrix("C").dtype
+
+    @property
+    def steps(self) -> int:
+        """n; 10^15 - 1 where the rows have no end."""
+        return self.manifest.steps
+
+
+def certified(given: object) -> CertifiedFactors:
+    """Return a factorization or factors; raise InvalidParameter for anything else."""
+    if not isinstance(given, CertifiedFactors):
+        message = f"a {type(given).__name__} is no factorization; pass what load or solve gave"
+        raise InvalidParameter(message, field="factors")
+    return given

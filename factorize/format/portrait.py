@@ -13,7 +13,7 @@ import numpy as np
 from factorize.format.claims import is_exact
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import ENDLESS, Manifest
-from factorize.format.names import MatrixName
+from factorize.format.tensors import MatrixName
 
 LARGEST_DRAWN = 4096
 """Steps above which a notebook waits too long for a picture's rows."""

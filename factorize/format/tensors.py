@@ -5,11 +5,40 @@ This is the one place that says so for matrices that are built, written and read
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import COLUMN_SCALE, ENDLESS, ONLY_ENDLESS, SCALED, WRAPPED
+
+MatrixName = Literal["C", "C_inv", "B"]
+MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
+"""The strategy, the noising matrix and the decoder."""
+COLUMN_SCALE = "column_scale"
+SCALED = "scaled"
+ENDLESS = ("blt", "nu_toeplitz")
+"""Structures of a C whose rows have no end."""
+ONLY_ENDLESS = ("nu_toeplitz",)
+"""Those of them that have no other."""
+WRAPPED = (
+    "dense",
+    "toeplitz",
+    "banded_toeplitz",
+    "banded",
+    "buffered",
+    "state_space",
+    "blt",
+    "inverse_banded_toeplitz",
+)
+"""Structures that `scaled` may wrap. A tree and redraws have sensitivities of their own, which scales would spoil."""
+
+
+def tensor_name(matrix: str, suffix: str) -> str:
+    """Return a tensor's name: `C` for a dense matrix, `C.coefficients` for a Toeplitz one; `tree.` stands alone."""
+    if not suffix:
+        return matrix
+    return suffix if suffix.startswith("tree.") else f"{matrix}.{suffix}"
+
 
 Parts = Mapping[str, np.ndarray]
 

@@ -9,7 +9,7 @@ import factorize
 from factorize.errors import InvalidParameter
 from factorize.first_steps import first_steps
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import check_zero_out
 from factorize.privacy_question import Question, SamplingOptions, level_of

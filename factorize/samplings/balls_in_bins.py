@@ -14,7 +14,7 @@ from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.errors import InvalidParameter
 from factorize.first_steps import first_steps
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, PrivacyTarget, check_zero_out
 from factorize.privacy_question import Question, SamplingOptions, level_of

@@ -16,7 +16,7 @@ from factorize.accounting.law import Law
 from factorize.auditor import Auditor, ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.first_steps import first_steps
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Calibration
 from factorize.privacy_question import Question, SamplingOptions

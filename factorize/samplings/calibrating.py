@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from factorize.errors import InvalidParameter, UnsupportedProblem, extras_named
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.privacy import Calibration

@@ -7,7 +7,7 @@ from factorize.accounting.amplification import AmplifiedCalibration, calibrate_a
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.errors import InvalidParameter
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy_question import Question, SamplingOptions, level_of
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling

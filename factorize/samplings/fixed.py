@@ -1,7 +1,7 @@
 """No sampling: one public order, whose batches come again in every epoch."""
 
 from factorize.accounting.joint_moments import calibrate_moments
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, calibrate
 from factorize.privacy_question import Question, SamplingOptions

@@ -32,7 +32,7 @@ from factorize.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec
-from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, blob_key, describe
+from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, Matrices, blob_key, bound_matrices, describe
 from factorize.storage.index import Index, Result
 from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory, make_root
@@ -41,7 +41,6 @@ from factorize.storage.medium.location import MARKER, bucket_of, directory_of, i
 from factorize.storage.objects import Objects, StagedFile, reported
 from factorize.storage.records import SpecEntry, lasting, manifest_key, now, seal, spec_key
 from factorize.storage.revocation import Revocation, Revocations, check_reason
-from factorize.storage.user_matrices import Matrices, bound_matrices
 
 _FORMAT = canonical_json({"format": "factorize-store", "version": 1})
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import COLUMN_SCALE, SCALED, tensor_name
-from factorize.format.tensors import wrapped_structure
+from factorize.format.tensors import COLUMN_SCALE, SCALED, tensor_name, wrapped_structure
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix

@@ -1,12 +1,11 @@
-"""A strategy whose columns are scaled, to norm 1 say: the structure `scaled`, around those that names.py lists."""
+"""A strategy whose columns are scaled, to norm 1 say: the structure `scaled`, around those that `WRAPPED` lists."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import COLUMN_SCALE, SCALED, WRAPPED
-from factorize.format.tensors import check_scale
+from factorize.format.tensors import COLUMN_SCALE, SCALED, WRAPPED, check_scale
 from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace, scaling
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.auditor import numbered_users
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget
 
 

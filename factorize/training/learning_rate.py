@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.privacy import Calibration
 from factorize.structures.base import Matrix
 from factorize.structures.layouts import build_matrix

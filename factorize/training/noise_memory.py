@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 
 from factorize.client.noise_source import source_of
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 from factorize.numbers.scalars import whole_number
 from factorize.spec import parse_spec

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.structures.layouts import build_matrix
 from factorize.training.learning_rate import CHECKED, MIN_SHARE, RAISED, averaged_steps, noise_moved, share_of_data
 

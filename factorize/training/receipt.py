@@ -26,7 +26,7 @@ from factorize.training.run_lock import RunLock
 if TYPE_CHECKING:
     from factorize.adapters.statement import PrivacyStatement
     from factorize.auditor import Auditor
-    from factorize.format.certified import CertifiedFactors
+    from factorize.format.manifest import CertifiedFactors
 
 _STATED = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
 

@@ -10,11 +10,11 @@ from factorize.workloads.adam import Adam as Adam
 from factorize.workloads.base import Workload as Workload
 from factorize.workloads.base import kinds_among
 from factorize.workloads.decay import ExponentialDecay as ExponentialDecay
-from factorize.workloads.forms import BidiagonalInverse as BidiagonalInverse
 from factorize.workloads.identity import Identity as Identity
 from factorize.workloads.matrix import UserMatrix as UserMatrix
 from factorize.workloads.momentum import Momentum as Momentum
 from factorize.workloads.mu2 import MuSquared as MuSquared
+from factorize.workloads.operators import BidiagonalInverse as BidiagonalInverse
 from factorize.workloads.prefix import Prefix as Prefix
 from factorize.workloads.schedule import Schedule as Schedule
 from factorize.workloads.srg import RecursiveGradient as RecursiveGradient

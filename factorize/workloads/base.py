@@ -11,8 +11,7 @@ import numpy as np
 
 from factorize.numbers.triangular import toeplitz_rows
 from factorize.plain_data import Count, Frozen
-from factorize.workloads.forms import AccumulationChain, BidiagonalInverse, FirstOrder, chain_of
-from factorize.workloads.operators import Operator
+from factorize.workloads.operators import AccumulationChain, BidiagonalInverse, FirstOrder, Operator, chain_of
 from factorize.workloads.state_space import StateSpace, identity
 
 OUTLINE_STEPS = 1 << 16

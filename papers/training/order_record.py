@@ -9,7 +9,7 @@ import numpy as np
 from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.privacy import Calibration
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order

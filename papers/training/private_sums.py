@@ -14,7 +14,7 @@ import numpy as np
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
-from factorize.format.certified import CertifiedFactors, certified
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.privacy import Adjacency, Calibration, PrivacyTarget, calibrate
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order

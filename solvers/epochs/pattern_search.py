@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.certificate.plain_sensitivity import Chains, memory_of
+from factorize.certificate.sensitivity import Chains, memory_of
 from factorize.errors import SolveFailed
 from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.methods.compiled import Array

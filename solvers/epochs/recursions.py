@@ -40,7 +40,7 @@ from factorize.solvers.single.newton import require_range
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.workloads import Workload
-from factorize.workloads.forms import BidiagonalInverse
+from factorize.workloads.operators import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace
 
 SMALLEST = 128

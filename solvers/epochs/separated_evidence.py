@@ -14,7 +14,7 @@ from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
-from factorize.workloads.forms import BidiagonalInverse
+from factorize.workloads.operators import BidiagonalInverse
 
 LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
 LARGEST_DENSE = 512  # n up to which decompositions are worth the evidence

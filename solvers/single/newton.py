@@ -34,9 +34,8 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 from factorize.solvers.methods.compiled import Array, Product
-from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
 from factorize.solvers.methods.poles import Poles, zolotarev
-from factorize.solvers.methods.search import End, run
+from factorize.solvers.methods.search import End, conjugate_gradients, run
 
 _POWER_STEPS = 4
 _POWER_UNTIL = 0.05  # spread of diag(X) below which Newton's method is safe from the start

@@ -38,7 +38,7 @@ from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
-from factorize.workloads.forms import FirstOrder
+from factorize.workloads.operators import FirstOrder
 
 SMALLEST = 128
 """Below this the decompositions of dense.py are as fast, and compiled code need not be loaded."""

@@ -31,8 +31,7 @@ from typing import Protocol
 import numpy as np
 
 from factorize.solvers.methods.compiled import Array, Product
-from factorize.solvers.methods.conjugate_gradients import conjugate_gradients
-from factorize.solvers.methods.search import End, run
+from factorize.solvers.methods.search import End, conjugate_gradients, run
 from factorize.solvers.problem import StepReport
 
 _MOST_STEPS = 80

@@ -22,7 +22,7 @@ from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import OPEN
 from factorize.checker.structures import LIMITS, READINGS
 from factorize.errors import UnsupportedProblem
-from factorize.format.names import SCALED
+from factorize.format.tensors import SCALED
 from factorize.solvers import solve
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins

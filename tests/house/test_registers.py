@@ -26,9 +26,8 @@ from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factor_file import load
 from factorize.format.manifest import ENDLESS
-from factorize.format.names import ENDLESS as ENDLESS_STRUCTURES
-from factorize.format.names import ONLY_ENDLESS, SCALED, WRAPPED
-from factorize.format.tensors import SHAPES, VALUES
+from factorize.format.tensors import ENDLESS as ENDLESS_STRUCTURES
+from factorize.format.tensors import ONLY_ENDLESS, SCALED, SHAPES, VALUES, WRAPPED
 from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
 from factorize.mechanisms import AnyMechanism
 from factorize.objective import AnyObjective

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from factorize.certificate.sensitivity import Sensitivity
-from factorize.format.certified import CertifiedFactors
-from factorize.format.manifest import Manifest
+from factorize.format.manifest import CertifiedFactors, Manifest
 from factorize.spec import Spec, parse_spec
 
 

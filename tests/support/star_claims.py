@@ -8,10 +8,9 @@ import numpy as np
 from manifest_mutations import changed as with_value
 
 from factorize.accounting import BinGram, BinsLaw
-from factorize.checker.file import read_factor_file
 from factorize.checker.sampling import bets, star
 from factorize.checker.sampling.bins import Gram, gram
-from factorize.checker.strategy import Strategy
+from factorize.checker.strategy import Strategy, read_factor_file
 from factorize.numbers.gaussian import gaussian_epsilon
 
 PILOT = 5

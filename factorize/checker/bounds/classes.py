@@ -36,7 +36,7 @@ from factorize.checker.arithmetic.balls import Balls, ends, errors_of, nearest, 
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import SLACK, TINY, UNIT, NotEnclosed, finite, gamma, norm_of, row_norms
 from factorize.checker.doubles.nuclear_norms import WeightedTarget
-from factorize.checker.doubles.triangles import gram, roundings_of
+from factorize.checker.doubles.products import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.participation import Allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of

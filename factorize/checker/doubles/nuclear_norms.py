@@ -25,9 +25,8 @@ from factorize.checker.arithmetic.near import (
     norm_of,
 )
 from factorize.checker.bounds.evidence import Evidence
-from factorize.checker.doubles.triangles import gram, roundings_of
+from factorize.checker.doubles.products import WorkloadRows, gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
-from factorize.checker.doubles.workload_rows import WorkloadRows
 from factorize.checker.spec.objectives import Weighing
 
 LARGEST_VECTORS = 2048

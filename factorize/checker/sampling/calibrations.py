@@ -19,12 +19,11 @@ from flint import arb, ctx
 from factorize.checker.arithmetic.balls import PLACES, ball, double_above
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed, double_below
-from factorize.checker.file import read_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sampling import bets, losses, min_sep, star
 from factorize.checker.sampling.bins import gram
 from factorize.checker.sensitivity import squared_sensitivity
-from factorize.checker.strategy import Strategy
+from factorize.checker.strategy import Strategy, read_factor_file
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import Claim, read_claim
 from factorize.format.claims import SMALLEST_SENSITIVITY

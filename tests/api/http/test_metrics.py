@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from servers import serving
 
-from factorize.api.monitoring import SolveCounts
+from factorize.api.service import SolveCounts
 
 SPEC = '{"mechanism":{"kind":"dense"},"workload":{"kind":"prefix","n":4}}'
 

@@ -12,7 +12,7 @@ from factorize.api.pictures import cell_grid
 from factorize.api.pictures.cell_grid import CellGrid
 from factorize.api.results import RowBlocks
 from factorize.errors import InvalidParameter, TooLarge
-from factorize.format.names import MatrixName
+from factorize.format.tensors import MatrixName
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 

@@ -22,7 +22,7 @@ from factorize.checker.receipt import check_receipt
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.format.certified import certified
+from factorize.format.manifest import certified
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.participation import read_participation
 from factorize.privacy import PrivacyTarget

@@ -19,9 +19,9 @@ from star_claims import best_order, changed, consistent, estimate, gram_of, unam
 
 from factorize.accounting import calibrate_bins
 from factorize.accounting.claim import prefixed
-from factorize.checker.file import read_factor_file
 from factorize.checker.sampling import bets, calibrations, star
 from factorize.checker.sampling.calibrations import check_calibration, read_claim, scale_of
+from factorize.checker.strategy import read_factor_file
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, TooLarge
 from factorize.factorization import Factorization

@@ -16,7 +16,7 @@ from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, check_matrix_sensitivity
 from factorize.checker.doubles import whole
-from factorize.checker.doubles.workload_rows import WorkloadRows
+from factorize.checker.doubles.products import WorkloadRows
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.spec.objectives import weighing_of

@@ -16,7 +16,7 @@ from manifest_mutations import at
 from manifest_mutations import changed as with_value
 from reader_mutations import GOLDEN, Original, changed, judge, originals
 
-from factorize.checker.file import read_factor_file
+from factorize.checker.strategy import read_factor_file
 from factorize.client import load as load_light
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject

@@ -44,7 +44,7 @@ from factorize.errors import (
 )
 from factorize.factor_file import load
 from factorize.format.manifest import manifest_digest
-from factorize.format.names import MATRIX_NAMES
+from factorize.format.tensors import MATRIX_NAMES
 
 N = 96
 SPEC = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "square_root"}}

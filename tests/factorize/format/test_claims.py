@@ -13,9 +13,8 @@ from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.factor_file import load as load_whole
 from factorize.factors import Factors
-from factorize.format.certified import certified
 from factorize.format.claims import Sensitivity, differing
-from factorize.format.manifest import Manifest
+from factorize.format.manifest import Manifest, certified
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 
 FILES = sorted(HERE.glob("*/*.safetensors"))

@@ -22,8 +22,7 @@ from factorize.format.description import (
     named_tensors,
     sides_of,
 )
-from factorize.format.manifest import Manifest, StoredFile, manifest_digest
-from factorize.format.reading import evidence_of, matrix_of
+from factorize.format.manifest import Manifest, StoredFile, evidence_of, manifest_digest, matrix_of
 
 N = 4
 

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import COLUMN_SCALE, tensor_name
-from factorize.format.tensors import check_strategy_tensors, check_tensors, check_triangular, fading, wrapped_structure
+from factorize.format.tensors import (
+    COLUMN_SCALE,
+    check_strategy_tensors,
+    check_tensors,
+    check_triangular,
+    fading,
+    tensor_name,
+    wrapped_structure,
+)
 
 N, M = 4, 2
 Parts = dict[str, np.ndarray]

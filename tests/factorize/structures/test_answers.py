@@ -9,12 +9,11 @@ import pytest
 from specs import spec_of
 from structure_cases import exact, strategies
 
-from factorize.certificate.plain_sensitivity import plain_sensitivity
-from factorize.certificate.sensitivity import sensitivity_of
+from factorize.certificate.sensitivity import plain_sensitivity, sensitivity_of
 from factorize.checker.sensitivity import squared_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import UnsupportedProblem
-from factorize.format.names import WRAPPED
+from factorize.format.tensors import WRAPPED
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix

@@ -11,7 +11,7 @@ from structure_cases import strategies
 from factorize.checker.check import check_factor_file
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.names import COLUMN_SCALE, WRAPPED
+from factorize.format.tensors import COLUMN_SCALE, WRAPPED
 from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 

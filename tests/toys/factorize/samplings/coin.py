@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter
-from factorize.format.certified import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy_question import Question, SamplingOptions
 from factorize.samplings.cyclic_poisson import CyclicPoissonSampling

@@ -1,4 +1,4 @@
-"""Monitoring of one service: what it is missing, and counts of its solves and requests for the route of metrics.
+"""Readiness of one service: what it is missing.
 
 What is missing has a name that does not change and a sentence. Each part is asked in a thread of its own and has a few
 seconds to answer. A part that is still silent is not asked a second time meanwhile, so that whoever asks often cannot
@@ -7,14 +7,12 @@ pile questions up.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Silence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sqlalchemy.exc import DBAPIError
 
 from factorize.api.jobs.database import SCHEMA_VERSION, other_version, read_version
@@ -109,74 +107,3 @@ def _said(error: Exception) -> str:
     """What an error says, in a line: a database's own words, without its statement."""
     own = getattr(error, "orig", None) or error
     return " ".join(str(own).split())[:500]
-
-
-_SOLVE_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14_400, 86_400)
-_GAPS = (1e-12, 1e-10, 1e-9, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
-_QUEUED_AGAIN = ("CRASHED", "LOST")
-_REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_METHODS = ("GET", "HEAD", "POST", "DELETE")
-
-
-class SolveCounts:
-    """Counters and histograms of one service's solves.
-
-    Args:
-        registry: holds them, for the route of metrics.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        meaning, name = "Wall time of solve, certificate, proof and publication.", "factorize_solve_duration_seconds"
-        self._seconds = Histogram(name, meaning, ["mechanism", "end"], buckets=_SOLVE_SECONDS, registry=registry)
-        meaning = "Gap to the lower bound over all matrices that a solve has last reported."
-        self._gaps = Histogram("factorize_relative_gap", meaning, ["mechanism"], buckets=_GAPS, registry=registry)
-        meaning = "Solves whose process was killed or lost; all but the last of a job are queued again."
-        self._retries = Counter("factorize_retries", meaning, registry=registry)
-
-    def count_end(self, spec: str, end: str, seconds: float, progress: dict[str, Any] | None) -> None:
-        """Count a solve that is over.
-
-        Args:
-            spec: canonical JSON of the spec.
-            end: name of its end, such as `DONE`.
-            seconds: wall time of its process.
-            progress: what it has said last, or None.
-        """
-        mechanism = str(json.loads(spec)["mechanism"]["kind"])
-        self._seconds.labels(mechanism, end.lower()).observe(seconds)
-        gap = (progress or {}).get("relative_gap")
-        if end == "DONE" and gap is not None:
-            self._gaps.labels(mechanism).observe(gap)
-        if end in _QUEUED_AGAIN:
-            self._retries.inc()
-
-
-class HttpCounts:
-    """Counters of one service's requests.
-
-    Args:
-        registry: holds them, for the route of metrics.
-
-    Attributes:
-        open: requests whose answers have not ended, streams among them.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.open = Gauge("factorize_http_open", "Requests whose answers have not ended.", registry=registry)
-        meaning = "Requests by route and status; what no route has is `none`."
-        self._requests = Counter("factorize_http_requests", meaning, ["method", "route", "status"], registry=registry)
-        meaning, name = "From a request to the head of its answer.", "factorize_http_seconds"
-        self._seconds = Histogram(name, meaning, ["method", "route"], buckets=_REQUEST_SECONDS, registry=registry)
-
-    def count_answer(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request whose answer begins.
-
-        Args:
-            method: of the request.
-            route: that has the request; `none` where none has it.
-            status: of the answer.
-            seconds: since the request began.
-        """
-        known = method if method in _METHODS else "other"
-        self._requests.labels(known, route, str(status)).inc()
-        self._seconds.labels(known, route).observe(seconds)

@@ -20,7 +20,7 @@ from servers import serving
 from factorize.api.jobs.dask_solves import DaskSolves
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.one_solve import LocalSolves, Missing
-from factorize.api.monitoring import Readiness
+from factorize.api.readiness import Readiness
 from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.store import Store, open_store
 
