@@ -83,12 +83,12 @@ def _check_extra(expanded: Factorization) -> None:
 
     Beside the largest entry of all, one tiny diagonal entry of C would allow for anything in the other rows.
     """
-    for name in (name for name in MATRIX_NAMES if name in expanded.manifest["matrices"] and name != "C"):
+    for name in (name for name in MATRIX_NAMES if name in expanded.manifest.names and name != "C"):
         structure, parts = materialise(expanded, name)
-        entry = expanded.manifest["matrices"][name]
-        stored = [expanded.extra[tensor] for tensor in entry["tensors"]]
+        entry = expanded.manifest.matrix(name)
+        stored = [expanded.extra[tensor] for tensor in entry.tensors]
         for fresh, array in zip(parts.values(), stored, strict=True):
-            same = entry["structure"] == structure and fresh.shape == array.shape
+            same = entry.structure == structure and fresh.shape == array.shape
             if not same or _differs(fresh, array, _EXTRA_ERROR[expanded.dtype]):
                 raise CorruptObject(f"the stored {name} is not the one that C and the workload define")
 

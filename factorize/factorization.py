@@ -226,7 +226,7 @@ class Factorization(Factors):
                 "C_inv and B of a strategy without end are no finite tensors; read their rows in ranges",
                 field="matrices",
             )
-        matrices = {"C": self.manifest["matrices"]["C"]}
+        matrices = {"C": self.manifest.matrix("C")._asdict()}
         extra: dict[str, np.ndarray] = {}
         for name in (name for name in MATRIX_NAMES if name in names and name != "C"):
             structure, parts = materialise(self, name)

@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
-from factorize.errors import InvalidParameter, UnsupportedAdjacency
+from factorize.adjacency import Adjacency as Adjacency
+from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity, certified_value, differing
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers import selection as selection
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, whole_number, within_scale
@@ -28,63 +29,10 @@ from factorize.numbers.selection import BestOf as BestOf
 from factorize.privacy_question import PrivacyTarget as PrivacyTarget
 from factorize.privacy_question import Question
 
-if TYPE_CHECKING:
-    from factorize.format.manifest import CertifiedFactors
-
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 """At which answers state the largest true-positive rate."""
 _LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
 _ROUNDED = 1e-12  # relative: more than doubles lose of the rates
-
-
-class Adjacency(StrEnum):
-    """Which pairs of data sets must be indistinguishable."""
-
-    ZERO_OUT = "zero_out"
-    """One user's contributions become zero vectors; batches and divisors stay. Difference <= clip_norm."""
-
-    REPLACE_ONE = "replace_one"
-    """One user's contributions are replaced by another user's. Difference <= 2 clip_norm."""
-
-    @property
-    def factor(self) -> int:
-        """Largest change of one step's contribution, in units of clip_norm."""
-        return 2 if self is Adjacency.REPLACE_ONE else 1
-
-    @classmethod
-    def parse(cls, name: object) -> Adjacency:
-        """Read an adjacency from its name, or from dp_accounting's `REPLACE_SPECIAL` and `REPLACE_ONE`.
-
-        Raises:
-            UnsupportedAdjacency: the name is another one; add/remove is explained.
-        """
-        word = str(getattr(name, "name", name)).lower()
-        if word == "replace_special":
-            return cls.ZERO_OUT
-        if word in set(cls):
-            return cls(word)
-        reason = "is not known"
-        if "add" in word or "remove" in word:
-            reason = (
-                "is not covered: removing a record from a fixed order moves later ones to other steps, which no "
-                "sensitivity here bounds. Where a null record keeps the slot and the divisor is a fixed public number, "
-                "the relation is zero_out"
-            )
-        raise UnsupportedAdjacency(
-            f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE), the latter "
-            "without sampling alone",
-            field="adjacency",
-        )
-
-
-def check_zero_out(adjacency: Adjacency | str) -> None:
-    """Raise UnsupportedAdjacency for replace_one and add/remove, which the proofs of sampling do not cover."""
-    if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
-        raise UnsupportedAdjacency(
-            "adjacency='replace_one' is not covered with sampling: twice the sigma is not proved to suffice; use "
-            "zero_out, or calibrate without sampling",
-            field="adjacency",
-        )
 
 
 NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
@@ -362,10 +310,11 @@ def check_kind(calibration: object) -> Calibration:
     return calibration
 
 
-def check_own(calibration: object, factors: CertifiedFactors) -> None:
-    """Raise InvalidParameter for a bare number, and for a calibration of another factorization."""
-    calibration = check_kind(calibration)
+def check_own(calibration: object, given: object) -> CertifiedFactors:
+    """Return factors; raise InvalidParameter for anything else, a bare number, and a calibration of other factors."""
+    factors, calibration = certified(given), check_kind(calibration)
     calibration.check_belongs(factors.sensitivity, lambda: factors.opened().strategy, digest=factors.digest)
+    return factors
 
 
 def calibrate(

@@ -134,8 +134,7 @@ def _flat(item: Mapping[str, Any], manifest: Manifest | None) -> dict[str, objec
     places = [f"{place['pointer']}: {place['detail']}" for place in (error or {}).get("errors", ())]
     document = {**(manifest or {}), **item, "error": error and ("; ".join(places) or error["detail"])}
     if manifest is not None:
-        proof = manifest["files"][0].get("proof", {})
-        document["proof"] = {**proof, "checked": len(proof.get("checked", ()))}
+        document["proof"] = {**manifest.proof, "checked": len(manifest.proof.get("checked", ()))}
     return {name: _cell(document, path.split()) for name, path in COLUMNS.items()}
 
 

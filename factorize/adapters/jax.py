@@ -103,8 +103,7 @@ def correlated_noise(
             Where only the running program can see it, JAX raises a JaxRuntimeError with the same sentence.
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
-    held = certified(factors)
-    check_own(calibration, held)
+    held = check_own(calibration, factors)
     told = calibration.accept_auditor(auditor)
     return NoiseTransformation.of(_CorrelatedNoise(held, calibration, seed, checked_dtype(dtype), specs, told))
 
@@ -300,8 +299,7 @@ def raised_sigma_of_sums(factors: object, calibration: Calibration, *, dtype: Pr
     Raises:
         InvalidParameter: the calibration is of another factorization, or the roundings cannot be bounded.
     """
-    held = certified(factors)
-    check_own(calibration, held)
+    held = check_own(calibration, factors)
     kind, source = checked_dtype(dtype), source_of(held)
     if isinstance(source, Streamable):
         return raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))

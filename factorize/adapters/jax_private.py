@@ -16,8 +16,9 @@ from factorize.adapters.jax_gradients import ClippedGradients
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings_of, second_seed
 from factorize.adapters.statement import PrivacyStatement
+from factorize.adjacency import Adjacency
 from factorize.errors import InvalidParameter
-from factorize.privacy import Adjacency, Calibration
+from factorize.privacy import Calibration
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
 

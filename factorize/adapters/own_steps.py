@@ -35,24 +35,18 @@ def own_parameters(parameters: Sequence[torch.Tensor], private: Stepper) -> None
 
 def refuse_own_steps(optimizer: torch.optim.Optimizer, private: Stepper) -> None:
     """Have an optimizer step for a private one alone, where a loop that still has its name would step without noise."""
-    first = not hasattr(optimizer, "private_one")
     optimizer.private_one = weakref.ref(private)
-    if first:
-        optimizer.register_step_pre_hook(_refuse_own_step)
 
 
-def _refuse_own_step(optimizer: Any, *_: object) -> None:
-    private = optimizer.private_one()
+def _refuse_steps(optimizer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """Refuse a step that a private job does not know of, by gradients that are there or that the closure makes."""
+    private = getattr(optimizer, "private_one", lambda: None)()
     if private is not None and not private.stepping:
         raise InvalidParameter(
             f"step() of {type(optimizer).__name__} was called, whose gradients have not the noise of this job; call "
             "step() of the optimizer that the job was made private with",
             field="optimizer",
         )
-
-
-def _refuse_raw_steps(optimizer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """Look at gradients before a step of any optimizer, and at those that its closure makes."""
     _refuse_raw(optimizer)
 
     def checked(argument: Any) -> Any:
@@ -89,4 +83,4 @@ def _is_raw(parameter: Any) -> bool:
     return parameter.grad is not None and not (added and (held is None or held is CLIPPED))
 
 
-register_optimizer_step_pre_hook(_refuse_raw_steps)
+register_optimizer_step_pre_hook(_refuse_steps)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.sensitivity import square_root_up, squared_limit, squared_sensitivity
+from factorize.checker.sensitivity import bracket_limit, bracket_sensitivity, square_root_up
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.format.claims import Kind
@@ -52,9 +52,9 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
         if isinstance(matrix, EndlessMatrix):
             if participation.endless_spread() is None:
                 matrix.finite()
-            bracket = squared_limit(matrix.structure, matrix.tensors(), document)
+            bracket = bracket_limit(matrix.structure, matrix.tensors(), document)
         else:
-            bracket = squared_sensitivity(Strategy(matrix.structure, matrix.tensors(), matrix.n), document)
+            bracket = bracket_sensitivity(Strategy(matrix.structure, matrix.tensors(), matrix.n), document)
     except NotEnclosed as reason:
         raise CertificateError(
             f"the sensitivity of this {matrix.structure} matrix with n={matrix.side} is not known: {reason}; scale its "

@@ -24,7 +24,7 @@ from factorize.checker.report import (
     check_claim,
     stated_claims,
 )
-from factorize.checker.sensitivity import exactly, squared_limit, squared_sensitivity
+from factorize.checker.sensitivity import bracket_limit, bracket_sensitivity, exactly
 from factorize.checker.spec.workloads import array_of, check_known
 from factorize.checker.stored import check_decoder, check_inverse
 from factorize.checker.strategy import FactorFile, Strategy, read_factor_file
@@ -110,7 +110,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], pro
     )
     named = Named(spec, strategy, entry["dtype"], file.matrices["C"])
     claims.check_mechanism(report, spec["mechanism"]["kind"], lambda: belongs(named))
-    bracket = squared_sensitivity(strategy, spec["participation"])
+    bracket = bracket_sensitivity(strategy, spec["participation"])
     claims.check_sensitivity(report, stated["sensitivity"], spec["participation"], bracket)
     report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
@@ -158,7 +158,7 @@ def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, obje
     strategy = Strategy("dense", {"": array}, n)
     report.prove("C is finite and lower-triangular bit by bit, with a positive diagonal")
     try:
-        bracket = squared_sensitivity(strategy, participation)
+        bracket = bracket_sensitivity(strategy, participation)
     except NotEnclosed as reason:
         raise CertificateError(str(reason)) from None
     check_claim(report, exactly(strategy, participation, bracket, claim), claim, kind=None)
@@ -199,7 +199,7 @@ def check_endless(
     spec, stated = manifest["spec"], manifest["certificate"]
     if entry["shape"] != [None, None] or spec["workload"]["kind"] != "prefix":
         raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for rows without end")
-    bracket = squared_limit(entry["structure"], parts, spec["participation"])
+    bracket = bracket_limit(entry["structure"], parts, spec["participation"])
     claims.check_sensitivity(report, stated["sensitivity"], spec["participation"], bracket)
     report.require(
         all(loss is None for loss in stated["loss"].values()),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from factorize.checker.sensitivity import Bracket, square_root_up, squared_sensitivity
+from factorize.checker.sensitivity import Bracket, bracket_sensitivity, square_root_up
 from factorize.checker.strategy import FactorFile
 from factorize.errors import CertificateError
 
@@ -32,7 +32,7 @@ def bracket_of(files: Sequence[FactorFile], statement: Mapping[str, Any]) -> Bra
     participation, weight = dict(statement["participation"]), Fraction(float(statement["weight"]))
     if weight <= 0:
         raise CertificateError(f"the weight {statement['weight']!r} is not positive")
-    one, two = (squared_sensitivity(file.strategy(), participation) for file in files)
+    one, two = (bracket_sensitivity(file.strategy(), participation) for file in files)
     low, high, reason = _pair(one, two, weight**2, participation, str(statement["adjacency"]))
     return Bracket(low, Fraction(square_root_up(high)) ** 2, reason, one.pattern, one.signs)
 

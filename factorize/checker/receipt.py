@@ -23,7 +23,7 @@ from factorize.checker.receipt_text import say_counts, say_level
 from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.star import gaussian_delta
 from factorize.checker.samplings import PRIVACY, SECRET_ORDERS, check_order
-from factorize.checker.sensitivity import squared_limit, squared_sensitivity
+from factorize.checker.sensitivity import bracket_limit, bracket_sensitivity
 from factorize.checker.strategy import FactorFile, read_factor_file
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
@@ -159,9 +159,9 @@ def _check_sensitivity(report: Report, stated: _Document, files: _Files) -> None
     if len(files) == 2:
         bracket = bracket_of(files, stated)
     elif file.steps is None:
-        bracket = squared_limit(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], participation)
+        bracket = bracket_limit(file.manifest["matrices"]["C"]["structure"], file.matrices["C"], participation)
     else:
-        bracket = squared_sensitivity(file.strategy(), participation)
+        bracket = bracket_sensitivity(file.strategy(), participation)
     check_claim(report, bracket, float(stated["sensitivity"]), kind=stated["sensitivity_kind"])
 
 

@@ -14,7 +14,7 @@ from factorize.checker.participation import Allowed, allowed
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import check_claim
 from factorize.checker.sampling.losses import losses_of_samples
-from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import FactorFile
 from factorize.format.labels import describe_part
 from factorize.format.quantities import at_most, number, require
@@ -44,7 +44,7 @@ def _prove_losses(report: Report, receipt: _Document, file: FactorFile, without:
     stated, strategy = receipt["calibration"], file.strategy()
     groups, largest = stated["groups"], number(stated, "largest_column")
     require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
-    columns = squared_sensitivity(strategy, {"kind": "single"})
+    columns = bracket_sensitivity(strategy, {"kind": "single"})
     require(largest**2 >= columns.upper, f"a column of C has a norm above the {float(largest)!r} that is stated")
     scale = double_below(number(stated, "sigma_of_sums") / number(stated, "clip_norm"))
     probability, epsilon = float(stated["sampling_probability"]), float(stated["epsilon"])

@@ -67,7 +67,7 @@ class Bracket(NamedTuple):
         return square_root_up(self.upper * (1 + 2 * off + 4 * off**2))
 
 
-def squared_sensitivity(strategy: Strategy, participation: Mapping[str, object]) -> Bracket:
+def bracket_sensitivity(strategy: Strategy, participation: Mapping[str, object]) -> Bracket:
     """Return the tightest bracket that the rules give.
 
     Raises:
@@ -98,7 +98,7 @@ def squared_sensitivity(strategy: Strategy, participation: Mapping[str, object])
     )
 
 
-def squared_limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, object]) -> Bracket:
+def bracket_limit(structure: str, parts: Mapping[str, np.ndarray], participation: Mapping[str, object]) -> Bracket:
     """Return the limit of the squared sensitivity of rows without end, between two rationals.
 
     Raises:

@@ -154,6 +154,11 @@ class Manifest(JsonObject):
         return str(self["created"])
 
     @property
+    def proof(self) -> JsonObject:
+        """What was checked of the file before it was stored; only a store's manifest says so."""
+        return dict(self["files"][0].get("proof", {}))
+
+    @property
     def names(self) -> list[str]:
         """Of the matrices that the file holds."""
         return list(self["matrices"])

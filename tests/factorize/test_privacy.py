@@ -20,10 +20,11 @@ from scipy.stats import norm
 from factorize.accounting import BinGram, BinsLaw
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.adapters.statement import PrivacyStatement
+from factorize.adjacency import Adjacency
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
-from factorize.privacy import Adjacency, BestOf, PrivacyTarget, calibrate
+from factorize.privacy import BestOf, PrivacyTarget, calibrate
 from factorize.training.receipt import Receipt
 
 

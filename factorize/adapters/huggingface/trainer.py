@@ -21,6 +21,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
+from factorize.adapters.huggingface.covered_settings import GIVE_LOSSES, check_settings
 from factorize.adapters.huggingface.example_losses import example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.mixed_data import share_of_examples
@@ -32,37 +33,6 @@ from factorize.training.job import JobData
 from factorize.training.run_lock import RunLock
 
 _SECRET = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
-_GIVE_LOSSES = "give example_losses= in PrivacyArguments"
-_COVERED: dict[str, tuple[tuple[object, ...], str]] = {
-    "max_grad_norm": ((1.0, 0.0, None), "give clip_norm= in PrivacyArguments, for each example"),
-    "train_sampling_strategy": (("random",), "the order is one public permutation"),
-    "group_by_length": ((False,), "the order is one public permutation"),
-    "data_seed": ((None,), "give options={'order_seed': ...} in PrivacyArguments"),
-    "n_gpu": ((0, 1), "show one device to the job"),
-    "fsdp": ((None, False, "", []), "clip in your own loop, with NoiseGenerator"),
-    "deepspeed": ((None,), "clip in your own loop, with NoiseGenerator"),
-    "parallelism_config": ((None,), "clip in your own loop, with NoiseGenerator"),
-    "fp16": ((False,), "use bf16, which needs no scaler"),
-    "auto_find_batch_size": ((False,), "give physical_batch_size= in PrivacyArguments"),
-    "label_smoothing_factor": ((0.0,), _GIVE_LOSSES),
-    "label_names": ((None, ["labels"]), "name the labels `labels`"),
-    "neftune_noise_alpha": ((None,), "its noise depends on the longest example of a batch"),
-    "gradient_checkpointing": ((None, False), "set it to False, and give physical_batch_size= in PrivacyArguments"),
-    "activation_checkpointing": ((None, False), "give physical_batch_size= in PrivacyArguments"),
-    "torch_compile": ((False,), "Opacus's hooks do not see into what is compiled"),
-    "use_liger_kernel": ((False,), "its kernels add up over examples"),
-    "include_num_input_tokens_seen": ((False, "no"), "counts of tokens are secret"),
-    "include_tokens_per_second": ((False,), "counts of tokens are secret"),
-    "debug": (("", []), "it prints activations of the private data"),
-    "torch_empty_cache_steps": ((None,), "give physical_batch_size= in PrivacyArguments"),
-    "packing": ((False,), "a packed row is many examples, and each needs a gradient of its own"),
-    "padding_free": ((False,), "it makes one row of a batch, and each example needs a gradient of its own"),
-    "activation_offloading": ((False,), "give physical_batch_size= in PrivacyArguments"),
-    "loss_type": (("nll",), _GIVE_LOSSES),
-}
-"""Settings of `TrainingArguments` and TRL: the values that a private job covers, and what to do in place of others."""
-_RAW_STEPS = ("lomo", "layerwise", "schedule_free")
-"""In names of optimizers that step by raw gradients during the backward pass, or that fail after a row is spent."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +108,7 @@ class PrivateTraining(_Mixed):
         super().__init__(**given)
         self.privacy = privacy
         self.private: Private | None = None
-        _check(self.args)
+        check_settings(self.args)
         if self.train_dataset is None or not hasattr(self.train_dataset, "__len__"):
             raise InvalidParameter("there is no train_dataset with a length; give one", field="train_dataset")
         self._check_given()
@@ -156,7 +126,7 @@ class PrivateTraining(_Mixed):
             InvalidParameter: see above.
         """
         if self.compute_loss_func is not None or type(self).compute_loss is not type(self).of_batches:
-            message = f"compute_loss takes the loss of a whole batch, and each example has one; {_GIVE_LOSSES}"
+            message = f"compute_loss takes the loss of a whole batch, and each example has one; {GIVE_LOSSES}"
             raise InvalidParameter(message, field="compute_loss_func")
         if getattr(self, "aux_loss_enabled", False):
             message = "a router's auxiliary loss is one of the whole batch; give router_aux_loss_coef=0.0"
@@ -399,20 +369,3 @@ class _Steps:
         """Yield the parts of each step that is left in this pass, each of which is read when it is computed."""
         for parts in self._loader.steps():
             yield {"parts": parts}
-
-
-def _check(args: Any) -> None:
-    """Refuse settings that no guarantee here covers.
-
-    Raises:
-        InvalidParameter: see above.
-    """
-    for name, (allowed, instead) in _COVERED.items():
-        value = getattr(args, name, allowed[0])
-        if value not in allowed:
-            raise InvalidParameter(f"{name}={value} is not covered; {instead}", field=name)
-    if any(part in str(args.optim).lower() for part in _RAW_STEPS):
-        raise InvalidParameter(f"optim={args.optim} steps by raw gradients; use adamw_torch or sgd", field="optim")
-    if args.max_steps <= 0 and (args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1):
-        message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1; or give max_steps"
-        raise InvalidParameter(message, field="num_train_epochs")

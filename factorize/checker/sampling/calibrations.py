@@ -22,7 +22,7 @@ from factorize.checker.arithmetic.near import NotEnclosed, double_below
 from factorize.checker.report import Report
 from factorize.checker.sampling import bets, losses, min_sep, star
 from factorize.checker.sampling.bins import gram
-from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy, read_factor_file
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import Claim, read_claim
@@ -293,7 +293,7 @@ class MinSepBounds:
         probability = real(claim.document["mechanism"], "sampling_probability")
         columns = min_sep.columns_of(strategy, claim.bins)
         self._law = min_sep.MinSepSteps(columns, scale_of(claim), probability)
-        self.norm = squared_sensitivity(strategy, {"kind": "min_sep", "min_sep": claim.bins}).upper
+        self.norm = bracket_sensitivity(strategy, {"kind": "min_sep", "min_sep": claim.bins}).upper
         self.proved = f"C has {strategy.bandwidth} bands, at most {claim.bins}; its columns, rounded up from its bytes"
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:

@@ -20,7 +20,7 @@ from flint import arb, ctx
 from factorize.checker.arithmetic.balls import PLACES, normal
 from factorize.checker.arithmetic.machine import EXP_SLACK, LEAST_EXPONENT, exponentials
 from factorize.checker.arithmetic.near import UNIT
-from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter
 
@@ -236,7 +236,7 @@ def largest_square(strategy: Strategy) -> Fraction:
             f"the claim is about random allocation, which is for C = I, and C has {strategy.bandwidth} bands",
             field="sampling",
         )
-    return squared_sensitivity(strategy, {"kind": "single"}).upper
+    return bracket_sensitivity(strategy, {"kind": "single"}).upper
 
 
 _MOST_CELLS = 20_000  # of one step, at the finest grid; a coarser one moves more mass, and is true

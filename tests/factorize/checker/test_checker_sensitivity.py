@@ -23,9 +23,9 @@ from factorize.checker.sensitivity import (
     Allowed,
     Bracket,
     best_selection,
+    bracket_sensitivity,
     square_root_down,
     square_root_up,
-    squared_sensitivity,
 )
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
@@ -42,7 +42,7 @@ def separated(min_sep: int, most: int | None = None) -> dict[str, Any]:
 
 
 def bracket(array: np.ndarray, participation: dict[str, Any]) -> Bracket:
-    return squared_sensitivity(Strategy("dense", {"": np.array(array, dtype=float)}, len(array)), participation)
+    return bracket_sensitivity(Strategy("dense", {"": np.array(array, dtype=float)}, len(array)), participation)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.data())
@@ -84,7 +84,7 @@ def test_brackets_hold_the_truth(raw: np.ndarray, bands: int, participation: dic
     ):
         dense = matrix.dense()
         signed, absolute = true_squares(dense, participation)
-        found = squared_sensitivity(Strategy(matrix.structure, matrix.tensors(), 6), participation)
+        found = bracket_sensitivity(Strategy(matrix.structure, matrix.tensors(), 6), participation)
         assert found.lower <= signed <= found.upper <= Fraction(found.stated) ** 2
         if "Gram blocks" in found.rule:
             assert absolute <= found.upper <= absolute * (1 + Fraction(1, 10**12))
@@ -151,11 +151,11 @@ def test_where_no_rule_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity, "LARGEST", 3)
     monkeypatch.setattr(sensitivity, "BESIDE", 3)
     rising = Strategy("toeplitz", {"coefficients": np.array([1.0, 0.0, 2.0, 0.0])}, 4)
-    assert "majorant" in squared_sensitivity(rising, separated(2, 2)).rule
+    assert "majorant" in bracket_sensitivity(rising, separated(2, 2)).rule
     bands = Strategy("banded", {"bands": np.array([[1.0, 2.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]])}, 4)
     for participation in (separated(1, 2), {"kind": "fixed_epochs", "epochs": 4}):
         with pytest.raises(TooLarge, match="up to n=3, and n=4"):
-            squared_sensitivity(bands, participation)
+            bracket_sensitivity(bands, participation)
 
 
 @pytest.mark.parametrize("participation", [Single(), FixedEpochs(kind="fixed_epochs", epochs=4)], ids=lambda p: p.kind)
@@ -232,7 +232,7 @@ def test_transitions_that_grow_out_of_reach_are_refused() -> None:
     with pytest.raises(FactorizeError, match="scale"):
         sensitivity_of(strategy, Single())
     with pytest.raises(NotEnclosed):
-        squared_sensitivity(Strategy("buffered", strategy.tensors(), n), {"kind": "single"})
+        bracket_sensitivity(Strategy("buffered", strategy.tensors(), n), {"kind": "single"})
 
 
 @given(st.fractions(min_value=0, max_value=10**6), st.integers(-400, 400))

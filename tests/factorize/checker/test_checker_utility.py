@@ -158,7 +158,7 @@ def _losses(found: Any) -> Any:
 
 
 WIDER: list[tuple[Any, str, Callable[[Any], Any]]] = [
-    (check, "squared_sensitivity", lambda b: b._replace(lower=b.lower * (1 - WIDE), upper=b.upper * (1 + WIDE))),
+    (check, "bracket_sensitivity", lambda b: b._replace(lower=b.lower * (1 - WIDE), upper=b.upper * (1 + WIDE))),
     (Utility, "losses", _losses),
     (Utility, "lower_bound", lambda bound: bound._replace(objective=bound.objective / 2)),
     (Utility, "class_bound", lambda bound: bound._replace(objective=bound.objective / 2)),

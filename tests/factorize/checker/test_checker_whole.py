@@ -18,7 +18,7 @@ from factorize.checker.check import check_factor_file, check_matrix_sensitivity
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.products import WorkloadRows
 from factorize.checker.losses import variances
-from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.strategy import Strategy
 from factorize.errors import (
@@ -39,7 +39,7 @@ def turning(n: int) -> dict[str, np.ndarray]:
 def test_rotating_buffers_are_enclosed() -> None:
     n = 1000
     exact = Strategy("state_space", turning(n), n)
-    bracket = squared_sensitivity(exact, {"kind": "single"})
+    bracket = bracket_sensitivity(exact, {"kind": "single"})
     assert bracket.exact
     assert float(bracket.upper) == pytest.approx(BufferedMatrix(*turning(n).values()).column_norms_squared().max())
     n = 400
@@ -55,12 +55,12 @@ def test_long_structured_matrices() -> None:
     for d in range(8):
         bands[d, : n - d] = 0.5**d
     twice = {"kind": "min_sep", "min_sep": 5_000, "max_participations": 2}
-    toeplitz = squared_sensitivity(Strategy("banded_toeplitz", {"coefficients": column}, n), twice)
-    banded = squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "fixed_epochs", "epochs": 4})
+    toeplitz = bracket_sensitivity(Strategy("banded_toeplitz", {"coefficients": column}, n), twice)
+    banded = bracket_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "fixed_epochs", "epochs": 4})
     assert toeplitz.lower <= 2 * sum(Fraction(c) ** 2 for c in column) <= toeplitz.upper and toeplitz.exact
     assert banded.lower <= 4 * sum(Fraction(1, 4**d) for d in range(8)) <= banded.upper and banded.exact
     with pytest.raises(TooLarge, match="columns that overlap are formed up to"):
-        squared_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "min_sep", "min_sep": 4})
+        bracket_sensitivity(Strategy("banded", {"bands": bands}, n), {"kind": "min_sep", "min_sep": 4})
 
 
 def test_matrices_that_are_no_strategies() -> None:

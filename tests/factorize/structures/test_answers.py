@@ -10,7 +10,7 @@ from specs import spec_of
 from structure_cases import exact, strategies
 
 from factorize.certificate.sensitivity import plain_sensitivity, sensitivity_of
-from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import UnsupportedProblem
 from factorize.format.tensors import WRAPPED
@@ -102,7 +102,7 @@ def test_a_negative_number_makes_a_matrix_signed() -> None:
 @pytest.mark.parametrize("participation", PARTICIPATIONS, ids=lambda one: one.kind)
 def test_both_programs_find_the_same_sensitivity(matrix: Matrix, participation: Participation) -> None:
     found = sensitivity_of(matrix, participation)
-    bracket = squared_sensitivity(Strategy(matrix.structure, matrix.tensors(), N), participation.document())
+    bracket = bracket_sensitivity(Strategy(matrix.structure, matrix.tensors(), N), participation.document())
     assert bracket.upper <= Fraction(found.value) ** 2 <= bracket.upper * (1 + Fraction(1, 10**10))
     assert plain_sensitivity(matrix, participation) == pytest.approx(found.value, rel=1e-11)
 

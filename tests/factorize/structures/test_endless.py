@@ -17,7 +17,7 @@ from factorize.api.results import Results
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
-from factorize.checker.sensitivity import squared_limit
+from factorize.checker.sensitivity import bracket_limit
 from factorize.client import load as client_load
 from factorize.errors import (
     CertificateError,
@@ -87,13 +87,13 @@ class TestLimits:
     def test_limits_by_hand(self):
         """1, 1/2, 1/4, ...: squares that sum to 4/3; and twice the leading pattern, one step apart, 1 and 3/2 times it."""
         halves = {"theta": np.array([0.5]), "omega": np.array([0.5])}
-        once, twice = squared_limit("blt", halves, ONCE), squared_limit("blt", halves, TWICE)
+        once, twice = bracket_limit("blt", halves, ONCE), bracket_limit("blt", halves, TWICE)
         assert once.lower <= once.upper and float(once.lower) == float(once.upper) == 4 / 3
         assert float(twice.upper) == pytest.approx(1 + (9 / 4) * 4 / 3, rel=1e-15) and twice.pattern == (0, 1)
 
     def test_one_damped_column_without_end(self):
         """The squares of binomial(2 t, t) / 8^t, which fall by a factor of 4 and more: 640 of them tell 1280 places."""
-        found = squared_limit("nu_toeplitz", {"nu": np.array([0.5])}, ONCE)
+        found = bracket_limit("nu_toeplitz", {"nu": np.array([0.5])}, ONCE)
         coefficient = total = Fraction(1)
         for t in range(1, 641):
             coefficient *= Fraction(2 * t - 1, 4 * t)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.losses import variances
-from factorize.checker.sensitivity import squared_sensitivity
+from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import redrawn
 from factorize.errors import CertificateError, TooLarge
@@ -87,7 +87,7 @@ def test_an_inverse_that_is_not_enclosed():
     inputs[0], direct[0] = 1, 1
     matrix = RedrawnMatrix(ones, ones * 2.0**60, inputs, direct, 4)
     with pytest.raises(NotEnclosed, match="ill-conditioned"):
-        squared_sensitivity(strategy(matrix), EPOCHS)
+        bracket_sensitivity(strategy(matrix), EPOCHS)
 
 
 @pytest.mark.parametrize("participation", [EPOCHS, {"kind": "single"}])
@@ -95,7 +95,7 @@ def test_a_length_above_the_limit(participation):
     n = redrawn.LARGEST + 4
     matrix = cases.likely(n, buffers=1, redraws=1)
     with pytest.raises(TooLarge):
-        squared_sensitivity(strategy(matrix), participation)
+        bracket_sensitivity(strategy(matrix), participation)
 
 
 def test_what_a_state_lost_is_in_the_losses_too():

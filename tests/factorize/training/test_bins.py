@@ -25,13 +25,14 @@ from specs import solved
 from training_cases import UnitNoise
 
 from factorize.accounting import calibrate_bins
+from factorize.adjacency import Adjacency
 from factorize.auditor import ParticipationAuditor
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.format.manifest import Manifest
-from factorize.privacy import Adjacency, check_own
+from factorize.privacy import check_own
 from factorize.training.audited import AuditedBatches
 from factorize.training.bin_draws import (
     capacity_for,
