@@ -16,17 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from factorize.api.access.caller import ANYONE, Caller
-from factorize.api.jobs.database import (
-    KEPT,
-    LISTED,
-    REVOKED,
-    having,
-    insert_into,
-    jobs,
-    reading,
-    results,
-    writing,
-)
+from factorize.api.jobs.database import KEPT, LISTED, REVOKED, having, insert_into, jobs, reading, results, writing
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
 from factorize.api.workers.publishing import form_of
 from factorize.encoding import JsonObject

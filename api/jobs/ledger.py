@@ -31,17 +31,7 @@ from typing import Self
 import sqlalchemy as sa
 
 from factorize.api.jobs.audit_log import add_row
-from factorize.api.jobs.database import (
-    clock,
-    having,
-    holds,
-    insert_into,
-    jobs,
-    open_database,
-    reading,
-    schema,
-    writing,
-)
+from factorize.api.jobs.database import clock, having, holds, insert_into, jobs, open_database, reading, schema, writing
 from factorize.api.jobs.solve_job import STATES, JobOrder, SolveJob
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter

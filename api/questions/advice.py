@@ -8,14 +8,7 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from factorize.api.questions.comparison import (
-    CompareRequest,
-    Report,
-    chosen_of,
-    comparison,
-    name_of,
-    read_request,
-)
+from factorize.api.questions.comparison import CompareRequest, Report, chosen_of, comparison, name_of, read_request
 from factorize.api.questions.job_code import LONGEST_SPEC, SPEC_FILE, TITLES, codes
 from factorize.api.questions.rate import Rates
 from factorize.api.questions.training_job import Job

@@ -9,14 +9,7 @@ from urllib.parse import quote, urlencode
 
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.encoding import JsonObject, canonical_json, check_digest, is_digest
-from factorize.errors import (
-    Cancelled,
-    CorruptObject,
-    InvalidParameter,
-    ServiceError,
-    ServiceUnreachable,
-    SolveFailed,
-)
+from factorize.errors import Cancelled, CorruptObject, InvalidParameter, ServiceError, ServiceUnreachable, SolveFailed
 from factorize.format.manifest import Manifest
 
 PATH = "/v1/factorizations"

@@ -24,14 +24,7 @@ from factorize.privacy_question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, groups, worker_count
 from factorize.solvers.comparing.candidates import left_out
-from factorize.solvers.comparing.comparison_table import (
-    CompareProgress,
-    Comparison,
-    Refused,
-    Row,
-    ranked,
-    recommend,
-)
+from factorize.solvers.comparing.comparison_table import CompareProgress, Comparison, Refused, Row, ranked, recommend
 from factorize.solvers.comparing.plan import ComparisonPlan
 from factorize.solvers.comparing.sampled_rows import (
     Solved,

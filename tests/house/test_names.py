@@ -59,7 +59,7 @@ def test_what_acts_has_a_verb() -> None:
 
 
 def test_manifests_are_read_by_their_type() -> None:
-    """Strings are keys of manifests in the format and the checker, and where a store adds the proof of a file."""
+    """Strings are keys of manifests in the format and the checker alone."""
     read = {
         (file, ast.unparse(node))
         for file, node in places()
@@ -69,11 +69,7 @@ def test_manifests_are_read_by_their_type() -> None:
         and "manifest" in (getattr(node.value, "id", ""), getattr(node.value, "attr", ""))
         and not file.startswith(("factorize/format/", "factorize/checker/"))
     }
-    assert read == {
-        ("api/commands/batch_report.py", "manifest['files']"),
-        ("factorize/factor_file.py", "expanded.manifest['matrices']"),
-        ("factorize/factorization.py", "self.manifest['matrices']"),
-    }
+    assert not read
 
 
 def test_our_modules_are_imported_at_the_top() -> None:
