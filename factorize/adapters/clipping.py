@@ -103,7 +103,7 @@ def clipped_sums(
         Shapes (*shape), on the devices of the samples; on the CPU for a device without float64.
     """
     factors, spoilt = _factors(samples, clip_norm, counted)
-    totals = _zeros(samples) if out is None else [total.zero_() for total in out]
+    totals = _zeros(samples) if out is None else list(out)
     return [total.view_as(total) for total in _add_up(samples, factors, spoilt, totals, _weigh_all)]
 
 
@@ -121,14 +121,14 @@ def _add_up(
     factors: torch.Tensor,
     spoilt: torch.Tensor,
     totals: list[torch.Tensor],
-    weigh: Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor, Sequence[torch.Tensor]], None],
+    weigh: Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor, Sequence[torch.Tensor], bool], None],
 ) -> list[torch.Tensor]:
-    """Add the weighted sum of all examples to `totals`, group by group, by what weighs those that are in memory."""
+    """Put the weighted sum of all examples into `totals`, group by group, by what weighs those that are in memory."""
     group = totals
     for rows, part in iterate_rows(samples):
         if rows.start and rows.start % MAX_ADDED_EXAMPLES == 0:
             group = _zeros(samples)
-        weigh(part, factors[rows], spoilt[rows], group)
+        weigh(part, factors[rows], spoilt[rows], group, rows.start == 0)
         if group is not totals and (rows.stop % MAX_ADDED_EXAMPLES == 0 or rows.stop == len(factors)):
             for total, more in zip(totals, group, strict=True):
                 total += more
@@ -191,12 +191,16 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
 
 
 def _weigh_all(
-    samples: Sequence[torch.Tensor], factors: torch.Tensor, spoilt: torch.Tensor, totals: Sequence[torch.Tensor]
+    samples: Sequence[torch.Tensor],
+    factors: torch.Tensor,
+    spoilt: torch.Tensor,
+    totals: Sequence[torch.Tensor],
+    fresh: bool,
 ) -> None:
-    """Add the sums of factor * gradient to `totals`; padding takes as long as examples."""
+    """Add the sums of factor * gradient to `totals`, or to zeros; padding takes as long as examples."""
     plain = _plain_rows(samples)
     if plain is None or spoilt.all():
-        _weigh_each(samples, factors, spoilt, totals)
+        _weigh_each(samples, factors, spoilt, totals, fresh)
         return
     bad = spoilt.numpy()
     places = np.where(bad, np.argmin(bad), np.arange(len(bad)))  # 0 times NaN is NaN: another row stands in for it
@@ -204,7 +208,9 @@ def _weigh_all(
         for first in range(0, len(each), MAX_ADDED_EXAMPLES):
             some = slice(first, first + MAX_ADDED_EXAMPLES)
             part = torch.zeros_like(total) if first else total
-            add = partial(add_weighted, each, places[some], factors.numpy()[some], part.numpy().reshape(-1))
+            add = partial(
+                add_weighted, each, places[some], factors.numpy()[some], fresh and not first, part.numpy().reshape(-1)
+            )
             _share(each.shape[1], each.size, add)
             if first:
                 total += part
@@ -215,14 +221,17 @@ def _weigh_each(
     factors: torch.Tensor,
     spoilt: torch.Tensor,
     totals: Sequence[torch.Tensor],
+    fresh: bool,
     *,
     squared: bool = False,
 ) -> None:
-    """Add the sums of factor * gradient, or of its squares, to `totals`.
+    """Add the sums of factor * gradient, or of its squares, to `totals`, or to zeros.
 
     By products in float64, which torch never makes in TF32 or bfloat16.
     """
     for sample, out in zip(samples, totals, strict=True):
+        if fresh:
+            out.zero_()
         own, total = factors.to(out.device), out.view(-1)
         dropped = spoilt.to(out.device)[:, None] if spoilt.any() else None
         for rows, columns, part in _widened(sample):

@@ -6,7 +6,7 @@ import numpy as np
 
 from factorize.numbers.compiling import kernel
 
-_TILE = 1024  # columns whose sums stay in the nearest cache
+_TILE = 8192  # columns whose sums stay in a near cache; a row's part is long enough to be fetched ahead
 _RUN = 1 << 16  # entries that are added up before their sum is added to others, for the roundings
 
 
@@ -30,13 +30,14 @@ def add_squares(rows, totals, first, last):
 
 
 @kernel(fastmath={"contract", "nsz"})
-def add_weighted(rows, places, factors, totals, first, last):
+def add_weighted(rows, places, factors, fresh, totals, first, last):
     """Add factor times row to the totals of some columns, four rows at a time.
 
     Args:
         rows: shape (rows, entries).
         places: of the row that each factor is for, shape (examples,).
         factors: shape (examples,), float64.
+        fresh: whether what the totals hold is thrown away.
         totals: shape (entries,), float64.
         first: column.
         last: the one after the last.
@@ -45,6 +46,9 @@ def add_weighted(rows, places, factors, totals, first, last):
     for start in range(first, last, _TILE):
         stop = min(start + _TILE, last)
         total, i = totals[start:stop], 0
+        if fresh:
+            for j in range(len(total)):
+                total[j] = 0.0
         while i + 4 <= examples:  # a total is read and written once for four rows
             f, g, h, k = factors[i], factors[i + 1], factors[i + 2], factors[i + 3]
             a, b = rows[places[i]][start:stop], rows[places[i + 1]][start:stop]

@@ -258,15 +258,17 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if any(hasattr(p.summed_grad, "_processed") for p in self.params):
             raise InvalidParameter(_UNCLEARED, field="optimizer")
         totals = [p.summed_grad for p in self.params]
-        for p, released in zip(self.params, self.release(self.noise, totals), strict=True):
-            kept = p.grad if p.grad is not None and p.grad.layout == released.layout else None
-            p.grad = released if kept is None else kept.detach().copy_(released)  # new memory would leave holes
+        kept = [p.grad for p in self.params]  # new memory would leave holes
+        for p, released in zip(self.params, self.release(self.noise, totals, kept), strict=True):
+            p.grad = released
             p.summed_grad._processed = True
         self._samples, self._added, self._expected = 0, 0, None
 
-    def release(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return sums over the batch with the noise of this step, divided; the sums are overwritten."""
-        return noise.release(totals, overwrite=True)
+    def release(
+        self, noise: NoiseGenerator, totals: list[torch.Tensor], out: list[torch.Tensor | None]
+    ) -> list[torch.Tensor]:
+        """Return sums over the batch with the noise of this step, divided, in `out` where they fit; sums are lost."""
+        return noise.release(totals, out=out)
 
     def scale_grad(self) -> None:
         """The divisor was applied after the noise; no number of parts changes it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate, repeat
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -16,11 +18,17 @@ from factorize.adapters.ranks.placements import ShardLayout, is_sharded, values_
 from factorize.adapters.torch_engine import DeviceSource
 from factorize.auditor import Auditor
 from factorize.client import noise as core
+from factorize.client.noise_kernels import add_noise
 from factorize.client.noise_source import Streamable, source_of
+from factorize.client.normals import BLOCK
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import certified
+from factorize.numbers.compiling import HAS_COMPILER
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own, refuse_infinite
+
+_ALONE = (1 << 15) - 64
+"""Entries that a thread of the noise adds at a time: so few that torch starts no threads of its own for them."""
 
 
 class TorchNoiseOptions(TypedDict, total=False):
@@ -187,6 +195,31 @@ class TorchNoiseGenerator(Secret):
         self._made.next(out=row.numpy())
         return row.to(self._device)
 
+    def _send(self, sizes: Sequence[int], first: int, use: Callable[[int, slice, torch.Tensor], None]) -> None:
+        """Call use(tensor, its entries, their noise) for all of this rank's noise of a step, as it is made.
+
+        Args:
+            sizes: entries of tensors that follow one another.
+            first: entry of theirs that this rank's noise begins at.
+            use: is called by several threads.
+        """
+        ends = list(accumulate(sizes))
+
+        def cut(start: int, row: torch.Tensor, most: int) -> None:
+            low, stop = first + start, first + start + len(row)
+            while low < stop:
+                i = bisect_right(ends, low)
+                begin, high = ends[i] - sizes[i], min(stop, ends[i], low + most)
+                use(i, slice(low - begin, high - begin), row[low - first - start : high - first - start])
+                low = high
+
+        if isinstance(self._made, DeviceSource) or self._device.type != "cpu":
+            cut(0, self._next(), core.MAX_ENTRIES)
+            return
+        if self._auditor is not None:
+            self._auditor.check_release(self.step)
+        self._made.send(lambda at, row: cut(at.start, torch.from_numpy(row), _ALONE))
+
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """Yield the noise of every step that is left."""
         while self.step < self.steps:
@@ -222,7 +255,7 @@ class TorchNoiseGenerator(Secret):
                 not finite, or all n steps were taken.
             InvalidParticipation: the auditor has not seen this step's examples, or they cannot have these sums.
         """
-        return self._released(self._parts(totals), torch.add)
+        return self._add_noise(self._parts(totals), _round_after(torch.add))
 
     def add_to_mean(self, means: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums of clipped gradients over the calibration's divisor with this step's noise; see `add_to_sum`.
@@ -236,21 +269,30 @@ class TorchNoiseGenerator(Secret):
         divisor = self.calibration.divisor_of_means()
         parts, scale = self._parts(means, divisor), 1 / divisor
         self.calibration.check_mean(_norm(parts))
-        return self._released(parts, lambda mean, drawn: torch.add(mean.double(), drawn, alpha=scale))
+        return self._add_noise(parts, _round_after(lambda mean, drawn: torch.add(mean.double(), drawn, alpha=scale)))
 
-    def release(self, totals: Iterable[torch.Tensor], *, overwrite: bool = False) -> list[torch.Tensor]:
+    def release(
+        self, totals: Iterable[torch.Tensor], *, out: Iterable[torch.Tensor | None] | None = None
+    ) -> list[torch.Tensor]:
         """Return what `add_to_sum` adds, over the calibration's divisor where it has one.
 
         Args:
             totals: as there.
-            overwrite: whether nobody needs the totals any more.
+            out: for each parameter the memory that is written, where it is contiguous and of the parameter's type and
+                device; new memory otherwise. Nobody needs the totals any more, which are overwritten.
         """
-        divisor = self.calibration.divisor or 1
+        divisor, overwrite, parts = self.calibration.divisor or 1, out is not None, self._parts(totals)
+        compiled = overwrite and HAS_COMPILER and sum(self._layout.sizes) >= BLOCK
 
-        def add(total: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-            return (total.add_(drawn) if overwrite else total + drawn).div_(divisor)
+        def add(total: torch.Tensor, drawn: torch.Tensor, place: torch.Tensor) -> None:
+            kinds = total.dtype, place.dtype, total.is_cpu and place.is_cpu
+            if compiled and kinds == (torch.float64, torch.float32, True):
+                add_noise(total.numpy(), drawn.numpy(), float(divisor), place.numpy())
+                return
+            total = total.add_(drawn) if overwrite else total + drawn
+            place.copy_(total.div_(divisor).float())
 
-        return self._released(self._parts(totals), add)
+        return self._add_noise(parts, add, out)
 
     def add_here(self, totals: list[torch.Tensor]) -> None:
         """Add this rank's part of the step's noise, in place, and go on to the next; for replicas that share the work.
@@ -265,13 +307,12 @@ class TorchNoiseGenerator(Secret):
         if not self._ranks or self._whole or [tuple(t.shape) for t in totals] != [s for s, _, _ in self._like]:
             message = "this is for sums shaped like the parameters, of replicas that share the work; give mesh="
             raise InvalidParameter(message, field="mesh")
-        drawn, region, offset = self._next(), self._layout.region, 0
-        start, stop = (int(region.starts[0]), region.stop) if region.size else (0, 0)
-        for total, size in zip(totals, self._sizes, strict=True):
-            low, high = max(offset, start), min(offset + size, stop)
-            if low < high:
-                total.view(-1)[low - offset : high - offset] += drawn[low - start : high - start].to(total.device)
-            offset += size
+        region, flat = self._layout.region, [total.view(-1) for total in totals]
+
+        def add(i: int, at: slice, drawn: torch.Tensor) -> None:
+            flat[i][at] += drawn.to(flat[i].device)
+
+        self._send(self._sizes, int(region.starts[0]) if region.size else 0, add)
 
     @property
     def _kinds(self) -> list[tuple[tuple[int, ...], torch.dtype, torch.device]]:
@@ -289,20 +330,29 @@ class TorchNoiseGenerator(Secret):
                 field="parameters",
             )
         own = [part.part_of(total) for part, total in zip(parts, tensors, strict=True)]
-        refuse_infinite("sum", finite=all(bool(part.isfinite().all()) for part in own))
+        norm = _norm(own)  # one pass, a tenth of the time of looking at every entry
+        refuse_infinite("sum", finite=math.isfinite(norm) or all(bool(part.isfinite().all()) for part in own))
         if self._auditor is not None:
-            self._auditor.check_release(self.step, divisor * _norm(own), self.calibration.clip_norm)
+            self._auditor.check_release(self.step, divisor * norm, self.calibration.clip_norm)
         return own
 
-    def _released(
-        self, parts: list[torch.Tensor], add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    def _add_noise(
+        self,
+        parts: list[torch.Tensor],
+        add: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
+        out: Iterable[torch.Tensor | None] | None = None,
     ) -> list[torch.Tensor]:
-        """Add this step's noise, and round the result to float32 and to the parameters' types."""
-        drawn = zip(parts, self._next().split(self._layout.sizes), self._kinds, strict=True)
-        noisy = [
-            add(part, noise.view(part.shape).to(part.device, _noise_dtype(dtype))).float().to(device, dtype)
-            for part, noise, (_, dtype, device) in drawn
-        ]
+        """Return memory in which add(part, noise, memory) puts their sum, rounded to float32 and the tensor's type."""
+        places = repeat(None) if out is None else out
+        kinds = [(dtype, device) for _, dtype, device in self._kinds]
+        noisy = [release_memory(part, *kind, place) for part, kind, place in zip(parts, kinds, places, strict=False)]
+        flat = [(part.detach().reshape(-1), place.view(-1)) for part, place in zip(parts, noisy, strict=True)]
+
+        def put(i: int, at: slice, drawn: torch.Tensor) -> None:
+            part, place = flat[i][0][at], flat[i][1][at]
+            add(part, drawn.to(part.device, _noise_dtype(place.dtype)), place)
+
+        self._send(self._layout.sizes, 0, put)
         return [placed.tensor(part) for placed, part in zip(self._layout.parts, noisy, strict=True)]
 
     def skip(self, steps: int = 1) -> None:
@@ -351,6 +401,27 @@ NoiseGenerator = TorchNoiseGenerator
 def _norm(parts: list[torch.Tensor]) -> float:
     """Return the norm of tensors together, in float64."""
     return float(torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64).cpu() for part in parts]).norm())
+
+
+def _round_after(
+    add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
+    """Return what adds, rounds to float32, and puts the result where it belongs, in the type that is there."""
+
+    def put(part: torch.Tensor, drawn: torch.Tensor, place: torch.Tensor) -> None:
+        place.copy_(add(part, drawn).float())
+
+    return put
+
+
+def release_memory(
+    part: torch.Tensor, dtype: torch.dtype, device: torch.device, place: torch.Tensor | None
+) -> torch.Tensor:
+    """Return memory for a release that is shaped like a part: what is there, where it fits."""
+    if place is not None and place.layout == torch.strided and place.is_contiguous() and not is_sharded(place):
+        if (place.shape, place.dtype, place.device) == (part.shape, dtype, device):
+            return place.detach()
+    return torch.empty(part.shape, dtype=dtype, device=device)
 
 
 def _noise_dtype(dtype: torch.dtype) -> torch.dtype:

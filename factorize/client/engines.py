@@ -22,6 +22,10 @@ _CACHED_BYTES = 1 << 22  # of scratch: longer rows cost fewer calls, which count
 _NARROWEST, _WIDEST = 1 << 9, 1 << 15
 _MOST_AHEAD = 16
 
+Sink = np.ndarray | Callable[[slice, np.ndarray], None] | None
+"""Where a step's noise goes: a vector, or a function that is called, by several threads, with the place of a piece and
+float32 numbers that it may not keep; nowhere where only the state has to move."""
+
 
 class Workers:
     """Runs one function over the pieces of a shard, on threads if asked for; each thread has its own scratch space.
@@ -89,7 +93,7 @@ class Streaming:
         self._scratch = [np.empty((recurrence.scratch, self._width)) for _ in range(workers.threads)]
         self._again = [np.empty((recurrence.redraws, workers.longest)) for _ in range(workers.threads)]
 
-    def step(self, step: int, out: np.ndarray | None) -> None:
+    def step(self, step: int, out: Sink) -> None:
         """Draw, scale, advance, piece by piece."""
         plan = self._recurrence.vector_step(step) if self._compiled else None
         if plan is not None:
@@ -97,8 +101,10 @@ class Streaming:
 
             def run_compiled(_thread: int, piece: BlockPart, drawn: np.ndarray) -> None:
                 z = _draw_normals(piece, self._normals, step, drawn)
-                row = np.empty(len(z), dtype=np.float32) if out is None else out[piece.at]
+                row = out[piece.at] if isinstance(out, np.ndarray) else np.empty(len(z), dtype=np.float32)
                 advance_vectors(z, factor, *plan, self.state, piece.at.start, row)
+                if callable(out):
+                    out(piece.at, row)
 
             self._workers.run(run_compiled)
             return
@@ -114,7 +120,9 @@ class Streaming:
                 for place, earlier in zip(scratch, again, strict=False):
                     place[...] = earlier[low:high]
                 self._recurrence.advance(step, z[low:high], self.state[:, at], scratch)
-                if out is not None:
+                if callable(out):
+                    out(at, z[low:high].astype(np.float32))
+                elif out is not None:
                     out[at] = z[low:high]
 
         self._workers.run(work)
@@ -159,10 +167,15 @@ class RowSums:
         self._ahead: dict[int, np.ndarray] = {}
         self._scratch = [np.empty(min(BLOCK, workers.width)) for _ in range(workers.threads)]
 
-    def step(self, step: int, out: np.ndarray | None) -> None:
+    def step(self, step: int, out: Sink) -> None:
         """Take the row that was made ahead, or make it and those after it."""
         made = self._ahead.pop(step, None)
-        if out is not None and made is not None:
+        if callable(out):
+            row = np.empty(self._workers.width, np.float32) if made is None else made
+            if made is None:
+                self._make(step, row)
+            out(slice(0, len(row)), row)
+        elif out is not None and made is not None:
             out[...] = made
         elif out is not None:
             self._make(step, out)

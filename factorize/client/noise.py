@@ -14,7 +14,7 @@ import numpy as np
 
 from factorize.client.allowances import ROWS, choose_precision, raised
 from factorize.client.checkpoints import Checkpointed
-from factorize.client.engines import Engine, RowSums, Streaming, Workers
+from factorize.client.engines import Engine, RowSums, Sink, Streaming, Workers
 from factorize.client.noise_source import ComputedRows, Streamable
 from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
@@ -186,19 +186,31 @@ class NoiseGenerator(Checkpointed):
             InvalidParameter: all n steps were taken, or `out` is another array.
             InvalidParticipation: the auditor has not seen this step's examples.
         """
-        self._refuse_past(self.step + 1)
-        if self._auditor is not None:
-            self._auditor.check_release(self.step)
         if out is None:
             out = np.empty(self.shape, dtype=np.float32)
         elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise InvalidParameter(f"out is not a contiguous float32 array of shape {self.shape}", field="out")
+        self.send(out.reshape(-1))
+        return out
+
+    def send(self, sink: Sink) -> None:
+        """Make the noise of this step where it is used, piece by piece while it is in a cache, and go on to the next.
+
+        Args:
+            sink: see `factorize.client.engines.Sink`.
+
+        Raises:
+            InvalidParameter: all n steps were taken.
+            InvalidParticipation: the auditor has not seen this step's examples.
+        """
+        self._refuse_past(self.step + 1)
+        if self._auditor is not None:
+            self._auditor.check_release(self.step)
         self._use.take(self.step)
-        self._engine.step(self.step, out.reshape(-1))
+        self._engine.step(self.step, sink)
         self.step += 1
         if self.step == self.steps:
             self._engine.close()
-        return out
 
     @property
     def vectors(self) -> np.ndarray | None:

@@ -73,6 +73,21 @@ def fill_normals(words, limits, widths, heights, out):
 
 
 @kernel()
+def add_noise(sums, noise, divisor, out):
+    """Put (sum + noise) / divisor in place of sums, and into `out` rounded.
+
+    Args:
+        sums: shape (entries,), float64.
+        noise: shape (entries,), float32.
+        divisor: a float.
+        out: shape (entries,), float32.
+    """
+    for j in range(len(noise)):
+        sums[j] = (sums[j] + np.float64(noise[j])) / divisor
+        out[j] = sums[j]
+
+
+@kernel()
 def advance_vectors(z, factor, before, reads, decays, loads, scale, state, first, out):
     """Turn normals into a row of C^-1 Z, and bring the state's vectors to the next step.
 

@@ -240,6 +240,23 @@ class TestRelease:
             assert torch.allclose(mean.double(), noisy / 8, rtol=1e-2 if dtype in NARROW else 1e-6)
         assert all(torch.equal(total, torch.full_like(total, 0.01)) for total in sums)
 
+    @pytest.mark.parametrize("threads", [1, 2])
+    @pytest.mark.parametrize("dtype", TYPES)
+    def test_a_release_in_memory_that_is_kept_has_the_same_bits(self, dtype, threads):
+        """Tensors that begin and end within blocks of the noise, one without entries, and memory that does not fit."""
+        like = [torch.empty(shape, dtype=dtype) for shape in ((300, 99), (0, 3), (70_001,), (5, 7, 401))]
+        beside = NoiseGenerator(factors(), scale(divisor=7), like, seed=7 << 64)
+        job = NoiseGenerator(factors(), scale(divisor=7), like, seed=7 << 64, threads=threads)
+        out = [torch.empty_like(like[0]), None, torch.empty(70_001, 2, dtype=dtype)[:, 0], torch.empty_like(like[3])]
+        sums = [torch.full(p.shape, 1e-4, dtype=torch.float64) for p in like]
+        expected = [((total + z) / 7).float().to(dtype) for total, z in zip(sums, beside.next(), strict=True)]
+        released = job.release(sums, out=out)
+        assert all(map(torch.equal, released, expected))
+        kept = [
+            place is not None and own.data_ptr() == place.data_ptr() for own, place in zip(released, out, strict=True)
+        ]
+        assert kept == [True, False, False, True]
+
     def test_noise_for_means_is_refused_without_a_divisor_and_for_what_can_only_be_sums(self):
         like = self.like(torch.float32)
         noise = NoiseGenerator(factors(), scale(), like, seed=7 << 64)

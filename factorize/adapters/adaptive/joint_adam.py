@@ -137,7 +137,8 @@ class JointAdam(CorrelatedOptimizer):
         """Put the released gradients into `p.grad` and the released squares into `p.released_square`."""
         super().add_noise()
         assert self._squares is not None
-        for p, square in zip(self.params, self.release(self.second_noise, self._squares), strict=True):
+        kept = [getattr(p, "released_square", None) for p in self.params]
+        for p, square in zip(self.params, self.release(self.second_noise, self._squares, kept), strict=True):
             p.released_square = square
         self._squares = None
 

@@ -9,7 +9,7 @@ from opacus.optimizers import DistributedDPOptimizer
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agree, refuse_difference, require_distributed, settle, world_size
-from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
+from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, release_memory
 from factorize.privacy import Calibration
 
 
@@ -84,14 +84,19 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         super().expect(np.array(everywhere, dtype=np.int64), masks=masks)
         self._expected = len(indices) if masks is None else masks.size
 
-    def release(self, noise: NoiseGenerator, totals: list[torch.Tensor]) -> list[torch.Tensor]:
+    def release(
+        self, noise: NoiseGenerator, totals: list[torch.Tensor], out: list[torch.Tensor | None]
+    ) -> list[torch.Tensor]:
         """Return sums over all ranks with the noise of this step, of which each rank makes a part, divided."""
         divisor = noise.calibration.divisor or 1
         sums = [total.clone(memory_format=torch.contiguous_format) for total in totals]
         noise.add_here(sums)
         for work in [torch.distributed.all_reduce(total, async_op=True) for total in sums]:
             work.wait()
-        return [(total / divisor).float().to(p.device, p.dtype) for p, total in zip(self.params, sums, strict=True)]
+        return [
+            release_memory(p, p.dtype, p.device, place).copy_((total / divisor).float())
+            for p, total, place in zip(self.params, sums, out, strict=True)
+        ]
 
     def _check_batch(self) -> None:
         """Stop all ranks unless every one of them is ready for the same step.

@@ -61,11 +61,12 @@ class BandedRecurrence(StructureRecurrence):
 
     def vector_step(self, step: int) -> VectorStep | None:
         """Where rows are kept: the oldest gives its place to this one."""
-        if self.keeps_draws or not self.vectors:
+        if self.keeps_draws:
             return None
-        slot, ones = step % self.vectors, np.ones(self.vectors)
+        slot, ones = step % max(1, self.vectors), np.ones(self.vectors)
         loads = np.eye(1, self.vectors, slot)[0]
-        return VectorStep(ones, self._rows[step % len(self._rows)][self._age[slot]], ones - loads, loads)
+        reads = self._rows[step % len(self._rows)][self._age[slot]] if self.vectors else ones
+        return VectorStep(ones, reads, ones - loads, loads)
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
         """A row is read as it is kept, rounded once; then come a product and a difference for each diagonal."""
