@@ -15,10 +15,9 @@ from factorize.api.catalog import Catalog
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.results import Results, weight
 from factorize.api.settings import Settings
-from factorize.api.workers.ending import Ending, WorkerEnded, without_places
 from factorize.api.workers.pool import Pool
 from factorize.api.workers.publishing import Form, Stages, make_and_store, matrices_key, type_key
-from factorize.api.workers.worker import AnswerLimits
+from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded, without_places
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, StoreUnavailable, TooLarge
 from factorize.factorization import Factorization
 from factorize.format.tensors import MATRIX_NAMES, MatrixName

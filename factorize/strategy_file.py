@@ -5,8 +5,6 @@ published matrices of google-research/federated are; nothing is ever unpickled. 
 (docs/file-format.md), and what other libraries call the same.
 """
 
-from __future__ import annotations
-
 import os
 import zipfile
 import zlib

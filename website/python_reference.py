@@ -14,7 +14,7 @@ NAMES = {
     "factorize.training.orders": ["Order", "fixed_order", "min_sep_order", "balls_in_bins", "random_allocation"],
     "factorize.training.sampling": ["CyclicPoisson"],
     "factorize.training.bins_audit": ["BinsAuditor"],
-    "factorize.training.audited": ["AuditedBatches"],
+    "factorize.training.batches": ["AuditedBatches"],
     "factorize.adapters.private": ["make_private"],
     "factorize.adapters.torch": ["TorchNoiseGenerator"],
     "factorize.adapters.opacus": ["CorrelatedOptimizer", "refuse_sampling"],

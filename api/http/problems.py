@@ -28,7 +28,7 @@ from factorize import errors as tree
 from factorize.api.access.caller import AboveCapacity, AccessRefused, QuotaExhausted
 from factorize.api.http.access import NO_ROUTE
 from factorize.api.service import StoreReadOnly
-from factorize.api.workers.ending import without_places
+from factorize.api.workers.worker import without_places
 from factorize.encoding import canonical_json
 
 MEDIA_TYPE = "application/problem+json"

@@ -28,8 +28,7 @@ from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, working
 from factorize.api.questions.registry import POSTED, QuestionKind
 from factorize.api.service import SolverService
-from factorize.api.workers.ending import Ending, WorkerEnded, without_places
-from factorize.api.workers.worker import AnswerLimits
+from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded, without_places
 from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
 from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.storage.blobs import Cache

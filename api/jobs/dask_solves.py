@@ -15,7 +15,7 @@ from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import FIELDS, RELEASE
 from factorize.api.jobs.one_solve import Missing, WorkerLoad
 from factorize.api.jobs.solve_job import SolveEnding, SolveJob
-from factorize.api.workers.ending import Ending
+from factorize.api.workers.worker import Ending
 
 if TYPE_CHECKING:
     from distributed import Future

@@ -36,8 +36,8 @@ from factorize.api.jobs.solve_job import (
     new_owner,
     read_progress,
 )
-from factorize.api.workers.ending import Ending
 from factorize.api.workers.pool import Pool
+from factorize.api.workers.worker import Ending
 from factorize.errors import StoreUnavailable
 
 OUTAGES = 10

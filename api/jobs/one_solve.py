@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from factorize.api.jobs.solve_job import SolveEnding, SolveJob, read_progress
 from factorize.api.telemetry import bound
-from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import SMALL_MB, Pool, Solve, SolvePlace
 from factorize.api.workers.publishing import Stages, make_and_store
-from factorize.api.workers.worker import AnswerLimits
+from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded
 from factorize.errors import FactorizeError
 from factorize.solution import Progress
 from factorize.storage.store import Store, open_store

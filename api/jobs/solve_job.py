@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
-from factorize.api.workers.ending import Ending, without_places
+from factorize.api.workers.worker import Ending, without_places
 from factorize.encoding import is_digest, sha256
 from factorize.solution import PHASES
 

@@ -1,7 +1,5 @@
 """The learning rate that a recommendation states, for the optimizer of a line of code and the noise of its row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

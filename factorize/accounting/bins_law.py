@@ -9,8 +9,6 @@ With L = mean_j exp(Y_j) the likelihood ratio of the dominating pair, K = G / s^
 and both are at most the delta of the Gaussian mechanism without amplification (docs/notes/amplification-proofs.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -4,8 +4,6 @@ Nothing here is trusted. A plan that was too bold costs samples: its claim fails
 and says that it is the next one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ What is estimated here is drawn as the checker draws it, from other seeds: nothi
 (docs/notes/amplification-proofs.md, theorems 11 and 12).
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Self

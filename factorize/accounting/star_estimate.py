@@ -8,8 +8,6 @@ proportional to exp(m K_{l j_1} / 2), and X = L xi + K s with s the sum of their
 (L - T)_+ L^-m E*(m) exp(mean_i A_i) / mean_i exp(A_i), A_i = (m/2) sum_{i' != i} K_{j_i j_i'}, has the mean delta.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -22,8 +22,7 @@ from factorize.auditor import Auditor
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import refuse_infinite
-from factorize.training.audited import AuditedBatches
-from factorize.training.batches import Batches, MicroBatches
+from factorize.training.batches import AuditedBatches, Batches, MicroBatches
 
 
 class StepGuard:

@@ -3,8 +3,6 @@
 No product is fused with a sum, and sums go in the order of the vectors, as in numpy's operations.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ Nothing is changed unless repair is asked for, and nothing but stale temporary f
 to `quarantine/` under its own key, and spec entries are written anew from the manifests that are left.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import deque

@@ -11,8 +11,6 @@ A run can be looked at without any cost of privacy, since weights are made of re
 far noise alone has moved them, and `share_of_data` what follows for the rate.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ the entries of C, none of them negative, since the law counts |C|; then D is tak
 the C with the smallest estimated error at the privacy asked for. Derivation: docs/notes/amplified-optimum.md.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ the order given, so that a long one that comes first does not run alone at the e
 Under a deadline each stage of a comparison ends at a share of the processor seconds that a user gave.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import warnings

@@ -17,8 +17,7 @@ from factorize import solvers
 from factorize.api import proof
 from factorize.api.local import obtain
 from factorize.api.proof import inspect, prove
-from factorize.api.workers.ending import WorkerEnded
-from factorize.api.workers.worker import Worker
+from factorize.api.workers.worker import Worker, WorkerEnded
 from factorize.certificate.sensitivity import compare_plain
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, StoreUnavailable, TooLarge
 from factorize.format.manifest import manifest_digest

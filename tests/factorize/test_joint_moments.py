@@ -18,7 +18,7 @@ from factorize.accounting.joint_moments import (
     calibrate_moments,
     moment_sensitivity,
 )
-from factorize.checker.moment_pairs import bracket_of
+from factorize.checker.receipt import bracket_of
 from factorize.checker.report import Report, check_claim
 from factorize.checker.strategy import read_factor_file
 from factorize.errors import CertificateError, InvalidParameter

@@ -20,8 +20,7 @@ from factorize.api.jobs import audit_log, dask_cluster, dask_solves, engine, one
 from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers import pool
-from factorize.api.workers.ending import Ending, WorkerEnded
-from factorize.api.workers.worker import AnswerLimits
+from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded
 from factorize.encoding import sha256
 from factorize.errors import CertificateError, FactorizeError, SolveFailed, StoreUnavailable
 from factorize.format.container import Container

@@ -26,7 +26,7 @@ from servers import Client
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import plain
 from factorize.api.jobs.solve_job import SolveEnding
-from factorize.api.workers.ending import Ending
+from factorize.api.workers.worker import Ending
 
 ROOT = Path(__file__).parents[3]
 SPEC = {"workload": {"kind": "prefix", "n": 5}, "mechanism": {"kind": "square_root"}}

@@ -16,9 +16,8 @@ from servers import serving_apart
 from specs import document_of
 
 from factorize.api.workers import pool as pool_module
-from factorize.api.workers.ending import Ending, WorkerEnded
 from factorize.api.workers.pool import Pool, SolvePlace
-from factorize.api.workers.worker import AnswerLimits
+from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded
 from factorize.storage.store import open_store
 
 TOYS = ("toy_worker", "toy_worker")

@@ -15,8 +15,7 @@ import toy_worker
 from patience import alive, wait_for
 
 from factorize.api.workers import worker as worker_module
-from factorize.api.workers.ending import Ending, WorkerEnded
-from factorize.api.workers.worker import AnswerLimits, Worker
+from factorize.api.workers.worker import AnswerLimits, Ending, Worker, WorkerEnded
 from factorize.errors import InvalidSpec, UnsupportedProblem
 
 

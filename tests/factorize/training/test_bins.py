@@ -33,7 +33,7 @@ from factorize.errors import InvalidParameter, InvalidParticipation, Unsupported
 from factorize.factorization import Factorization
 from factorize.format.manifest import Manifest
 from factorize.privacy import check_own
-from factorize.training.audited import AuditedBatches
+from factorize.training.batches import AuditedBatches
 from factorize.training.bin_draws import (
     capacity_for,
     derived_key,
