@@ -285,6 +285,7 @@ def test_mechanisms_are_compared(view: Watched) -> None:
     view.page.get_by_label("max seconds").fill("0.5")
     view.page.get_by_role("button", name="Compare").click()
     view.page.wait_for_selector("text=Recommended:")
+    assert view.page.get_by_role("status").filter(has_text="below").is_visible()  # beside the button
     assert view.page.locator("svg .bar").count() == view.page.locator("tbody tr").count() > 1
     view.page.get_by_role("button", name="Use its spec").first.click()
     view.page.wait_for_selector("text=What will be solved")

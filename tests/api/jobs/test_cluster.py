@@ -52,6 +52,7 @@ def test_a_cluster_solves_each_spec_once_and_survives_what_dies(postgres, bucket
     [
         ("tcp://8.8.8.8:8786", "can be reached from other networks"),
         ("tcp://0.0.0.0:8786", "can be reached from other networks"),
+        ("tcp://100.64.0.1:8786", "can be reached from other networks"),
         ("tls://127.0.0.1:8786", "wants TLS"),
         ("127.0.0.1:8786", "no scheduler's address"),
         ("tcp://127.0.0.1", "no scheduler's address"),
