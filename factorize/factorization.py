@@ -114,10 +114,7 @@ class Factorization(Factors):
     @classmethod
     @extras_named("a certificate")
     def from_strategy(
-        cls,
-        spec: Spec,
-        strategy: object,
-        dual: Mapping[str, np.ndarray] = MappingProxyType({}),
+        cls, spec: Spec, strategy: object, dual: Mapping[str, np.ndarray] = MappingProxyType({})
     ) -> Factorization:
         """Certify a strategy that no solver has made.
 

@@ -74,10 +74,7 @@ def _entry(module: str, solver: str = "solve", *, dual: bool = False) -> Entry:
     return Entry(solve, supports, estimate, own=own, dual=dual)
 
 
-_AMPLIFIED = {
-    "balls_in_bins": _entry("amplified.bins_optimum"),
-    "b_min_sep": _entry("amplified.min_sep_optimum"),
-}
+_AMPLIFIED = {"balls_in_bins": _entry("amplified.bins_optimum"), "b_min_sep": _entry("amplified.min_sep_optimum")}
 _ENDLESS = _entry("endless_optimum")
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
@@ -89,10 +86,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
         _entry("single.max_error", dual=True),
         _entry("epochs.separated", dual=True),
     ),
-    "buffered_linear": (
-        _entry("buffered.redrawn", dual=True),
-        _entry("buffered.buffered_optimum", dual=True),
-    ),
+    "buffered_linear": (_entry("buffered.redrawn", dual=True), _entry("buffered.buffered_optimum", dual=True)),
     "banded": (_entry("banded.banded_optimum"),),
     "toeplitz": (_entry("toeplitz.toeplitz_optimum"),),
     "banded_toeplitz": (_entry("toeplitz.toeplitz_optimum"),),

@@ -117,10 +117,7 @@ def create(
     open_jobs: Annotated[int | None, option(help=_LIMIT)] = None,
     core_seconds_per_day: Annotated[int | None, option(help=_LIMIT)] = None,
     kept_bytes: Annotated[int | None, option(help=_LIMIT)] = None,
-    to: Annotated[
-        Path | None,
-        option(metavar="FILE", help="Write the token into a new file of your own."),
-    ] = None,
+    to: Annotated[Path | None, option(metavar="FILE", help="Write the token into a new file of your own.")] = None,
     database: str | None = None,
     store: str | None = None,
 ) -> Shown:

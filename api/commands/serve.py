@@ -259,8 +259,7 @@ def verify(
     expect: Annotated[
         str | None,
         option(
-            metavar="SEQ:HASH",
-            help="A head that an earlier check printed: exit code 4 unless the log still holds it.",
+            metavar="SEQ:HASH", help="A head that an earlier check printed: exit code 4 unless the log still holds it."
         ),
     ] = None,
     database: str | None = None,

@@ -223,8 +223,7 @@ SIGNED_SECONDS = 600.0
 
 
 @router.get(
-    "/v1/blobs/{sha256}",
-    responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream"),
+    "/v1/blobs/{sha256}", responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream")
 )
 async def get_blob(call: ReadCall, sha256: str) -> Response:
     """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""

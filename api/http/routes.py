@@ -181,8 +181,7 @@ _EVENT = {
 
 
 @router.get(
-    "/v1/factorizations/{name}/events",
-    responses=answers(200, 404, 410, 429, media="text/event-stream", schema=_EVENT),
+    "/v1/factorizations/{name}/events", responses=answers(200, 404, 410, 429, media="text/event-stream", schema=_EVENT)
 )
 async def get_events(call: ReadCall, name: str) -> Response:
     """Follow a job: its `state` while it has no progress, `progress`, then `done`, `failed` or `cancelled`, the last.

@@ -132,10 +132,7 @@ class Pool:
     """
 
     def __init__(
-        self,
-        memory_mb: int | None = None,
-        processors: int | None = None,
-        modules: tuple[str, str] = (SOLVER, PROVER),
+        self, memory_mb: int | None = None, processors: int | None = None, modules: tuple[str, str] = (SOLVER, PROVER)
     ) -> None:
         self.memory_mb = memory_mb or int(0.8 * machine_memory()) >> 20
         self.processors = processors or machine_processors()

@@ -80,10 +80,7 @@ def read_claim(document: Mapping[str, object]) -> Claim:
         if not isinstance(rule, str) or rule not in rules:
             raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; {sampling} has {sorted(rules)}")
         check_keys(direction, fields[direction], rules[rule])
-    require(
-        fields["adjacency"] == "zero_out",
-        f"the adjacency {str(fields['adjacency'])[:40]!r} is not 'zero_out'",
-    )
+    require(fields["adjacency"] == "zero_out", f"the adjacency {str(fields['adjacency'])[:40]!r} is not 'zero_out'")
     integer(fields, "beta_log2", -128, -128)
     integer(fields, "attempt", 1, 16)
     clip, sigma, delta = (real(fields, name) for name in ("clip_norm", "sigma", "delta"))

@@ -127,11 +127,7 @@ class BinsAuditor(Auditor, Secret):
 
     @classmethod
     def of(
-        cls,
-        order: BallsInBins,
-        *,
-        divisor: int | None = None,
-        users: Sequence[object] | np.ndarray | None = None,
+        cls, order: BallsInBins, *, divisor: int | None = None, users: Sequence[object] | np.ndarray | None = None
     ) -> BinsAuditor:
         """Return the auditor for an order."""
         return cls(order.examples, order.bins, order.epochs, order=order, divisor=divisor, users=users)

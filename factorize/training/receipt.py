@@ -220,9 +220,7 @@ class Receipt:
 
 
 def _described(
-    statement: PrivacyStatement,
-    factors: Sequence[CertifiedFactors],
-    noise: Mapping[str, Any],
+    statement: PrivacyStatement, factors: Sequence[CertifiedFactors], noise: Mapping[str, Any]
 ) -> dict[str, object]:
     """Return what a receipt says of a run before its first step, as it is read back."""
     calibration = statement.calibration

@@ -138,11 +138,7 @@ def _solved(problem: Problem, report: Reporter) -> Solution:
         fit = ColumnFit(problem, problem.spec.sampling, best.family.column(best.variables))
         most = _quick(fit.bins) if is_quick(problem.spec) else (FIT_ROUNDS, SAMPLES)
         strategy = ColumnScaled(strategy, fit.best(_FIT_SEED, *most)[1])
-    return Solution(
-        strategy=strategy,
-        outcome=Outcome.LOCAL_OPTIMUM,
-        iterations=best.steps,
-    )
+    return Solution(strategy=strategy, outcome=Outcome.LOCAL_OPTIMUM, iterations=best.steps)
 
 
 def is_quick(spec: Spec) -> bool:

@@ -73,12 +73,7 @@ class Landscape:
     """
 
     def __init__(
-        self,
-        target: StateSpace,
-        n: int,
-        bands: int,
-        owners: NDArray[np.intp],
-        firsts: NDArray[np.intp] | None = None,
+        self, target: StateSpace, n: int, bands: int, owners: NDArray[np.intp], firsts: NDArray[np.intp] | None = None
     ) -> None:
         self.n, self.bands, self._owners = n, bands, owners
         self._firsts = np.arange(n) if firsts is None else firsts

@@ -48,14 +48,7 @@ class Preconditioner:
     symbol: Array
 
     @classmethod
-    def at(
-        cls,
-        w: Array,
-        w_offsets: Array,
-        s: Array,
-        s_offsets: Array,
-        bands: int,
-    ) -> Preconditioner:
+    def at(cls, w: Array, w_offsets: Array, s: Array, s_offsets: Array, bands: int) -> Preconditioner:
         """Build it.
 
         Args:

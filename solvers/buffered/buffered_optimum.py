@@ -147,13 +147,7 @@ class BufferedOptimum:
 
 
 def optimise(
-    p: Array,
-    q: Array,
-    buffers: int,
-    tolerance: float,
-    report: Reporter,
-    *,
-    intervals: int | None = None,
+    p: Array, q: Array, buffers: int, tolerance: float, report: Reporter, *, intervals: int | None = None
 ) -> BufferedOptimum:
     """Return profiles whose loss is stationary, for a workload with (W A)^-1 of diagonal p and subdiagonal -q.
 
@@ -242,12 +236,7 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
         residual = float(np.abs(strategy.left_multiply(strategy.right_solve(last)) - last).max())
     if not residual <= RESIDUAL_LIMIT * max(float(np.abs(last).max()), 1.0):
         raise SolveFailed(f"with buffers={buffers} the inverse of the projected strategy overflows; use more buffers")
-    return Solution(
-        strategy=strategy,
-        outcome=whole.outcome,
-        iterations=whole.iterations,
-        dual=whole.dual,
-    )
+    return Solution(strategy=strategy, outcome=whole.outcome, iterations=whole.iterations, dual=whole.dual)
 
 
 _LEAVING = 1e-3  # weight of the row that a step reads, beside those after it; a block's last row has none after it

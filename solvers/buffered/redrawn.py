@@ -156,13 +156,7 @@ class RedrawnOptimum(NamedTuple):
 
 
 def search(
-    p: np.ndarray,
-    q: np.ndarray,
-    epochs: int,
-    buffers: int,
-    redraws: int,
-    tolerance: float,
-    report: Reporter,
+    p: np.ndarray, q: np.ndarray, epochs: int, buffers: int, redraws: int, tolerance: float, report: Reporter
 ) -> RedrawnOptimum:
     """Return the inverse of a strategy whose loss no longer falls by much.
 
@@ -203,11 +197,7 @@ def _inverse(ring: Ring, optimum: End[BlockPoint]) -> np.ndarray:
 
 
 def _start(
-    loss: RedrawnLoss,
-    inverse: np.ndarray,
-    decoder: BidiagonalDecoder,
-    sizes: tuple[int, int, int],
-    most: int,
+    loss: RedrawnLoss, inverse: np.ndarray, decoder: BidiagonalDecoder, sizes: tuple[int, int, int], most: int
 ) -> np.ndarray:
     """Return the best fit of C^-1 whose rates of decay are spread evenly between two, found by simplexes.
 
@@ -237,12 +227,7 @@ def _start(
 
 
 def _descend(
-    loss: RedrawnLoss,
-    z: np.ndarray,
-    optimum: End[BlockPoint],
-    most: int,
-    tolerance: float,
-    report: Reporter,
+    loss: RedrawnLoss, z: np.ndarray, optimum: End[BlockPoint], most: int, tolerance: float, report: Reporter
 ) -> RedrawnOptimum:
     steps, finished = 0, False
     best, value = z, loss.value(z)

@@ -157,10 +157,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
             return _by_decompositions(problem, progress)
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
     return Solution(
-        strategy=problem.with_unit_sensitivity(strategy),
-        outcome=ascent.outcome,
-        iterations=ascent.steps,
-        dual=dual,
+        strategy=problem.with_unit_sensitivity(strategy), outcome=ascent.outcome, iterations=ascent.steps, dual=dual
     )
 
 

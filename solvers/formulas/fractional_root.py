@@ -72,13 +72,7 @@ def _solution(
 
     report = Reporter(progress)
     if isinstance(parameter, str):
-        parameter = 1.0 - tune(
-            problem,
-            _GRID,
-            lambda rest: _strategy(noising(1.0 - rest), problem.n),
-            decoder,
-            report,
-        )
+        parameter = 1.0 - tune(problem, _GRID, lambda rest: _strategy(noising(1.0 - rest), problem.n), decoder, report)
     return finish(problem, _strategy(noising(parameter), problem.n), report)
 
 

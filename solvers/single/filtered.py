@@ -50,13 +50,7 @@ class Filtered:
     lam: Array
 
     def __init__(
-        self,
-        steps: Array,
-        *,
-        filters: Filters,
-        accumulations: Sequence[Array],
-        states: int,
-        numbers: int,
+        self, steps: Array, *, filters: Filters, accumulations: Sequence[Array], states: int, numbers: int
     ) -> None:
         self.size = steps.shape[1]
         self._steps = steps

@@ -154,13 +154,7 @@ def error_form(problem: Problem) -> ErrorForm:
     return ToeplitzError(workload, weights * objective.scale(problem.n))
 
 
-def optimise(
-    n: int,
-    error: ErrorForm,
-    kind: ColumnClass,
-    tolerance: float,
-    report: Reporter,
-) -> End[Slope]:
+def optimise(n: int, error: ErrorForm, kind: ColumnClass, tolerance: float, report: Reporter) -> End[Slope]:
     """Return a stationary point of the loss in one class of columns.
 
     Args:

@@ -26,12 +26,7 @@ class RedrawnRecurrence(StructureRecurrence):
     keeps_draws = True
 
     def __init__(
-        self,
-        decay: np.ndarray,
-        outputs: np.ndarray,
-        inputs: np.ndarray,
-        direct: np.ndarray,
-        lag: int,
+        self, decay: np.ndarray, outputs: np.ndarray, inputs: np.ndarray, direct: np.ndarray, lag: int
     ) -> None:
         self.steps, self.vectors = decay.shape
         self.redraws = len(direct) - 1

@@ -37,10 +37,7 @@ class Deviation:
     def scaled(self, smallest: float, largest: float, arithmetic: float) -> Deviation:
         """Return that of C with its columns multiplied by numbers between these, which rounds three times more."""
         return replace(
-            self,
-            columns=self.columns * largest,
-            entries=self.entries + 3 * arithmetic,
-            inverse=self.inverse / smallest,
+            self, columns=self.columns * largest, entries=self.entries + 3 * arithmetic, inverse=self.inverse / smallest
         )
 
 
