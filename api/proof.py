@@ -176,7 +176,7 @@ def inspect(
     user = _user_matrices(manifest.spec, store)
     steps = manifest.steps
     with one_blas_thread(0 if steps == ENDLESS else steps):
-        report = examined(data, user, strict=strict, proved=proved)
+        report = examined(data, user, strict=strict, proved=proved, known=known)
     if not report.supported:
         failed = "; ".join(report.failed)
         raise CertificateError(f"the exact checker refuses the result, nothing is stored: {failed}")
@@ -205,11 +205,16 @@ def confirm_sensitivity(report: Report, result: Factorization) -> None:
 
 
 def examined(
-    data: bytes, user: dict[str, np.ndarray], *, strict: bool = False, proved: Utility | None = None
+    data: bytes,
+    user: dict[str, np.ndarray],
+    *,
+    strict: bool = False,
+    proved: Utility | None = None,
+    known: Spec | None = None,
 ) -> Report:
     """Run the checker over the bytes of a factor file; see `prove` and `check_factor_file`."""
     try:
-        return check_factor_file(data, user=user, proved=proved)
+        return check_factor_file(data, user=user, proved=proved, known=known)
     except TooLarge as error:
         if strict:
             raise

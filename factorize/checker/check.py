@@ -38,11 +38,15 @@ from factorize.errors import (
     InvalidSpec,
     InvalidStrategy,
 )
-from factorize.spec import parse_spec
+from factorize.spec import Spec, parse_spec
 
 
 def check_factor_file(
-    data: bytes, *, user: Mapping[str, np.ndarray] | None = None, proved: Utility | None = None
+    data: bytes,
+    *,
+    user: Mapping[str, np.ndarray] | None = None,
+    proved: Utility | None = None,
+    known: Spec | None = None,
 ) -> Report:
     """Check a factor file from its bytes.
 
@@ -50,6 +54,7 @@ def check_factor_file(
         data: the whole file.
         user: numbers of user-supplied workloads by sha256, where the spec names any.
         proved: losses and bounds that this process has proved; taken if they are those of the file's own numbers.
+        known: a spec that this process has read; it is not read a second time where the manifest names it.
 
     Returns:
         The report; `supported` says whether every claim that was looked at holds, `unseen` which were not.
@@ -58,7 +63,7 @@ def check_factor_file(
         CorruptObject: the bytes are not accounted for, or disagree with their digests.
         TooLarge: the sensitivity cannot be evaluated exactly at this size.
     """
-    report, file = _open(data)
+    report, file = _open(data, known)
     try:
         check_mode()
         _check(report, file, user or {}, proved)
@@ -84,10 +89,11 @@ def leave_undecided(data: bytes, reason: str) -> Report:
     return report
 
 
-def _open(data: bytes) -> tuple[Report, FactorFile]:
+def _open(data: bytes, known: Spec | None = None) -> tuple[Report, FactorFile]:
     file = read_factor_file(data)
+    stated, same = file.manifest["spec"], known is not None and known.digest == file.manifest["spec_digest"]
     try:
-        canonical = parse_spec(file.manifest["spec"]).document() == file.manifest["spec"]
+        canonical = same or parse_spec(stated).document() == stated
     except InvalidSpec as error:
         raise CorruptObject(f"the manifest's spec is none: {str(error)[:200]}") from None
     if not canonical:
