@@ -7,6 +7,7 @@ names it, and each file carries its digest and the signature that it was compile
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pickle
@@ -115,8 +116,23 @@ class _ReadOnlyLocator(_SourceFileBackedLocatorMixin, _CacheLocator):
         return cls(py_func, py_file)
 
 
+_OF_USERS: Any = next(one for one in CompileResultCacheImpl._locator_classes if "UserWide" in one.__name__)
+
+
+class _HomeLocator(_OF_USERS):  # the name of its class differs between releases of numba
+    """The user's folder for caches; of an account without a home, none below the working folder."""
+
+    def ensure_cache_path(self) -> None:
+        if not os.path.isabs(self.get_cache_path()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        super().ensure_cache_path()
+
+
 class _Places(CompileResultCacheImpl):
-    _locator_classes = [*CompileResultCacheImpl._locator_classes, _ReadOnlyLocator]
+    _locator_classes = [
+        *(_HomeLocator if one is _OF_USERS else one for one in CompileResultCacheImpl._locator_classes),
+        _ReadOnlyLocator,
+    ]
 
 
 KernelCache._impl_class = _Places

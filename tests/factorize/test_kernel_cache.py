@@ -108,6 +108,19 @@ def test_without_any_folder_a_process_compiles_its_own(source: Path, monkeypatch
     assert len(told) == 1
 
 
+def test_an_account_without_a_home_leaves_nothing_in_the_working_folder(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `~` is, where nobody knows what it stands for; what lies there is not run either."""
+    (source.parent / "__pycache__").write_text("a file")
+    (source.parent / "project").mkdir()
+    monkeypatch.chdir(source.parent / "project")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/.cache")
+    with pytest.warns(CacheUnusable, match="NUMBA_CACHE_DIR"):
+        doubled(source)
+    assert not list(Path().iterdir())
+
+
 def test_a_folder_that_is_read_only_is_read(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     doubled(source)
 
