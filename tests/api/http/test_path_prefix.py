@@ -15,6 +15,7 @@ from browser import watched
 from nginx_server import nginx
 from servers import Client, LiveService, serving
 
+from factorize.api.http.request_guard import HSTS_SECONDS
 from factorize.client import fetch
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def test_nginx_shows_the_service_below_a_path(below: LiveService, tmp_path: Path
     if shutil.which("nginx") is None and not os.environ.get("REQUIRE_NGINX"):
         pytest.skip("nginx is not installed (Debian: apt-get install nginx-light)")
     with nginx(below.url, tmp_path, PREFIX) as url:
-        assert Client(url).send("GET", f"{PREFIX}/healthz").status == 200
+        answer = Client(url).send("GET", f"{PREFIX}/healthz")
+        assert answer.status == 200 and answer.headers["strict-transport-security"] == f"max-age={HSTS_SECONDS}"
         fetched = fetch(SPEC, url=f"{url}{PREFIX}", to=tmp_path / "f.safetensors")
         assert fetched.stat().st_size > 0
         with watched(browser, f"{url}{PREFIX}") as view:
