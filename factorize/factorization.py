@@ -22,7 +22,7 @@ from factorize.certificate.certificate import Certificate, certify
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.report import SENSITIVITY
 from factorize.checker.strategy import Strategy
-from factorize.encoding import canonical_json, tensor_digest
+from factorize.encoding import JsonObject, canonical_json, tensor_digest
 from factorize.errors import (
     CertificateError,
     InvalidParameter,
@@ -223,7 +223,7 @@ class Factorization(Factors):
                 "C_inv and B of a strategy without end are no finite tensors; read their rows in ranges",
                 field="matrices",
             )
-        matrices = {"C": self.manifest.matrix("C")._asdict()}
+        matrices: dict[str, JsonObject] = {}
         extra: dict[str, np.ndarray] = {}
         for name in (name for name in MATRIX_NAMES if name in names and name != "C"):
             structure, parts = materialise(self, name)
@@ -235,7 +235,8 @@ class Factorization(Factors):
             if claim is not None:
                 matrices[name]["encoder_sensitivity"] = claim
             extra |= dict(zip(matrices[name]["tensors"], parts.values(), strict=True))
-        document = {key: value for key, value in self.manifest.items() if key != "files"} | {"matrices": matrices}
+        document = {key: value for key, value in self.manifest.items() if key != "files"}
+        document["matrices"] = {"C": self.manifest.matrix("C")._asdict(), **matrices}
         return Factorization(self.spec, self.strategy, self.dual, Manifest.sealed(document), extra)
 
     def tensors(self) -> dict[str, np.ndarray]:
