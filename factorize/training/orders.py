@@ -109,11 +109,9 @@ def fixed_order(
     full = (examples + over) // batch_size if batch_size > 0 else 0
     used = full if batches is None else batches
     if not 1 <= used <= full:
-        raise InvalidParameter(
-            f"batch_size={batch_size} makes {full} full batches of {examples} examples, not {used}; use at least 1 and "
-            "at most that many, or smaller batches",
-            field="batch_size",
-        )
+        asked = "" if batches is None else f", and batches={batches}"
+        text = f"{examples} examples make {full} full batches of batch_size={batch_size}{asked}"
+        raise InvalidParameter(f"{text}; use smaller batches{' or fewer' if asked else ''}", field="batch_size")
     indices = np.arange(examples) if seed is None else np.random.default_rng(seed).permutation(examples)
     return Order([indices[j * batch_size : (j + 1) * batch_size] for j in range(used)], epochs=epochs)
 
