@@ -27,7 +27,7 @@ from factorize.client import load
 from factorize.client.cache import VARIABLE, FactorCache, default_folder
 from factorize.client.held_factors import look_first
 from factorize.encoding import JsonObject
-from factorize.errors import CacheUnusable, InvalidParameter, StoreUnavailable, extras_named
+from factorize.errors import CacheUnusable, FactorizeError, InvalidParameter, extras_named
 from factorize.factorization import Factorization
 from factorize.format.container import local_path
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
@@ -387,7 +387,7 @@ def remember(factorization: Factorization) -> Factorization:
             cache = FactorCache(folder)
             factorization.save(cache.path(factorization.digest))
             cache.remember(factorization.spec_digest, factorization.digest)
-        except (StoreUnavailable, OSError) as error:
+        except (FactorizeError, OSError) as error:
             reason = str(error).removesuffix(f"; set {VARIABLE}")
             text = f"the result is not kept in {folder}: {reason}; set {VARIABLE} to another folder"
             warnings.warn(text, CacheUnusable, stacklevel=2)

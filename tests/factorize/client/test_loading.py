@@ -227,7 +227,11 @@ class TestCache:
         (tmp_path / "plain").write_text("")
         monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "plain"))
         with pytest.warns(CacheUnusable, match=r"not kept.*FACTORIZE_CACHE"):
-            assert factorize.solve("prefix", n=4, mechanism="square_root", progress=False).spec.workload.n == 4
+            answer = factorize.solve("prefix", n=4, mechanism="square_root", progress=False)
+        monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path))
+        (tmp_path / "specs" / answer.spec_digest).mkdir(parents=True)
+        with pytest.warns(CacheUnusable, match=r"not kept.*is a folder.*FACTORIZE_CACHE"):
+            assert factorize.solve(answer.spec, progress=False).digest == answer.digest
 
     def test_a_note_that_is_no_digest(self, server, dense, cache):
         load(SPEC, url=server.url)
