@@ -22,7 +22,7 @@ from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.spec import Spec
 
 _SLACK = 1e-9  # relative, of mu: far above what its computation loses
-_LARGEST = 8192  # steps, for T as an array
+_LARGEST = 1 << 25  # entries of T times the bins, as an array
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,11 @@ def _hull(spec: Spec, bins: int, epsilon: float, delta: float) -> BinsLowerBound
     """Any direction y certifies: |sum_j v_j P_j| >= min_j <y, P_j> / |y| for all weights v of the bins."""
     from scipy.optimize import nnls
 
-    if max(spec.workload.m, spec.workload.n) > _LARGEST or spec.objective.row_weights(spec.workload.m) is None:
+    work = max(spec.workload.m, spec.workload.n) * bins
+    if work > _LARGEST or spec.objective.row_weights(spec.workload.m) is None:
         return None
-    target = spec.objective.weigh(spec.workload.dense())
-    sums = np.stack([target[:, j::bins].sum(axis=1) for j in range(bins)], axis=1)
+    members = np.tile(np.eye(bins), (-(-spec.workload.n // bins), 1))[: spec.workload.n]
+    sums = spec.objective.weigh(spec.workload.apply(members))
     scale = float(np.abs(sums).max())
     if not 0 < scale < math.inf:
         return None

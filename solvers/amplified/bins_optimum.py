@@ -118,6 +118,7 @@ def estimate(spec: Spec) -> Estimate:
     pace = 3.0 if quick else 1.0  # few samples at a time take longer
     fitting = 1.0 if not spec.mechanism.fitted else 2.5 if quick else 1.5
     sampled = pace * fitting * (evaluations * 14.0 * samples * bins * 16 + tables * 2.0 * samples * bins**2)
+    sampled += (rounds + 1) * 3.0 * bins**3  # each estimate solves a system of the bins
     return estimate_of(
         entries=float(SAMPLES) * bins + (3 * _FORMS + 4) * bins**2 + 5 * _FORMS * (n + bins) + 60 * n + 6 * squares,
         multiplications=sampled + steps * (4 * n * bins + 2e3 * n) + (2000 + n) * squares,

@@ -188,7 +188,7 @@ class _Run:
         rows = [entry for entry in entries if isinstance(entry, Row)]
         rows, unproved = with_claims(self.rows, rows, solved, self.budgets, self._calibrating, self.deadline)
         entries += unproved
-        sampled = sampled_bounds(self.rows, self.spec, self.dual)
+        sampled = sampled_bounds(self.rows, self.spec, self.dual, self.deadline)
         rows = ranked([measured(row, bound, sampled) for row in rows])
         refused = [entry for entry in entries if isinstance(entry, Refused)]
         late = any(entry.out_of_time for entry in refused)

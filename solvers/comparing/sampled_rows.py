@@ -20,7 +20,15 @@ from factorize.privacy_question import SamplingOptions
 from factorize.samplings import SAMPLINGS, sampling_of
 from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison_table import Refused, Row, ranked, recommend
-from factorize.solvers.comparing.side_by_side import CALIBRATIONS, CLAIMS, LATE_CLAIMS, Deadline, Tell, run_all
+from factorize.solvers.comparing.side_by_side import (
+    CALIBRATIONS,
+    CLAIMS,
+    FIRST_CLAIM,
+    LATE_CLAIMS,
+    Deadline,
+    Tell,
+    run_all,
+)
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import Spec
 
@@ -30,14 +38,17 @@ _MOST_GAIN = 2.0
 """Times that a claim's noise is below a bound's, at most: 1.9 for C = I at epsilon 0.5, 1.6 and less for other C."""
 _LEADS_GAIN = 1.6
 """The same for leads."""
-_CLAIM, _CLAIM_A_BIN = 0.2, 4e-3
-"""Seconds that a claim takes, and for each bin: measured from 16 to 1000 bins, epsilon 1 to 8."""
+_CLAIM, _CLAIM_A_BIN, _CLAIM_A_PAIR = 0.2, 3e-4, 1e-6
+"""Seconds that a claim takes, for each bin, and for each bin squared: measured from 64 to 4000 bins, epsilon 1 to 8."""
 _REFERENCES = 0.3
 """Of the time, that what others are set against may take."""
 MANY_BINS, MOST_BINS_WORK = 256, 1 << 26
 """Bins from which on bounds take a part of a second and more, and rows times bins^2 that get them then."""
-_CALIBRATION = 5e-7
-"""Seconds of a bound for each bin squared: measured from 1000 to 4096 bins."""
+_CALIBRATION, _A_PRODUCT, _SEPARATED_A_BIN = 5e-7, 2.5e-10, 3e-3
+"""Seconds of a bound for each bin squared, measured from 1000 to 4096 bins, more for each step and bin squared of a C
+that is not Toeplitz, and more for each bin under b-min-sep."""
+_HULL = 4e-8
+"""Seconds of the lower bound under balls in bins for each step and bin."""
 _LOSSES_A_BIN, _MOST_LOSSES, _ALLOCATION = 8e-3, 4.0, 0.5
 """Seconds of a loss distribution for each step of an epoch, at most, and more where one is drawn in every epoch anew:
 measured from 16 to 1000 steps."""
@@ -116,16 +127,21 @@ def with_many_bins(
     def fill(place: int, tell: Tell[str]) -> None:
         one, scheme = kept[place]
         tell(scheme.name)
-        by_place[place].append(_in_time(rows, one, scheme, deadline))
+        by_place[place].append(_in_time(rows, one, scheme, deadline, first=place == 0))
 
     run_all([partial(fill, place) for place in range(len(kept))], hear, workers=workers)
     return [entry for entries in by_place for entry in entries]
 
 
-def _in_time(rows: TableRows, one: Solved, scheme: Sampling, deadline: Deadline) -> Row | Refused:
-    needed = _seconds_of(scheme, _bins(one))
+def _in_time(
+    rows: TableRows, one: Solved, scheme: Sampling, deadline: Deadline, *, first: bool = False
+) -> Row | Refused:
+    needed = _seconds_of(scheme, one)
     if one.row.mechanism == "identity" and not _many(one, scheme):  # what all others are compared with
         late = not scheme.claimed and needed > _REFERENCES * (deadline.seconds or math.inf)
+    elif _many(one, scheme):  # the first lead has an answer in any case, and what follows leaves time for its claim
+        share = FIRST_CLAIM if one.lead else CALIBRATIONS
+        late = not first and deadline.over(share, needed + claim_seconds(_bins(one)))
     else:
         late = not one.lead and deadline.over(CALIBRATIONS, needed)
     if late:
@@ -133,12 +149,20 @@ def _in_time(rows: TableRows, one: Solved, scheme: Sampling, deadline: Deadline)
     return rows.sampled(one.factorization, one.row, scheme)
 
 
-def _seconds_of(scheme: Sampling, bins: int) -> float:
+def _seconds_of(scheme: Sampling, one: Solved) -> float:
     """Return what a calibration takes by bounds, or by the law of losses."""
+    bins = _bins(one)
     if scheme.claimed:
-        return _CALIBRATION * bins**2
+        separated = _SEPARATED_A_BIN * bins if "batch_size" in scheme.takes else 0.0
+        return _CALIBRATION * bins**2 + _product_seconds(one) + separated
     drawn_anew = _ALLOCATION if "bins" in scheme.takes else 0.0
     return drawn_anew + min(_LOSSES_A_BIN * bins, _MOST_LOSSES)
+
+
+def _product_seconds(one: Solved) -> float:
+    """Return what the Gram matrix of the bins takes where one column does not tell it."""
+    strategy = one.factorization.matrix
+    return 0.0 if strategy.time_invariant else _A_PRODUCT * strategy.n * _bins(one) ** 2
 
 
 def _many(one: Solved, scheme: Sampling) -> bool:
@@ -170,8 +194,8 @@ def with_claims(
         solved: where they come from.
         budgets: vectors of state that recommendations may keep, ascending.
         hear: told the name of a scheme before each claim; what it raises ends all.
-        deadline: of the comparison; no claim begins that is not expected to end by it, but the first one and those of
-            the rows recommended, and of leads near them.
+        deadline: of the comparison; no claim begins that is not expected to end by it, but a little later those of the
+            rows recommended, and of leads near them, and the first one later still.
     """
     by_digest = {one.factorization.spec_digest: one for one in solved}
     leading = {digest for digest, one in by_digest.items() if one.lead}
@@ -181,15 +205,15 @@ def with_claims(
         if place is None:
             return table, unproved
         row = table[place]
-        needed = claim_seconds(_bins(by_digest[row.spec_digest]))
-        if tested and deadline.over(LATE_CLAIMS if chosen else CLAIMS, needed):
+        one = by_digest[row.spec_digest]
+        needed = claim_seconds(_bins(one)) + _product_seconds(one)
+        if deadline.over((LATE_CLAIMS if tested else FIRST_CLAIM) if chosen else CLAIMS, needed):
             reason = deadline.told("states a bound, and its claim was not tested")
             return table, [*unproved, _late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
         tested.add(_key(row))
-        factorization = by_digest[row.spec_digest].factorization
         try:
-            claimed = rows.verified(factorization, row, deadline.work)
+            claimed = rows.verified(one.factorization, row, deadline.work)
         except Cancelled:
             raise
         except FactorizeError as error:  # the bound of the row stands
@@ -201,7 +225,7 @@ def with_claims(
 
 def claim_seconds(bins: int) -> float:
     """Return what a claim about so many bins takes."""
-    return _CLAIM + _CLAIM_A_BIN * bins
+    return _CLAIM + _CLAIM_A_BIN * bins + _CLAIM_A_PAIR * bins**2
 
 
 def _next_claim(
@@ -252,10 +276,14 @@ def _epochs(spec: Spec) -> int:
     return spec.participation.passes or 0
 
 
-def sampled_bounds(rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray]) -> dict[str, JsonObject]:
-    """Return what no matrix beats at the privacy, by scheme: known under balls in bins and fixed epochs."""
+def sampled_bounds(
+    rows: TableRows, spec: Spec, dual: Mapping[str, np.ndarray], deadline: Deadline
+) -> dict[str, JsonObject]:
+    """Return what no matrix beats at the privacy, by scheme: under balls in bins and fixed epochs, in the time."""
     target = rows.privacy
     if "balls_in_bins" not in rows.samplings or target is None or not spec.participation.periodic:
+        return {}
+    if deadline.over(LATE_CLAIMS, _HULL * spec.workload.n * (spec.participation.epoch(spec.workload.n) or 1)):
         return {}
     bound = bins_lower_bound(spec, dual, epsilon=target.epsilon or 0.0, delta=target.delta or 0.0)
     if bound is None:

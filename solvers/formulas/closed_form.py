@@ -19,6 +19,7 @@ from factorize.mechanisms import (
     NuToeplitz,
 )
 from factorize.numbers.triangular import series_product, series_quotient
+from factorize.objective import LambdaTau
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.transforms import square_root
 from factorize.solvers.problem import (
@@ -42,7 +43,10 @@ from factorize.structures.toeplitz import strategy_coefficients as strategy_coef
 _BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
 _INVERSE = (BandedInverseSquareRoot, BandedInverseFractionalRoot, LambdaCgd)
 _PASSES = 400.0  # multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure
-_EVALUATIONS = 60  # of a parameter that is tuned
+_NESTED = 320.0  # multiplications for each entry of a Toeplitz decoder, where differences of its rows matter
+_QUOTIENT = 40.0  # multiplications for each pair of steps: an enclosed quotient by a column with bands
+_A_STEP, _A_RESTART = 1.5e5, 300.0  # of a certificate, for each step, and for each and each step since a restart
+_EVALUATIONS, _A_TRY = 60, 2e4  # of a parameter that is tuned, and multiplications of one for each step
 _DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
 _LOG_ACCURACY = 1e-6  # of the logarithm of a parameter; the loss is flat at its minimum, so this is 1e-12 of the loss
@@ -79,11 +83,17 @@ def estimate(spec: Spec) -> Estimate:
     n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
     tries = _EVALUATIONS if spec.mechanism.tuned else 1
     if needs_decoder(spec):
-        return refuse_beyond_dense(estimate_of(entries=8.0 * n * m, multiplications=tries * 2.0 * n * n * m), n, m)
+        nested = spec.workload.time_invariant and spec.mechanism.columns == "none"
+        work = _NESTED * n * m if nested else 2.0 * n * n * m
+        return refuse_beyond_dense(estimate_of(entries=8.0 * n * m, multiplications=tries * work), n, m)
     entries, work = recursion_cost(spec)
     if isinstance(spec.mechanism, _INVERSE):
         work += _PASSES * float(n) * (spec.mechanism.diagonals or 2)
-    return estimate_of(entries=40.0 * n + entries, multiplications=tries * (500.0 * n + work))
+    elif isinstance(spec.mechanism, _BANDED):
+        work += _QUOTIENT * float(n) ** 2
+    restarts = min(spec.objective.tau, n) if isinstance(spec.objective, LambdaTau) else 0
+    certified = n * (_A_STEP + _A_RESTART * restarts)
+    return estimate_of(entries=40.0 * n + entries, multiplications=tries * (_A_TRY * n + work) + certified)
 
 
 def needs_decoder(spec: Spec) -> bool:
