@@ -4,8 +4,8 @@
 
 Each row is a process of its own, on one thread of a CPU: ten linear layers of 1000 x 1000, plain, or frozen with
 adapters of rank 5; four steps of 16 examples by SGD in float32. Memory is the process's peak (VmHWM) less what it held
-before the first step, with model and data, so that what is compiled is a part of it. Seconds are the processor's, in
-the median step after the first. Linux alone.
+before the private optimizer was made, with model and data, so that what is compiled is a part of it. Seconds are the
+processor's, in the median step after the first. Linux alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from opacus.optimizers import DPOptimizer
 from factorize import parse_spec
 from factorize.adapters.given import ExampleGradients
 from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.factors import Factors
 from factorize.solvers import solve
 
 SEED, STEPS, EXAMPLES, LAYERS, RANK = (1 << 100) + 9, 4, 16, 10, 5
@@ -53,12 +54,10 @@ class Adapted(torch.nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def made(name: str, model: torch.nn.Module) -> Any:
-    """Return the optimizer of a row."""
-    sgd, mechanism = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3), MECHANISMS[name]
-    if mechanism is None:
+def made(sgd: torch.optim.SGD, factors: Factors | None) -> Any:
+    """Return the optimizer of a row, Opacus's own without factors."""
+    if factors is None:
         return DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=EXAMPLES)
-    factors = solve(parse_spec({"workload": {"kind": "prefix", "n": 16}, "mechanism": mechanism}))
     return CorrelatedOptimizer(sgd, factors, factors.calibrate(mu=1.0, divisor=EXAMPLES), seed=SEED)
 
 
@@ -69,10 +68,13 @@ def measured(name: str, *, adapters: bool, width: int, dtype: torch.dtype) -> di
     kind = Adapted if adapters else lambda side: torch.nn.Linear(side, side, bias=False)
     plain = torch.nn.Sequential(*(kind(width) for _ in range(LAYERS))).to(dtype)
     model = ExampleGradients(plain, mode="streamed") if name.endswith("streamed") else GradSampleModule(plain)
-    optimizer, data = made(name, model), torch.randn(STEPS, EXAMPLES, width).to(dtype)
+    mechanism, data = MECHANISMS[name], torch.randn(STEPS, EXAMPLES, width).to(dtype)
+    spec = {"workload": {"kind": "prefix", "n": 16}, "mechanism": mechanism}
+    factors = None if mechanism is None else solve(parse_spec(spec))
+    sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     times: list[float] = []
     Path("/proc/self/clear_refs").write_text("5")  # begins the peak anew
-    before = _status("VmRSS")
+    before, optimizer = _status("VmRSS"), made(sgd, factors)
     for x in data:
         began = time.process_time()
         model(x).square().mean().backward()

@@ -22,10 +22,12 @@ import torch
 from factorize.adapters.clipped_sums import MAX_ADDED_EXAMPLES, SHRUNK
 from factorize.adapters.clipping_kernels import add_squares, add_weighted
 from factorize.adapters.layer_rows import LayerRows, Rows, iterate_rows
+from factorize.client.normals import BLOCK
 from factorize.errors import InvalidParameter
 from factorize.numbers.compiling import HAS_COMPILER
 
 _DIGITS = 24  # of float32
+_COMPILED = {torch.float32, torch.float64}
 MAX_WIDENED_ENTRIES = 1 << 18
 """Entries that are widened at a time on a CPU, 2 MiB, which its caches hold; a GPU takes 64 times as many."""
 MIN_COMPILED_ENTRIES = 1 << 20
@@ -243,6 +245,19 @@ def _weigh_each(
                 total[columns].addmv_(part.T, own[rows])
 
 
+def load_loops(parameters: Sequence[torch.Tensor]) -> None:
+    """Load the compiled loops that gradients of parameters may need, before there are any.
+
+    The compiler keeps many small objects. Among gradients, which come and go, they would leave holes that no gradient
+    of the next step fits.
+    """
+    if HAS_COMPILER and sum(p.numel() for p in parameters) >= BLOCK:
+        for dtype in {p.dtype for p in parameters if p.is_cpu} & _COMPILED:
+            row, one = torch.zeros(1, 1, dtype=dtype).numpy(), np.zeros(1)
+            add_squares(row, one, 0, 1)
+            add_weighted(row, np.zeros(1, int), one, True, np.zeros(1), 0, 1)
+
+
 def _zeros(samples: Sequence[Rows]) -> list[torch.Tensor]:
     """Return memory for the sums of gradients over their examples, in one piece on a device, which leaves no holes."""
     totals: list[torch.Tensor] = []
@@ -258,10 +273,7 @@ def _plain_rows(samples: Sequence[torch.Tensor]) -> list[np.ndarray] | None:
     """Return the gradients as arrays, shapes (examples, entries), where compiled loops are the quicker way."""
     if not HAS_COMPILER or sum(sample.numel() for sample in samples) < MIN_COMPILED_ENTRIES:
         return None
-    if any(
-        each.device.type != "cpu" or each.dtype not in (torch.float32, torch.float64) or not each.is_contiguous()
-        for each in samples
-    ):
+    if any(each.device.type != "cpu" or each.dtype not in _COMPILED or not each.is_contiguous() for each in samples):
         return None
     return [_flat(each.detach()).numpy() for each in samples]
 

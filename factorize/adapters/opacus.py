@@ -11,7 +11,7 @@ from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipped_sums import check_roundings
-from factorize.adapters.clipping import clipped_sums, example_rows
+from factorize.adapters.clipping import clipped_sums, example_rows, load_loops
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.gradient_rows import GradientRows, difference_of_autograd
 from factorize.adapters.layer_rows import Rows
@@ -87,6 +87,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, auditor=NOT_LOOKED_AT, **options)
+        load_loops(parameters)
         self.factors = factors
         self.calibration: Calibration | JointMoments = calibration
         self._samples, self._added = 0, 0
