@@ -316,6 +316,8 @@ class ParticipationAuditor(Auditor):
         return self._reason(gaps, int(self._count[who]) + 1)
 
     def _name(self, who: int) -> str:
+        if self.groups is not None:  # the sample is secret, and messages go to logs
+            return "an example" if self._users is None else "a user"
         if self._users is None:
             return f"example {who}"
         return f"the user of example {int(np.flatnonzero(self._users == who)[0])}"

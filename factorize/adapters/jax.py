@@ -93,7 +93,8 @@ def correlated_noise(
             the gradient's type, and no more digits than the noise.
         specs: PartitionSpecs of the gradients (a tree, or one for all leaves), where this is called inside shard_map.
             Under jit nothing is needed: buffers lie as the parameters that `init` gets, and each device makes its part.
-        auditor: that the loop tells of each batch before its update; see `factorize.client.NoiseGenerator`.
+        auditor: that the loop tells of each batch before its update; see `factorize.client.NoiseGenerator`. Under jit
+            the device is behind the loop, so that a batch that got no noise is not seen there (`make_private` sees it).
 
     Raises:
         InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, the roundings
@@ -286,7 +287,13 @@ def refuse_unreal(name: str, value: ArrayLike) -> None:
         )
 
 
-def raised_sigma_of_sums(factors: object, calibration: Calibration, *, dtype: Precision = "float64") -> float:
+def raised_sigma_of_sums(
+    factors: object,
+    calibration: Calibration,
+    *,
+    dtype: Precision = "float64",
+    auditor: Auditor | Literal["not_looked_at"] | None = None,
+) -> float:
     """Return the standard deviation of Z that pays for the roundings, for whoever multiplies Z by `noising_matrix`.
 
     It is for sums of clipped gradients. Divide after the noise is added, or this by your own public divisor.
@@ -295,11 +302,14 @@ def raised_sigma_of_sums(factors: object, calibration: Calibration, *, dtype: Pr
         factors: what `factorize.client.load` or `solvers.solve` gave.
         calibration: its own.
         dtype: of the noising matrix and of what is done with it.
+        auditor: of the job's batches, which your loop asks before each release (`check_release`): noise that another
+            library draws asks nobody. See `factorize.client.NoiseGenerator`.
 
     Raises:
-        InvalidParameter: the calibration is of another factorization, or the roundings cannot be bounded.
+        InvalidParameter: the calibration is of another factorization, it counts on sampling and nobody is told of the
+            batches, or the roundings cannot be bounded.
     """
-    held = check_own(calibration, factors)
+    held, _told = check_own(calibration, factors), calibration.accept_auditor(auditor)
     kind, source = checked_dtype(dtype), source_of(held)
     if isinstance(source, Streamable):
         return raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))

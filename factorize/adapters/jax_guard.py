@@ -58,7 +58,7 @@ class StepGuard:
         updates, step, commitment = _refuse_vmap((updates, step, commitment))
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(updates)]).all()
         if _known(step, commitment, finite):
-            self._take(own, step, commitment, finite, 0)
+            self._take(own, step, commitment, finite, 0, lags=False)
         else:
             place = place_of(manual_axes())
             io_callback(lambda *values: self._take(own, *values), None, step, commitment, finite, place)
@@ -69,7 +69,14 @@ class StepGuard:
         self._use.close()
 
     def _take(
-        self, own: np.ndarray, step: ArrayLike, commitment: ArrayLike, finite: ArrayLike, place: ArrayLike
+        self,
+        own: np.ndarray,
+        step: ArrayLike,
+        commitment: ArrayLike,
+        finite: ArrayLike,
+        place: ArrayLike,
+        *,
+        lags: bool = True,
     ) -> None:
         refuse_infinite("sum", finite=bool(finite))
         if not np.array_equal(np.asarray(commitment), own):
@@ -84,7 +91,7 @@ class StepGuard:
                 field="step",
             )
         if self._auditor is not None:
-            self._auditor.check_release(int(step), lags=True)
+            self._auditor.check_release(int(step), lags=lags)
         self._use.take(int(step), int(place))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -26,10 +27,11 @@ from door_contract import (
     check_more,
     factors,
     of_unseen_batches,
+    refused,
 )
 from jax import numpy as jnp
 
-from factorize.adapters.jax import correlated_noise
+from factorize.adapters.jax import correlated_noise, raised_sigma_of_sums
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -303,6 +305,15 @@ def test_jax_keeps_the_contract(door: Door, rule: str, tmp_path: Path) -> None:
     check(door, rule, tmp_path)
 
 
+def test_a_scale_for_the_noise_of_another_library_follows_the_rule_of_noise(tmp_path: Path) -> None:
+    def make(*arguments: Any, **options: Any) -> Any:
+        assert raised_sigma_of_sums(factors(), *arguments, dtype="float32", **options) > 0
+        return SimpleNamespace(close=lambda: None)
+
+    for mistake in of_unseen_batches(make).values():
+        refused(lambda mistake=mistake: mistake.act(tmp_path), mistake.words)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_an_auditor_beside_the_noise_has_seen_the_batch_of_each_step(jit: bool) -> None:
     held = factors()
@@ -315,3 +326,13 @@ def test_an_auditor_beside_the_noise_has_seen_the_batch_of_each_step(jit: bool) 
         _, state = update(SUMS, state)
     with pytest.raises((InvalidParticipation, jax.errors.JaxRuntimeError), match="has recorded 2 steps"):
         jax.block_until_ready(update(SUMS, state))
+
+
+def test_outside_of_jit_no_batch_is_left_without_noise() -> None:
+    held = factors()
+    auditor = ParticipationAuditor.of(calibrated(held, SIZE), held.steps)
+    noise = correlated_noise(held, calibrated(held, SIZE), seed=SEED, auditor=auditor)
+    for step in range(2):
+        auditor.record(range(SIZE * step, SIZE * (step + 1)))
+    with pytest.raises(InvalidParticipation, match="noise is at step 0.*has recorded 2 steps"):
+        noise.update(SUMS, noise.init(PARAMETERS))
