@@ -203,6 +203,17 @@ def test_settings_that_are_not_covered(tmp_path: Path, arguments: dict[str, Any]
         trainer(tmp_path, arguments=arguments)
 
 
+def test_settings_are_looked_at_again_when_training_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(tmp_path)
+    made.args.debug = "underflow_overflow"
+    with pytest.raises(InvalidParameter, match="prints activations"):
+        made.train()
+    made.args.debug = ""
+    monkeypatch.setenv("WANDB_WATCH", "gradients")
+    with pytest.raises(InvalidParameter, match="gradients without noise"):
+        made.train()
+
+
 def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
     class Own(PrivateTrainer):
         def compute_loss(self, *args: Any, **others: Any) -> Any:

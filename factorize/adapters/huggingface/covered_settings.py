@@ -1,5 +1,6 @@
 """Settings of `TrainingArguments` and TRL that a private job covers, and what to do in place of the others."""
 
+import os
 from typing import Any
 
 from factorize.errors import InvalidParameter
@@ -47,6 +48,10 @@ def check_settings(args: Any) -> None:
         value = getattr(args, name, allowed[0])
         if value not in allowed:
             raise InvalidParameter(f"{name}={value} is not covered; {instead}", field=name)
+    watched = os.environ.get("WANDB_WATCH", "false")
+    if watched in ("gradients", "all"):
+        message = f"WANDB_WATCH={watched} logs gradients without noise; leave it out, or set it to parameters"
+        raise InvalidParameter(message, field="report_to")
     if any(part in str(args.optim).lower() for part in _RAW_STEPS):
         raise InvalidParameter(f"optim={args.optim} steps by raw gradients; use adamw_torch or sgd", field="optim")
     if args.max_steps <= 0 and (args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1):

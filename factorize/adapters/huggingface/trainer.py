@@ -179,8 +179,10 @@ class PrivateTraining(_Mixed):
         """Train; the output has no training loss, which is a function of the data without noise.
 
         Raises:
-            InvalidParameter: another process trains in `output_dir`: it would go on with the same noise.
+            InvalidParameter: another process trains in `output_dir`, which would go on with the same noise; or a
+                setting was changed to one that is not covered.
         """
+        check_settings(self.args)
         lock = agree("output_dir", lambda: (self._lock(), {}))
         names = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         before = [values_sum([p]) for _, p in names]
