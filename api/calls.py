@@ -151,8 +151,8 @@ def solve(
     """Return the certified factorization of a spec.
 
     Args:
-        spec: a workload's name with its fields and everything else as keywords, `"prefix", n=2048`; an array A of shape
-            (m, n); or a whole `Spec`, as an object, plain data or JSON text.
+        spec: a workload's name with its fields and everything else as keywords, `"prefix", n=2048`; its plain data; an
+            array A of shape (m, n); or a whole `Spec`, as an object, plain data or JSON text.
         store: folder or URL: what it has is not solved again, and what is solved is proved from the written bytes and
             kept there. Without one the result is certified, and kept in the cache ($FACTORIZE_CACHE).
         service: URL of a service that solves and keeps it.

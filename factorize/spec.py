@@ -92,7 +92,8 @@ class Spec(Frozen):
         """Return the canonical spec that keywords stand for: `Spec.of("prefix", n=2048, epochs=8)`.
 
         Args:
-            asked: the workload's kind; an array A of shape (m, n), a workload of the caller's own; or a whole spec.
+            asked: the workload's kind, or its plain data; an array A of shape (m, n), a workload of the caller's own;
+                or a whole spec.
             **words: fields of the spec and of its parts, as on the command line: `mechanism="banded", bands=4`.
 
         Raises:
@@ -104,6 +105,8 @@ class Spec(Frozen):
             own: object = {"kind": "matrix", "rows": plain(asked)}
         elif isinstance(asked, str) and not asked.lstrip().startswith("{"):
             own = asked
+        elif isinstance(asked, Mapping) and "kind" in asked and "workload" not in asked:
+            own = dict(asked)
         elif words:
             message = f"{', '.join(words)} beside a whole spec: put them in, or give the workload's name and keywords"
             raise InvalidParameter(message, field=next(iter(words)))

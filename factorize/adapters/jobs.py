@@ -103,7 +103,13 @@ class FactorSource(Source):
                 raise InvalidParameter(message, field="solve")
             factors = self.solve(parse_spec(spec))
         else:
-            factors = load(spec, url=self.url, store=self.store)
+            try:
+                factors = load(spec, url=self.url, store=self.store)
+            except InvalidParameter as error:
+                if not self.automatic or error.field != "source":
+                    raise
+                message = f"{error}; or solve=factorize.solve, which solves it here"
+                raise InvalidParameter(message, field="solve") from None
         if self.automatic and self.memory is None:
             warn_of_dense(factors, "memory=4, say,")
         return certified(factors)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, get_args
 
 import numpy as np
 
@@ -31,12 +31,15 @@ from factorize.factors import Factors
 from factorize.format.container import Container, local_path
 from factorize.format.manifest import Manifest, check_file, matrix_parts
 from factorize.format.tensors import MatrixName
+from factorize.keywords import MechanismKind, WorkloadKind
 from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:
     from factorize.factorization import Factorization
 
 
+NAMES = frozenset((*get_args(MechanismKind), *get_args(WorkloadKind)))
+"""What people may write in place of a spec."""
 Source = SpecSource | os.PathLike[str]
 """A file (`Path`, or text that is neither JSON, digest nor URL), a spec, a digest, or the URL of a factorization."""
 
@@ -172,6 +175,12 @@ def load(
         path = local_path(source)
         if path.suffix in (".npy", ".npz") or path.name.endswith("tensor_pb"):
             message = f"{path} holds numbers without a certificate; factorize.certify(path, spec) makes one"
+            raise InvalidParameter(message, field="source")
+        if source in NAMES and not path.exists():
+            message = (
+                f"{path} is a name, and there is no file of it; give a whole spec, factorize.Spec.of("
+                '"prefix", n=2048, mechanism="blt", buffers=2) say, or, to a training job, "auto"'
+            )
             raise InvalidParameter(message, field="source")
         return HeldFactors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
     assert not isinstance(source, os.PathLike)  # which `_is_path` knows

@@ -24,6 +24,7 @@ from factorize.solvers.comparing.side_by_side import (
     CALIBRATIONS,
     CLAIMS,
     FIRST_CLAIM,
+    LATE_BOUNDS,
     LATE_CLAIMS,
     Deadline,
     Tell,
@@ -40,6 +41,8 @@ _LEADS_GAIN = 1.6
 """The same for leads."""
 _CLAIM, _CLAIM_A_BIN, _CLAIM_A_PAIR = 0.2, 3e-4, 1e-6
 """Seconds that a claim takes, for each bin, and for each bin squared: measured from 64 to 4000 bins, epsilon 1 to 8."""
+_SHORT = 0.6
+"""Seconds of a claim that may come as late as the first one."""
 _REFERENCES = 0.3
 """Of the time, that what others are set against may take."""
 MANY_BINS, MOST_BINS_WORK = 256, 1 << 26
@@ -140,7 +143,7 @@ def _in_time(
     if one.row.mechanism == "identity" and not _many(one, scheme):  # what all others are compared with
         late = not scheme.claimed and needed > _REFERENCES * (deadline.seconds or math.inf)
     elif _many(one, scheme):  # the first lead has an answer in any case, and what follows leaves time for its claim
-        share = FIRST_CLAIM if one.lead else CALIBRATIONS
+        share = LATE_BOUNDS if one.lead else CALIBRATIONS
         late = not first and deadline.over(share, needed + claim_seconds(_bins(one)))
     else:
         late = not one.lead and deadline.over(CALIBRATIONS, needed)
@@ -207,7 +210,8 @@ def with_claims(
         row = table[place]
         one = by_digest[row.spec_digest]
         needed = claim_seconds(_bins(one)) + _product_seconds(one)
-        if deadline.over((LATE_CLAIMS if tested else FIRST_CLAIM) if chosen else CLAIMS, needed):
+        late = LATE_CLAIMS if tested and needed > _SHORT else FIRST_CLAIM
+        if deadline.over(late if chosen else CLAIMS, needed):
             reason = deadline.told("states a bound, and its claim was not tested")
             return table, [*unproved, _late(row, str(row.sampling), reason)]
         hear(str(row.sampling))

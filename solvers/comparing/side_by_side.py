@@ -89,8 +89,9 @@ SOLVES, CALIBRATIONS, CLAIMS = 0.8, 0.9, 1.0
 """Shares of the time by which the stages end: searches are stopped then, and nothing of a later stage begins that is
 not expected to end by its share."""
 
-LATE_CLAIMS, FIRST_CLAIM = 1.3, 1.6
-"""The same of the claims of rows that are recommended, and of leads near them, and of the first of all."""
+LATE_BOUNDS, LATE_CLAIMS, FIRST_CLAIM = 1.6, 1.3, 2.0
+"""The same of the bounds of leads in many bins and their claim, of the claims of rows recommended and of leads near
+them, and of the first claim or a short one."""
 _WORK_A_SECOND, _LEAST_WORK = 6e6, 1 << 23  # of the whole time: about a third of it tests a claim
 
 

@@ -30,6 +30,9 @@ def test_words_are_a_spec() -> None:
     assert asked == banded.canonical() and asked.digest == banded.digest
     rates = Spec.of("schedule", n=4, learning_rates=np.array([1.0, 0.5, 0.25, 0.125]), mechanism="identity")
     assert rates.workload.learning_rates == [1.0, 0.5, 0.25, 0.125]  # type: ignore[attr-defined]
+    plain: dict[str, Any] = {"kind": "prefix", "n": 16}
+    assert Spec.of(plain, epochs=4) == Spec.of("prefix", n=16, epochs=4)
+    assert factorize.certify(np.eye(16), plain, epochs=4).spec.workload.n == 16
 
 
 def test_a_solve_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

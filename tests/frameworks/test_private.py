@@ -379,7 +379,7 @@ class TestAuto:
         assert spec.objective == LambdaTau(kind="lambda_tau", tau=N)  # whose late steps are as quiet as the early ones
 
     def test_needs_somebody_who_solves(self):
-        with pytest.raises(InvalidParameter, match="url="):
+        with pytest.raises(InvalidParameter, match="url=.*; or solve=factorize.solve, which solves it here"):
             private("auto")
         with pytest.raises(InvalidParameter, match="solve=True is no function; give solve=factorize.solve"):
             private("auto", solve=True)

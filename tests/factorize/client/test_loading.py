@@ -290,6 +290,9 @@ def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
             with pytest.raises(InvalidParameter, match="is no path") as told:
                 door(name)
             assert len(str(told.value)) < 500
+    for name in ("blt", "prefix"):
+        with pytest.raises(InvalidParameter, match=f"{name} is a name, and there is no file of it; give a whole spec"):
+            load(name)
     with pytest.raises(FileNotFoundError):
         toeplitz.save(tmp_path / "no folder" / "file")
     os.mkfifo(tmp_path / "pipe")  # a device alike, whose place the file of a user who may would take
