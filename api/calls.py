@@ -17,10 +17,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from factorize.api.questions.advice import advice_text, advise
-from factorize.api.questions.comparison import CompareRequest, comparison, request_for, text
+from factorize.api.questions.comparison import comparison, request_for, text
 from factorize.api.questions.job_code import FRAMEWORKS
 from factorize.api.questions.optimizer import JobInWords
-from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
+from factorize.api.questions.training_job import about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.targets import check_target
 from factorize.client import load
@@ -268,9 +268,19 @@ def compare(
     Raises:
         FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
-    fields = fields_in(locals(), CompareRequest)
-    if isinstance(buffers, Sequence):
-        fields["budgets"] = fields.pop("buffers")
+    fields = _given(
+        buffers=None if isinstance(buffers, Sequence) else buffers,
+        budgets=buffers if isinstance(buffers, Sequence) else None,
+        bytes_per_parameter=bytes_per_parameter,
+        epsilon=epsilon,
+        delta=delta,
+        dataset_size=dataset_size,
+        batch_size=batch_size,
+        samplings=samplings,
+        max_seconds=max_seconds,
+        seconds=seconds,
+        parameters=parameters,
+    )
     canonical = Spec.of(spec, **words)
     request = request_for(canonical, **fields)
     label = f"comparing for {canonical.label}"
@@ -332,8 +342,23 @@ def recommend(
         ConditionNotMet: no run with these numbers is covered, or nothing fits the memory.
         MissingExtra: without the extra `[solve]`.
     """
-    fields = fields_in(locals(), RecommendRequest, FleetRequest) | _parts(workload, words)
-    fields |= {"memory": [memory]} if isinstance(memory, int) else {}
+    fields = _given(
+        examples=examples,
+        batch_size=batch_size,
+        epochs=epochs,
+        clients=clients,
+        clients_a_round=clients_a_round,
+        rounds=rounds,
+        check_in=check_in,
+        offline=offline,
+        epsilon=epsilon,
+        delta=delta,
+        memory=[memory] if isinstance(memory, int) else memory,
+        samplings=samplings,
+        parameters=parameters,
+        seconds=seconds,
+    )
+    fields |= _parts(workload, words)
     job = read_job(fields, kind_of(fields))
     with extras_named("a recommendation"), display("comparing", visible=is_visible(progress)) as shown:
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remember))
@@ -350,14 +375,10 @@ def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, object]) -> di
     return about(document_of_words(JobInWords, {"workload": workload, **fields}))
 
 
-def fields_in(arguments: Mapping[str, object], *models: Any) -> dict[str, object]:
-    """Return the arguments of a call that are fields of models, sequences as lists; those of None are left out."""
-    names = {name for model in models for name in model.model_fields if name not in ("spec", "workload")}
-    return {
-        name: list(value) if isinstance(value, Sequence) else value
-        for name, value in arguments.items()
-        if name in names and value is not None
-    }
+def _given(**fields: object) -> dict[str, object]:
+    """Return the fields that a caller has given, sequences as lists, and one name as a list of it."""
+    lists = {name: [value] if isinstance(value, str) else value for name, value in fields.items() if value is not None}
+    return {name: list(value) if isinstance(value, Sequence) else value for name, value in lists.items()}
 
 
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:

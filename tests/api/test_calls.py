@@ -99,6 +99,9 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "* because <of that>" in repr(found) and "because &lt;of that&gt;" in found._repr_html_()
     with pytest.raises(InvalidSpec, match="epsilon and delta come together"):
         compare("prefix", n=8, epsilon=2.0)
+    sizes = {"dataset_size": 16, "batch_size": 4, "epsilon": 2.0, "delta": 1e-5}
+    with pytest.raises(InvalidParameter, match="'bins' is not covered"):  # one name is a list of it
+        compare("prefix", n=8, samplings="bins", **sizes)
 
 
 def test_a_service_solves_and_compares_for_an_array(live_service: LiveService) -> None:
