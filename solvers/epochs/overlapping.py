@@ -21,7 +21,9 @@ _ROUNDS = 12
 _STEPS = 8  # of power, between two looks for patterns
 _SHARE = 0.3  # of the weights, for those that come in first; later ones get less, so that the ascent settles
 _MORE = 4  # times as many columns and as much work, where the patterns are given
-_ASCENTS, _WINDOW, _SETTLED = 100, 10, 1e-6  # steps of power then, at most, and what so many have to gain
+_WINDOW, _SETTLED = 10, 3e-7  # steps of power then, and what so many have to gain
+_FEWEST, _MOST = 30, 400  # steps of power then, at most: those of many steps take long
+_ASCENTS_OF = 2560  # the square root of their number times n
 _CLEAR = 1e-3  # by which X has to break the constraint of one
 _FAINT = 1e-4  # of the largest weight: what is dropped
 _RIDGE = 1e-13
@@ -87,7 +89,7 @@ def dual_of_listed(
     rows = _normed(np.asarray(np.linalg.cholesky(blocks) * (patterns < n)[:, :, None]))
     factors = plain = best = rows * np.sqrt(shares / shares.sum())[:, None, None]
     highest, before, mixer = 0.0, 0.0, Anderson()
-    for number in range(_ASCENTS):
+    for number in range(min(max((_ASCENTS_OF // n) ** 2, _FEWEST), _MOST)):
         if number % _WINDOW == 0:
             if highest < before * (1 + _SETTLED):
                 break

@@ -32,10 +32,11 @@ MAX_PAIRS = 900
 MAX_ENTRIES = 1 << 22
 """Entries of the blocks' second derivatives, which every Newton step adds up: about a second."""
 MAX_N = 512
-"""Steps of a search over listed patterns, which decomposes X some thousand times: a quarter of an hour."""
+"""Steps of a search over listed patterns, which decomposes X some thousand times: three minutes."""
 _SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
 _NEWTON_STEPS = 160.0  # of both problems
-_SEARCH_STEPS = 1.5e5  # decompositions of a search over listed patterns and of its bound, with what is done beside them
+_SEARCH = 1e6  # multiplications of a search over listed patterns and of its bound, over n^2.5
+_SEARCH_AT_LEAST = 1e11
 _EVIDENCE_ACCURACY = 1e-8
 _FAINT = 1e-14  # of the largest weight: what a pattern below it adds to a bound is lost in rounding
 
@@ -83,7 +84,7 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: Newton steps of both problems, or a search over listed patterns and their dual."""
     n = float(spec.workload.n)
     if not is_solved(spec):
-        return estimate_of(entries=60 * n**2, multiplications=_SEARCH_STEPS * 3 * n**3)
+        return estimate_of(entries=60 * n**2, multiplications=_SEARCH_AT_LEAST + _SEARCH * n**2.5)
     pairs, entries = _sizes(spec)
     return estimate_of(
         entries=6 * pairs**2 + 8 * entries, multiplications=_NEWTON_STEPS * (6 * pairs**3 + 300 * entries)
