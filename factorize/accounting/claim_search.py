@@ -20,7 +20,7 @@ from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
 from factorize.checker.sampling.bets import CHUNK, NEEDED
-from factorize.errors import CertificateError, InvalidParameter
+from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.format.manifest import CertifiedFactors
 from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import gaussian_epsilon
@@ -44,6 +44,7 @@ _LOOKS, _FEWEST = 16, 1024  # times that they are looked at, and samples of an e
 _COARSE = 2e-3  # relative, of sigma: the first look, which decides how many samples the second one takes
 _CAP = 0.9  # of the largest lambda
 _LEAST_CEILING = 1.01  # of delta, for the stake alone: a ceiling at or below delta would allow any stake
+_MOST_ORDER = 2048  # of a tuple: at a smaller epsilon or delta it is longer, and candidates take minutes
 _RAISES = (MARGIN, 1e-7, 1e-5)
 """Relative: what is added to bounds until the checker, whose own rounding grows with n, agrees."""
 
@@ -96,7 +97,12 @@ class ClaimSearch:
         drawn, reason = 0, ""
         for attempt, level, evidence in self._candidates():
             claim = self._claim(factors, level, evidence, attempt)
-            report = claim.tested(factors)
+            try:
+                report = claim.tested(factors)
+            except TooLarge:
+                if not any(part.samples for part in evidence):
+                    raise
+                continue  # what no verifier would draw is no claim
             drawn += sum(report.calibration.get(direction, {}).get("samples", 0) for direction in ("pq", "qp"))
             if report.supported:
                 return FoundClaim(claim=claim, bounded=self.bounded, samples=drawn)
@@ -105,10 +111,12 @@ class ClaimSearch:
 
     def _candidates(self) -> Iterator[tuple[int, Level, tuple[ClaimEvidence, ClaimEvidence]]]:
         """Yield attempts with bets, then what bounds say, which no sample tests: their attempt is the first."""
-        some = isinstance(self._law, BinsLaw) and self._law.bins > 1
+        some, (multiplier, epsilon, _) = False, self.bounded
         if isinstance(self._law, MinSepLaw):
-            self._law.enough_at(self.bounded.multiplier)
-            some = self._law.can_be_sampled(self.bounded.multiplier, self.bounded.epsilon)
+            self._law.enough_at(multiplier)
+            some = self._law.can_be_sampled(multiplier, epsilon)
+        elif isinstance(self._law, BinsLaw):
+            some = self._law.bins > 1 and self._law.best_order(multiplier, epsilon)[0] <= _MOST_ORDER
         if some and self._work > 0:
             for attempt, (_, level, evidence) in zip(range(1, MOST_ATTEMPTS + 1), self.affordable_ones(), strict=False):
                 yield attempt, level, evidence

@@ -90,6 +90,18 @@ def test_without_work_the_bounds_make_the_claim() -> None:
     assert BinsLaw(bin_gram(ROOTS, 16)).delta(found.claim.sigma, 4.0) <= 1e-4
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 1e-9), (1e-300, 1e-5), (1.0, 1e-300)])
+def test_where_tuples_are_long_the_bounds_make_the_claim(epsilon: float, delta: float) -> None:
+    """At a small epsilon or delta, where an estimate takes minutes and its samples more than a verifier draws."""
+    found = searched(ROOTS, 16, epsilon, delta)
+    assert not found.claim.sampled and found.claim.sigma == pytest.approx(found.bounded.multiplier, rel=1e-7)
+
+
+def test_samples_that_no_verifier_draws_are_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("factorize.checker.sampling.calibrations.MOST_NORMALS", 1)
+    assert searched(ROOTS, 16, 4.0, 1e-4).samples == 0
+
+
 def test_one_bin_is_answered_by_the_gaussian_mechanism() -> None:
     found = searched(ROOTS, 1, 2.0, 1e-6)
     assert found.claim.pq.rule == "gaussian" and found.claim.qp.rule in ("gaussian", "closed_form")  # one number
