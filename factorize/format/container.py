@@ -25,13 +25,21 @@ _PARTS = {"dtype", "shape", "data_offsets"}
 _NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # bytes that are no UTF-8 are in between
 
 
+def path_text(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> str:
+    """Return a path as text; raise InvalidParameter for what is none."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise InvalidParameter(f"{type(path).__name__} is no path; name a file or a folder", field=field) from None
+
+
 def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> Path:
     """Return a path with `~` as the home folder; as it is where nobody has that name, or this process has no home.
 
     Raises:
         InvalidParameter: no file can have that name.
     """
-    text = os.path.expanduser(os.fsdecode(path))
+    text = os.path.expanduser(path_text(path, field=field))
     if not _NAME.fullmatch(text):
         raise InvalidParameter(f"{text[:80]!a} is no path: empty, an address, or with a NUL; name a file", field=field)
     return Path(text)

@@ -29,7 +29,7 @@ from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.factor_file import from_container, read_back
 from factorize.factorization import Factorization
-from factorize.format.container import Container
+from factorize.format.container import Container, path_text
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, Matrices, blob_key, bound_matrices, describe
@@ -371,7 +371,7 @@ def open_store(
         NotFound: there is no store, and `create` is false.
         StoreUnavailable: the medium cannot be used, or another release wrote it.
     """
-    text = os.fsdecode(url)
+    text = path_text(url, field="store")
     if in_bucket(text):
         store = Store(connect(bucket_of(text)), text, cache_bytes=cache_bytes)
     else:

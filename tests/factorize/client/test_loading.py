@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -293,6 +294,10 @@ def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
     for name in ("blt", "prefix"):
         with pytest.raises(InvalidParameter, match=f"{name} is a name, and there is no file of it; give a whole spec"):
             load(name)
+    for door in (toeplitz.save, open_store, Receipt, *doors[-4:-1]):
+        for name in (3.5, True, ["a"], io.BytesIO(b"a")):
+            with pytest.raises(InvalidParameter, match="is no path"):
+                door(name)
     with pytest.raises(FileNotFoundError):
         toeplitz.save(tmp_path / "no folder" / "file")
     os.mkfifo(tmp_path / "pipe")  # a device alike, whose place the file of a user who may would take
