@@ -96,13 +96,20 @@ def groups(plans: list[Attempt], *, hurried: bool) -> list[list[Attempt]]:
     Args:
         plans: all.
         hurried: the time may end before all have run: the leads of each way to take part come first, then C = I, then
-            cheap ones. Otherwise long ones do, which would run alone at the end.
+            the whole searches of leads in bins, which gain most, then cheap ones. Otherwise long ones do, which would
+            run alone at the end.
     """
     tuned = [plan for plan in plans if plan.mechanism.get("nu") == "tune"]
     groups = [[plan] for plan in plans if plan not in tuned] + ([tuned] if tuned else [])
     if not hurried:
         return sorted(groups, key=_seconds)[::-1]
-    return sorted(groups, key=lambda group: (not group[0].lead, not group[0].always, _seconds(group)))
+    gaining = [lead for lead in plans if lead.lead and lead.sampling]
+
+    def place(group: list[Attempt]) -> tuple[bool, bool, bool, float]:
+        whole = any(lead.stands_for(group[0]) for lead in gaining)
+        return not group[0].lead, not group[0].always, not whole, _seconds(group)
+
+    return sorted(groups, key=place)
 
 
 def _seconds(group: list[Attempt]) -> float:
