@@ -255,7 +255,7 @@ class TorchNoiseGenerator(Secret):
                 not finite, or all n steps were taken.
             InvalidParticipation: the auditor has not seen this step's examples, or they cannot have these sums.
         """
-        return self._add_noise(self._parts(totals), _round_after(torch.add))
+        return self._add_noise(self._parts(totals), lambda total, drawn, _: total + drawn)
 
     def add_to_mean(self, means: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums of clipped gradients over the calibration's divisor with this step's noise; see `add_to_sum`.
@@ -269,7 +269,7 @@ class TorchNoiseGenerator(Secret):
         divisor = self.calibration.divisor_of_means()
         parts, scale = self._parts(means, divisor), 1 / divisor
         self.calibration.check_mean(_norm(parts))
-        return self._add_noise(parts, _round_after(lambda mean, drawn: torch.add(mean.double(), drawn, alpha=scale)))
+        return self._add_noise(parts, lambda mean, drawn, _: torch.add(mean.double(), drawn, alpha=scale))
 
     def release(
         self, totals: Iterable[torch.Tensor], *, out: Iterable[torch.Tensor | None] | None = None
@@ -284,13 +284,12 @@ class TorchNoiseGenerator(Secret):
         divisor, overwrite, parts = self.calibration.divisor or 1, out is not None, self._parts(totals)
         compiled = overwrite and HAS_COMPILER and sum(self._layout.sizes) >= BLOCK
 
-        def add(total: torch.Tensor, drawn: torch.Tensor, place: torch.Tensor) -> None:
+        def add(total: torch.Tensor, drawn: torch.Tensor, place: torch.Tensor) -> torch.Tensor | None:
             kinds = total.dtype, place.dtype, total.is_cpu and place.is_cpu
             if compiled and kinds == (torch.float64, torch.float32, True):
                 add_noise(total.numpy(), drawn.numpy(), float(divisor), place.numpy())
-                return
-            total = total.add_(drawn) if overwrite else total + drawn
-            place.copy_(total.div_(divisor).float())
+                return None
+            return (total.add_(drawn) if overwrite else total + drawn).div_(divisor)
 
         return self._add_noise(parts, add, out)
 
@@ -339,21 +338,23 @@ class TorchNoiseGenerator(Secret):
     def _add_noise(
         self,
         parts: list[torch.Tensor],
-        add: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
+        add: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None],
         out: Iterable[torch.Tensor | None] | None = None,
     ) -> list[torch.Tensor]:
-        """Return memory in which add(part, noise, memory) puts their sum, rounded to float32 and the tensor's type."""
+        """Return what add(part, noise, memory) returns, rounded to float32 and its type; None where memory has it."""
         places = repeat(None) if out is None else out
         kinds = [(dtype, device) for _, dtype, device in self._kinds]
-        noisy = [release_memory(part, *kind, place) for part, kind, place in zip(parts, kinds, places, strict=False)]
-        flat = [(part.detach().reshape(-1), place.view(-1)) for part, place in zip(parts, noisy, strict=True)]
+        made = [release_memory(part, *kind, place) for part, kind, place in zip(parts, kinds, places, strict=False)]
+        flat = [(part.detach().reshape(-1), place.view(-1)) for part, place in zip(parts, made, strict=True)]
 
         def put(i: int, at: slice, drawn: torch.Tensor) -> None:
             part, place = flat[i][0][at], flat[i][1][at]
-            add(part, drawn.to(part.device, _noise_dtype(place.dtype)), place)
+            noisy = add(part, drawn.to(part.device, _noise_dtype(place.dtype)), place)
+            if noisy is not None:
+                place.copy_(noisy.float())
 
         self._send(self._layout.sizes, 0, put)
-        return [placed.tensor(part) for placed, part in zip(self._layout.parts, noisy, strict=True)]
+        return [placed.tensor(part) for placed, part in zip(self._layout.parts, made, strict=True)]
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.
@@ -401,17 +402,6 @@ NoiseGenerator = TorchNoiseGenerator
 def _norm(parts: list[torch.Tensor]) -> float:
     """Return the norm of tensors together, in float64."""
     return float(torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64).cpu() for part in parts]).norm())
-
-
-def _round_after(
-    add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
-    """Return what adds, rounds to float32, and puts the result where it belongs, in the type that is there."""
-
-    def put(part: torch.Tensor, drawn: torch.Tensor, place: torch.Tensor) -> None:
-        place.copy_(add(part, drawn).float())
-
-    return put
 
 
 def release_memory(
