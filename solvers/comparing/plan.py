@@ -15,7 +15,7 @@ from factorize.solvers.comparing.table_rows import TableRows
 from factorize.solvers.problem import Estimate
 from factorize.solvers.register import ANSWERED, choose
 from factorize.solvers.solving import estimate
-from factorize.spec import Spec, parse_spec
+from factorize.spec import LARGEST_BINS, Spec, parse_spec
 
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
@@ -64,7 +64,7 @@ class ComparisonPlan:
         self.most_optimised = _OPTIMISED_SECONDS if most_seconds is None else most_seconds
         self.deadline = Deadline(seconds)
         bins = spec.participation.epoch(spec.workload.n) if "balls_in_bins" in rows.samplings else None
-        self.claims = 0.0 if bins is None else claim_seconds(bins)
+        self.claims = 0.0 if bins is None or bins > LARGEST_BINS else claim_seconds(bins)  # none of more bins
 
     def attempts(self, *, hurried: bool) -> list[Attempt]:
         """Return all that is tried or refused; leads first, where there is little time."""
