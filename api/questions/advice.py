@@ -233,8 +233,9 @@ def _wrapped(name: str, text: str) -> list[str]:
 
 def _others(others: list[dict[str, Any]]) -> list[str]:
     return [
-        f"{'beside' if not place else '':<12}{one['what']}: {one['mechanism']}, {one['sampling'] or 'fixed'}: rmse "
-        f"{one['rmse_at_privacy']:.4g}, error {one['ratio']:.3g} times as large; {_vectors(one['noise_vectors'])}"
+        f"{'beside' if not place else '':<12}{one['what']}: {one['mechanism']}, {one['sampling'] or 'fixed'}: "
+        f"rmse {one['rmse_at_privacy']:.4g}, ranking error {one['ratio']:.3g} times as large; "
+        f"{_vectors(one['noise_vectors'])}"
         for place, one in enumerate(others)
     ]
 

@@ -85,7 +85,7 @@ function besideCard(found) {
     { name: `this: ${found.mechanism}`, value: found.rmse_at_privacy, strong: true },
     ...found.compared.map((one) => ({ name: one.what, value: one.rmse_at_privacy })),
   ].sort((a, b) => a.value - b.value);
-  const others = found.compared.map((one) => el("li", {}, `${one.what}: ${one.mechanism}, ${one.sampling ?? "fixed order"}, ${short(one.rmse_at_privacy)}, error ${short(one.ratio, 3)} times as large; vectors: ${one.noise_vectors}`));
+  const others = found.compared.map((one) => el("li", {}, `${one.what}: ${one.mechanism}, ${one.sampling ?? "fixed order"}, ${short(one.rmse_at_privacy)}, ranking error ${short(one.ratio, 3)} times as large; vectors: ${one.noise_vectors}`));
   const within = found.budgets.map((one) => el("tr", {}, el("td", {}, String(one.memory)), el("td", {}, one.mechanism), el("td", {}, one.sampling ?? "fixed order"), el("td", {}, short(one.rmse_at_privacy)), el("td", {}, short(one.sigma_of_sums, 5))));
   return el(
     "section",
