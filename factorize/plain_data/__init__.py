@@ -155,6 +155,7 @@ def _message(entry: Any, place: FaultPlace) -> str:
     if kind == "union_tag_invalid":
         tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
         listed = "; or give a list of numbers" if takes_numbers(place.annotation) else ""
+        listed += "; for an optimizer, ask `recommend`" if place.name == "workload" and "sgd" not in kinds else ""
         return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}{listed}"
     if kind == "union_tag_not_found":
         return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"

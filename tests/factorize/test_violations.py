@@ -48,6 +48,7 @@ def test_a_mistyped_field_of_every_kind(part: str, kind: str, owner: type) -> No
             ["unknown field 'period'; fixed_epochs takes epochs", "n = epochs x b"],
         ),
         ({"workload": {"kind": "prefx", "n": 4}}, "/workload", ["unknown kind 'prefx', near 'prefix'", "mu2"]),
+        ({"workload": {"kind": "adamw", "n": 4}}, "/workload", ["near 'adam'", "for an optimizer, ask `recommend`"]),
         ({"workload": {"n": 4}}, "/workload", ["the kind is missing", "prefix"]),
         ({"workload": PREFIX, "mecanism": {}}, "/mecanism", ["near 'mechanism'", "a spec takes workload"]),
         ({"workload": PREFIX, "mechanism": "banded"}, "/mechanism", ['{"kind": "banded"}', "banded takes bands"]),
