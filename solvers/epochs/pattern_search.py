@@ -24,8 +24,8 @@ from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import StepReport
 
 _TEMPERATURES = tuple(10.0 ** (-power / 2) for power in range(4, 15))  # of the squared sensitivity
-_SHORT, _LAST_OF_LONG = 128, 3e-6  # steps that need not end earlier, at 4e-5 above the best of the class
-_ENOUGH, _WINDOW = 0.01, 10  # of the temperature: what so many steps have to gain
+_SHORT, _LAST_OF_LONG = 192, 3e-6  # steps that need not end earlier, at 4e-5 above the best of the class
+_ENOUGH, _ENOUGH_OF_LONG, _WINDOW = 0.003, 0.01, 10  # of the temperature: what so many steps have to gain
 _MOST_STEPS = 2000  # of one descent
 _ROUNDS = 30
 _MOST_NEW = 8  # patterns that are listed at once, for each step
@@ -60,6 +60,7 @@ class PatternSearch:
     def __init__(self, target: Array, separation: int, most: int) -> None:
         self._target, self._separation, self._most = np.asfortranarray(target.T), separation, most
         n = target.shape[1]
+        self._short = n <= _SHORT
         wide = n if most <= 3 else min(3 * separation, n)
         self._memory = memory_of(n, separation, most, wide) or 1
         self.bands = wide if self._memory > 1 else n if most == 2 else min(2 * separation, n)
@@ -86,7 +87,7 @@ class PatternSearch:
 
     def _search(self, report: StepReport) -> ListedOptimum:
         x, steps = np.sqrt(np.einsum("ij,ij->i", self._target, self._target))[self._rows] * self._own, 0
-        last = 0.0 if len(self._target) <= _SHORT else _LAST_OF_LONG
+        last = 0.0 if self._short else _LAST_OF_LONG
         for temperature in (each for each in _TEMPERATURES if each > 0.99 * last):
             for _ in range(_ROUNDS):
                 self._list()
@@ -121,7 +122,7 @@ class PatternSearch:
             function,
             start,
             tolerance=0.0,
-            enough=temperature * _ENOUGH,
+            enough=temperature * (_ENOUGH if self._short else _ENOUGH_OF_LONG),
             window=_WINDOW,
             most=_MOST_STEPS,
             report=lambda step, _: report(before + step, None),
