@@ -18,7 +18,7 @@ from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings
 from factorize.adapters.statement import PrivacyStatement
 from factorize.adjacency import Adjacency
 from factorize.errors import InvalidParameter
-from factorize.privacy import Calibration
+from factorize.privacy import NOT_LOOKED_AT, Calibration
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
 
@@ -138,8 +138,8 @@ def make_private(
         both = planned.factors, planned.second, planned.moments
         noise = scale_by_joint_adam(*both, seed=secret, b1=b1, b2=b2, dtype=dtype)
     else:
-        noise = correlated_noise(
-            planned.factors, planned.calibration, seed=secret, dtype=dtype, auditor=planned.auditor
+        noise = correlated_noise(  # whose batches are looked at by those below, which may be drawn ahead
+            planned.factors, planned.calibration, seed=secret, dtype=dtype, auditor=NOT_LOOKED_AT
         )
     batches = GuardedBatches(planned.order, planned.auditor, physical=physical_batch_size, examples=examples)
     statement = planned.statement("per_example")
