@@ -97,6 +97,7 @@ class PatternSearch:
                 if not len(new):
                     break
                 self._patterns = np.concatenate([self._patterns, new])
+            self._list()  # those of the last round, where all rounds found some
             self(x)
             self._patterns = self._patterns[self._shares > _FAINT * self._shares.max()]
         self._list()

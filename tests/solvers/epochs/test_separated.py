@@ -120,6 +120,13 @@ def test_the_search_agrees_with_a_semidefinite_program_over_all_patterns(
     assert found == pytest.approx(program(spec, vectors=False, bands=search.bands), rel=1e-5)
 
 
+def test_rounds_that_find_patterns_to_the_last_leave_none_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage may end while X still breaks constraints; the patterns found last count in the next one."""
+    monkeypatch.setattr("factorize.solvers.epochs.pattern_search._ROUNDS", 1)
+    found = PatternSearch(np.tril(np.ones((24, 24))), 4, 6).best(lambda *_: None)
+    assert len(found.patterns) == len(found.shares) > 0 and found.shares.sum() == pytest.approx(1.0)
+
+
 def test_the_checker_proves_more_steps_and_a_bound_near_them(tmp_path: Path) -> None:
     """64 steps, 8 apart: `banded` with min_sep bands reaches 54.9."""
     found = factorize.solve(apart(64, 8))
