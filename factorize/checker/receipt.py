@@ -201,14 +201,15 @@ def _check_together(report: Report, receipt: _Document, files: _Files) -> None:
     mu, mean, surplus = _mu(receipt), number(search, "mean"), number(search, "surplus")
     all_of_it, epsilon, delta = (number(together, name) for name in ("mu", "epsilon", "delta"))
     left = max(epsilon - 2 * surplus, Fraction(0))
-    runs = f"{len(others)} other runs and this one, the best of {at_most(mean)} in the mean"
+    best = f", the best of {at_most(mean)} in the mean," if mean > 1 else ""
+    runs = f"this run{best} and {len(others)} under `others`"
     report.require(
         all_of_it**2 >= mu**2 + sum(number(other, "mu") ** 2 for other in others)
         and ball(mean - 1) * _gaussian_delta(surplus, mu) <= ball(surplus).expm1()
         and epsilon >= 2 * surplus
         and ball(mean) * _gaussian_delta(left, all_of_it) <= ball(delta),
-        f"{runs}, have {say_level(together)}-DP together",
-        f"{runs}, are not ({together['epsilon']!r}, {together['delta']!r})-DP together",
+        f"{runs} have {say_level(together)}-DP together",
+        f"{runs} are not ({together['epsilon']!r}, {together['delta']!r})-DP together",
         of=TOGETHER,
     )
     report.leave("what the other runs released, that there were no more of them, and how many a search made: its word")
