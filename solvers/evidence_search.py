@@ -162,12 +162,17 @@ def work(spec: Spec) -> float:
         by_rings = own.n * epochs**2 <= LARGEST_RING and _rings(own, epochs)
         if by_rings or side > LARGEST_EPOCHS:
             return 3000.0 * n * epochs**2 * by_rings
-        if not recursions.own(own.spec):
-            return 400.0 * n**3
-        several_states = own.workload.outline().first_order() is None
-        return (6e6 + 1.7e5 * epochs**2) * n if several_states else 3000.0 * n * epochs**2
-    structured = _is_bounded(own) and has_structure(own.workload, own.spec)
-    return 12_000.0 * n if structured else 800.0 * n**3 if side <= LARGEST_SINGLE else 0.0
+        return _ring_work(own, epochs) if recursions.own(own.spec) else 400.0 * n**3
+    if _is_bounded(own) and has_structure(own.workload, own.spec):
+        return 12_000.0 * n
+    if _is_bounded(own) and recursions.own(own.spec):
+        return _ring_work(own, 1)
+    return 100.0 * n**3 if side <= LARGEST_SINGLE else 0.0
+
+
+def _ring_work(own: Problem, epochs: int) -> float:
+    several_states = own.workload.outline().first_order() is None
+    return (6e6 + 1.7e5 * epochs**2) * own.n if several_states else 3000.0 * own.n * epochs**2
 
 
 @np.errstate(all="ignore")

@@ -126,3 +126,10 @@ def test_few_steps_of_bands_cost_what_a_step_costs_at_least() -> None:
         {"kind": "momentum", "momentum": 0.9}, n=64, participation=SEVERAL, mechanism={"kind": "banded", "bands": 4}
     )
     assert 0.2 < solvers.estimate(spec).seconds < 1.6
+
+
+def test_evidence_of_one_participation_is_priced_by_its_recursion() -> None:
+    """Momentum under lambda_tau has no structure of its own, but a ring of one epoch: O(n), and not O(n^3)."""
+    momentum, objective = {"kind": "momentum", "momentum": 0.9}, {"kind": "lambda_tau", "tau": 9}
+    prices = [work(spec_of(momentum, n=n, objective=objective)) for n in (500, 1000, 2000)]
+    assert prices[0] > 0 and [price / prices[0] for price in prices] == pytest.approx([1, 2, 4])
