@@ -172,15 +172,14 @@ def inspect(
         CertificateError: a claim does not hold.
     """
     data = path.read_bytes()
-    manifest = Manifest.read(Container(data))
+    manifest = Manifest.read(container := Container(data))
     user = _user_matrices(manifest.spec, store)
-    steps = manifest.steps
-    with one_blas_thread(0 if steps == ENDLESS else steps):
+    with one_blas_thread(0 if manifest.steps == ENDLESS else manifest.steps):
         report = examined(data, user, strict=strict, proved=proved, known=known)
     if not report.supported:
         failed = "; ".join(report.failed)
         raise CertificateError(f"the exact checker refuses the result, nothing is stored: {failed}")
-    confirm_sensitivity(report, from_container(Container(data), matrices=user, known=known))
+    confirm_sensitivity(report, from_container(container, manifest, matrices=user, known=known))
     return {
         "digest": manifest.digest,
         "sha256": sha256(data),

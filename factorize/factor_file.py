@@ -53,13 +53,18 @@ def read_back(path: Path, *, matrices: Mapping[str, np.ndarray]) -> dict[str, st
 
 
 def from_container(
-    container: Container, *, matrices: Mapping[str, np.ndarray] | None = None, known: Spec | None = None
+    container: Container,
+    manifest: Manifest | None = None,
+    *,
+    matrices: Mapping[str, np.ndarray] | None = None,
+    known: Spec | None = None,
 ) -> Factorization:
     """Open a factor file from its path, or from its bytes, in which its numbers stay; see `load`.
 
-    A spec that is `known`, with its matrices bound, is not read a second time where the manifest names it.
+    A manifest that was read from it is not read a second time, nor a spec that is `known`, with its matrices bound,
+    where the manifest names it.
     """
-    manifest = Manifest.read(container)
+    manifest = manifest or Manifest.read(container)
     tensors = {name: container.lying(name) for name in container.names}
     parts = {name: matrix_of(manifest, name, tensors) for name in manifest.names}
     dual = evidence_of(manifest, tensors)
