@@ -91,72 +91,69 @@ class Issuer(BaseModel):
 
 
 class Settings(BaseSettings):
-    """Where things are, and how much of them there may be.
+    """Where things are, and how much of them there may be."""
 
-    Attributes:
-        store: URL or path of the store; by default `factorize` in the user's data folder.
-        database: SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory.
-        audit_requests: write every answered request into the audit log, reads too; else changes and refusals alone.
-        scheduler: address of a dask scheduler; by default solves run in workers on this machine.
-        tls_ca: certificate of the authority by which scheduler, workers and services know each other (PEM).
-        tls_cert: this process's own certificate.
-        tls_key: its private key.
-        host: address to listen on.
-        port: port to listen on; 0 takes a free one.
-        root_path: path below which a proxy shows the service, `/factorize` say; a trusted proxy may say it in
-            X-Forwarded-Prefix instead. The proxy may pass it on in addresses or cut it off.
-        require_keys: ask every caller for a key (docs/security.md); by default where other machines reach the service.
-        key_routes: where keys are asked for, callers with the scope admin look after keys over HTTP and on the page;
-            if false, `factorize keys` alone does, on the machine of the service.
-        https_certificate: PEM file of the service's own certificate, with which it speaks HTTPS.
-        https_key: PEM file of its private key.
-        trusted_proxies: addresses or networks of the proxies that requests come through. The service answers them and
-            its own machine, and asks for keys.
-        issuers: who else says who a caller is (OpenID Connect), each an `Issuer`; callers are asked for keys then.
-        open_jobs: quota of each caller whose key has none: jobs queued or running.
-        core_seconds_per_day: quota of each such caller: processor seconds in one day (UTC).
-        kept_bytes: quota of each such caller: bytes of results and of new uploads.
-        allowed_hosts: names, besides the loopback ones, that a request's Host may carry.
-        capacity_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
-        processors: threads for all running solves; by default all.
-        max_solve_seconds: largest wall limit; a spec whose estimate is above it is refused.
-        max_upload_bytes: largest matrix upload.
-        cache_bytes: memory for verified pieces of files, as much again for factorizations whose rows are read, and
-            half as much for blocks of their rows; an eighth for manifests.
-        downloads: `stream` sends files through this service; `redirect` answers with an address at which the bucket
-            gives them out, so that they do not pass through it.
-        log_format: `json` writes the log to stderr, one JSON object a line, with the requests; `text` writes warnings.
-    """
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     store: str = Field(default_factory=default_store)
+    """URL or path of the store; by default `factorize` in the user's data folder."""
     database: str | None = None
+    """SQLAlchemy URL of the job ledger; by default an SQLite file in the store's directory."""
     audit_requests: bool = False
+    """Write every answered request into the audit log, reads too; else changes and refusals alone."""
     scheduler: str | None = None
+    """Address of a dask scheduler; by default solves run in workers on this machine."""
     tls_ca: str | None = None
+    """Certificate of the authority by which scheduler, workers and services know each other (PEM)."""
     tls_cert: str | None = None
+    """This process's own certificate."""
     tls_key: str | None = None
+    """Its private key."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    """Port to listen on; 0 takes a free one."""
     root_path: Annotated[str, Field(max_length=200, pattern=f"^{PATH_PREFIX}$")] = ""
+    """Path below which a proxy shows the service, `/factorize` say; a trusted proxy may say it in X-Forwarded-Prefix
+    instead. The proxy may pass it on in addresses or cut it off."""
     require_keys: bool | None = None
+    """Ask every caller for a key (docs/security.md); by default where other machines reach the service."""
     key_routes: bool = True
+    """Where keys are asked for, callers with the scope admin look after keys over HTTP and on the page; if false,
+    `factorize keys` alone does, on the machine of the service."""
     https_certificate: str | None = None
+    """PEM file of the service's own certificate, with which it speaks HTTPS."""
     https_key: str | None = None
+    """PEM file of its private key."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """Addresses or networks of the proxies that requests come through. The service answers them and its own machine,
+    and asks for keys."""
     issuers: tuple[Issuer, ...] = ()
+    """Who else says who a caller is (OpenID Connect), each an `Issuer`; callers are asked for keys then."""
     open_jobs: Count | None = None
+    """Quota of each caller whose key has none: jobs queued or running."""
     core_seconds_per_day: Count | None = None
+    """Quota of each such caller: processor seconds in one day (UTC)."""
     kept_bytes: Count | None = None
+    """Quota of each such caller: bytes of results and of new uploads."""
     allowed_hosts: tuple[str, ...] = ()
+    """Names, besides the loopback ones, that a request's Host may carry."""
     capacity_mb: Annotated[int, Field(ge=1)] | None = None
+    """Memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's."""
     processors: Annotated[int, Field(ge=1)] | None = None
+    """Threads for all running solves; by default all."""
     max_solve_seconds: Seconds = DAY
+    """Largest wall limit; a spec whose estimate is above it is refused."""
     max_upload_bytes: Bytes = 64 << 20
+    """Largest matrix upload."""
     cache_bytes: Bytes = 512 << 20
+    """Memory for verified pieces of files, as much again for factorizations whose rows are read, and half as much for
+    blocks of their rows; an eighth for manifests."""
     downloads: Literal["stream", "redirect"] = "stream"
+    """`stream` sends files through this service; `redirect` answers with an address at which the bucket gives them out,
+    so that they do not pass through it."""
     log_format: Literal["text", "json"] = "text"
+    """`json` writes the log to stderr, one JSON object a line, with the requests; `text` writes warnings."""
 
     @field_validator("allowed_hosts")
     @classmethod

@@ -35,19 +35,16 @@ class Scope(StrEnum):
 EVERYTHING = frozenset(Scope)
 
 
-class KeyQuotas(Frozen):
-    """Limits of a key's holder; one that is left out is the service's own, if that has one.
-
-    Attributes:
-        open_jobs: jobs queued or running that the holder has asked for.
-        core_seconds_per_day: estimated processor seconds of what was begun for the holder in one day (UTC).
-        kept_bytes: of the results that the holder's jobs have made, of the further forms that were made for the holder,
-            and of matrices sent within the last seven days.
-    """
+class KeyQuotas(Frozen, use_attribute_docstrings=True):
+    """Limits of a key's holder; one that is left out is the service's own, if that has one."""
 
     open_jobs: _Limit = None
+    """Jobs queued or running that the holder has asked for."""
     core_seconds_per_day: _Limit = None
+    """Estimated processor seconds of what was begun for the holder in one day (UTC)."""
     kept_bytes: _Limit = None
+    """Bytes of the results that the holder's jobs have made, of the further forms that were made for the holder, and
+    of matrices sent within the last seven days."""
 
     def document(self) -> dict[str, int | None]:
         """Return the limits by name, None where there is none."""

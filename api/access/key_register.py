@@ -38,20 +38,17 @@ def _printable(name: str) -> str:
     return name
 
 
-class KeyRequest(Frozen):
-    """A key that is asked for.
-
-    Attributes:
-        name: whose it is: jobs, uploads and quotas belong to the name; 1 to 64 printable characters.
-        scopes: what its holder may do; `admin` includes the others.
-        days: until it ends.
-        quotas: limits of its holder.
-    """
+class KeyRequest(Frozen, use_attribute_docstrings=True):
+    """A key that is asked for."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)]
+    """Whose it is: jobs, uploads and quotas belong to the name; 1 to 64 printable characters."""
     scopes: Annotated[list[_Scope], Field(min_length=1, max_length=16)] = [Scope.READ]
+    """What its holder may do; `admin` includes the others."""
     days: Annotated[float, Field(gt=0, le=LONGEST_DAYS)] = DEFAULT_DAYS
+    """Until it ends."""
     quotas: KeyQuotas = UNLIMITED
+    """Limits of its holder."""
 
 
 class KeyRegister:

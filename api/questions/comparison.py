@@ -36,40 +36,36 @@ SamplingNames = Annotated[
     Field(max_length=8),
 ]
 """Schemes that rows may count on: what the loader can do. A fixed order always counts."""
-ALL_SAMPLINGS: JsonObject = {"x-default": list(SAMPLINGS), "description": "A fixed order always counts."}
+ALL_SAMPLINGS: JsonObject = {"x-default": list(SAMPLINGS)}
 
 
-class CompareRequest(Frozen):
-    """A spec, a memory budget and a privacy target.
-
-    Attributes:
-        spec: its mechanism is one row among the others; `auto` adds none.
-        buffers: vectors of noise state that may be kept for each parameter.
-        budgets: several numbers of vectors in one run, in place of `buffers`.
-        bytes_per_parameter: the same budget in bytes, at 4 for a number.
-        epsilon: also the noise at this privacy, with `delta`.
-        delta: with `epsilon`.
-        dataset_size: with `batch_size`: rows under sampling too.
-        batch_size: expected examples per step.
-        samplings: what rows may count on, beside a fixed order; by default all where sizes are given, and the spec's
-            own.
-        max_seconds: mechanisms that would take longer are listed as refused.
-        seconds: of processors, for all: what promises most is tried first, and the rest is listed as refused.
-        parameters: of the model: adds the seconds of a step's noise.
-    """
+class CompareRequest(Frozen, use_attribute_docstrings=True):
+    """A spec, a memory budget and a privacy target."""
 
     spec: Spec
+    """Its mechanism is one row among the others; `auto` adds none."""
     buffers: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    """Vectors of noise state that may be kept for each parameter."""
     budgets: Annotated[list[Annotated[int, Field(ge=0, le=10**6)]], Field(min_length=1, max_length=8)] | None = None
+    """Several numbers of vectors in one run, in place of `buffers`."""
     bytes_per_parameter: NonNegative | None = None
+    """The same budget in bytes, at 4 for a number."""
     epsilon: Positive | None = None
+    """Also the noise at this privacy, with `delta`."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    """With `epsilon`."""
     dataset_size: Count | None = None
+    """With `batch_size`: rows under sampling too."""
     batch_size: Count | None = None
+    """Expected examples per step."""
     samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
+    """What rows may count on, beside a fixed order; by default all where sizes are given, and the spec's own."""
     max_seconds: Positive | None = None
+    """Mechanisms that would take longer are listed as refused."""
     seconds: Positive | None = None
+    """Of processors, for all: what promises most is tried first, and the rest is listed as refused."""
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
+    """Of the model: adds the seconds of a step's noise."""
 
     @model_validator(mode="after")
     def _pairs(self) -> CompareRequest:

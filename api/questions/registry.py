@@ -103,16 +103,13 @@ class QuestionKind(ABC, Generic[Asked]):
         """Answer it in a worker, with the service's store and the digest that `check` has returned."""
 
 
-class PredictionRequest(Frozen):
-    """A question of `factorize.predict`.
-
-    Attributes:
-        question: one of its kinds; docs/choose.md lists them.
-        factorization: digest or spec digest of the stored result that it is about.
-    """
+class PredictionRequest(Frozen, use_attribute_docstrings=True):
+    """A question of `factorize.predict`."""
 
     question: JsonObject
+    """One of its kinds; docs/choose.md lists them."""
     factorization: str | None = None
+    """Digest or spec digest of the stored result that it is about."""
 
 
 class _Predict(QuestionKind[PredictionRequest]):

@@ -67,29 +67,23 @@ class Run(NamedTuple):
     loader: Mapping[str, Any] = MappingProxyType({})
 
 
-class Job(Frozen):
-    """A training job that wants a mechanism, whoever its data come from.
-
-    Attributes:
-        epsilon: of (epsilon, delta)-DP, zero-out.
-        delta: with `epsilon`.
-        memory: vectors of noise state that may be kept; of several budgets the answer is for the largest.
-        parameters: of the model: adds the seconds of a step's noise.
-        workload: what the optimizer sums, without `n`, or the optimizer itself; running sums by default.
-        objective: by default the mean, or at a constant learning rate lambda_tau over all steps.
-        seconds: of processors, for all: what promises most is tried first, and the answer says what was not.
-    """
+class Job(Frozen, use_attribute_docstrings=True):
+    """A training job that wants a mechanism, whoever its data come from."""
 
     epsilon: Positive
+    """Of (epsilon, delta)-DP, zero-out."""
     delta: _Delta
-    memory: Annotated[
-        list[_Vectors],
-        Field(min_length=1, max_length=8, description="in vectors of the size of the model"),
-    ] = list(DEFAULT_MEMORY)
+    """With `epsilon`."""
+    memory: Annotated[list[_Vectors], Field(min_length=1, max_length=8)] = list(DEFAULT_MEMORY)
+    """Vectors of noise state that may be kept; of several budgets the answer is for the largest."""
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
+    """Of the model: adds the seconds of a step's noise."""
     workload: JsonObject | None = None
+    """What the optimizer sums, without `n`, or the optimizer itself; running sums by default."""
     objective: JsonObject | None = None
+    """By default the mean, or at a constant learning rate lambda_tau over all steps."""
     seconds: Positive = DEFAULT_SECONDS
+    """Of processors, for all: what promises most is tried first, and the answer says what was not."""
 
     @field_validator("workload")
     @classmethod
@@ -140,20 +134,17 @@ class Job(Frozen):
         ]
 
 
-class RecommendRequest(Job):
-    """A training job on a data set.
-
-    Attributes:
-        examples: in the data set.
-        batch_size: examples of a step; expected ones where batches are random.
-        epochs: passes over the data.
-        samplings: what the loader can do, beside a fixed order; all by default.
-    """
+class RecommendRequest(Job, use_attribute_docstrings=True):
+    """A training job on a data set."""
 
     examples: _Examples
+    """In the data set."""
     batch_size: _Examples
+    """Examples of a step; expected ones where batches are random."""
     epochs: Count = 1
+    """Passes over the data."""
     samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
+    """What the loader can do, beside a fixed order; all by default."""
 
     @cached_property
     def run(self) -> Run:
@@ -187,22 +178,19 @@ class RecommendRequest(Job):
         )
 
 
-class FleetRequest(Job):
-    """A federated training job: the guarantee is of one client, whose rounds a timer keeps apart.
-
-    Attributes:
-        clients: in the fleet.
-        clients_a_round: asked in each round.
-        rounds: of the whole run.
-        check_in: rounds after which a client returns by itself; by default the server chooses among all.
-        offline: share of the fleet that does not answer in a round.
-    """
+class FleetRequest(Job, use_attribute_docstrings=True):
+    """A federated training job: the guarantee is of one client, whose rounds a timer keeps apart."""
 
     clients: _Examples
+    """In the fleet."""
     clients_a_round: _Examples
+    """Asked in each round."""
     rounds: _Examples
+    """Of the whole run."""
     check_in: Count | None = None
+    """Rounds after which a client returns by itself; by default the server chooses among all."""
     offline: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the fleet that does not answer in a round."""
 
     @cached_property
     def run(self) -> Run:

@@ -1,8 +1,8 @@
 """Commands whose options are fields of classes: of specs, and of the models that HTTP and Python read.
 
 A SPEC may be given as words, `prefix --n 2048 --epochs 8 --mechanism banded --bands 4`. An option of a model is stated
-once for all doors: name, type and default are those of the field, and its help is what the model's docstring says of
-it. The classes are imported when a command line names the command; others, and the help of all of them, do without.
+once for all doors: name, type, default and help are those of the field. The classes are imported when a command line
+names the command; others, and the help of all of them, do without.
 """
 
 from __future__ import annotations
@@ -155,8 +155,6 @@ def _option(pattern: Any, word: Word) -> Any:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _TYPES: Mapping[str, type] = {"number": float, "integer": int}
-_ABOUT = re.compile(r"^ {4,}(\w+): (.+(?:\n {9,}\S.*)*)", re.MULTILINE)
-"""What a docstring says of an attribute."""
 
 
 def options_of(
@@ -224,7 +222,7 @@ def _options(
         schemas, own = model.model_json_schema()["properties"], model.__annotations__
         for field in sorted(schemas, key=lambda name: name not in own):  # what it is, then what bases ask
             if (field in names or not names) and field not in but and field not in parameters:
-                annotation = _annotation(flags.get(field, _flag(field)), schemas[field], _about(model)[field], kind)
+                annotation = _annotation(flags.get(field, _flag(field)), schemas[field], _about(model, field), kind)
                 keyword = inspect.Parameter.KEYWORD_ONLY
                 parameters[field] = inspect.Parameter(field, keyword, default=None, annotation=annotation)
 
@@ -250,13 +248,11 @@ def _annotation(flag: str, schema: Mapping[str, Any], about: str, kind: type | N
     return Annotated[list[of] | None if several else of | None, option]  # type: ignore[valid-type]
 
 
-def _about(model: Any) -> dict[str, str]:
-    """Return what the docstrings of a model and its bases say of each field, in the words of a command line."""
-    meanings: dict[str, str] = {}
-    for name, text in (entry for owner in model.__mro__ for entry in _ABOUT.findall(owner.__doc__ or "")):
-        words = re.sub(r"`(\w+)`", lambda word: _flag(word[1]) if word[1] in model.model_fields else word[1], text)
-        meanings.setdefault(name, " ".join((words[0].upper() + words[1:] if text[0] != "`" else words).split()))
-    return meanings
+def _about(model: Any, field: str) -> str:
+    """Return what a model says of its field, in the words of a command line."""
+    fields = model.model_fields
+    text = fields[field].description.replace("\n", " ")
+    return re.sub(r"`(\w+)`", lambda word: _flag(word[1]) if word[1] in fields else word[1], text)
 
 
 def _word_flag(name: str) -> str:

@@ -16,46 +16,43 @@ if TYPE_CHECKING:
 _ASKED = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
 
 
-class CalibrationRequest(Frozen):
-    """A privacy target and a sampling scheme; or a noise whose privacy is asked for.
-
-    Attributes:
-        epsilon: of (epsilon, delta)-DP.
-        delta: with `epsilon`; else reported.
-        sigma: a given noise, for sums: with `delta`, epsilon is answered; with `epsilon`, delta.
-        rho: of rho-zCDP.
-        mu: of mu-GDP.
-        spent_mu: of the target, spent by independent runs on the same data without sampling: the noise is for the rest.
-        steps: of the run, where it stops early: what its first steps release. The stop may depend neither on the data
-            nor on what was released.
-        clip_norm: bound on one contribution.
-        divisor: the fixed public divisor of means: adds their `sigma_of_means`.
-        adjacency: `zero_out` or `replace_one`.
-        sampling: what epsilon counts on: `fixed`, `cyclic_poisson`, `b_min_sep`, `balls_in_bins`, `random_allocation`
-            or `poisson`.
-        dataset_size: public, of the Poisson schemes.
-        batch_size: expected examples of a step, of the Poisson schemes; it divides nothing.
-        bins: of `balls_in_bins` and `random_allocation`; by default the steps of an epoch.
-        method: of `balls_in_bins` and `b_min_sep`.
-        work: samples times bins that may test a claim of `balls_in_bins`, 2^28 at most: fewer prove a little less.
-    """
+class CalibrationRequest(Frozen, use_attribute_docstrings=True):
+    """A privacy target and a sampling scheme; or a noise whose privacy is asked for."""
 
     epsilon: Positive | None = None
+    """Of (epsilon, delta)-DP."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    """With `epsilon`; else reported."""
     rho: Positive | None = None
+    """Of rho-zCDP."""
     mu: Positive | None = None
+    """Of mu-GDP."""
     sigma: Positive | None = None
+    """A given noise, for sums: with `delta`, epsilon is answered; with `epsilon`, delta."""
     spent_mu: NonNegative | None = None
+    """Of the target, spent by independent runs on the same data without sampling: the noise is for the rest."""
     steps: Count | None = None
+    """Of the run, where it stops early: what its first steps release. The stop may depend neither on the data nor on
+    what was released."""
     clip_norm: Positive = 1.0
+    """Bound on one contribution."""
     divisor: Count | None = None
+    """The fixed public divisor of means: adds their `sigma_of_means`."""
     adjacency: Annotated[str, Field(max_length=40)] = "zero_out"
+    """`zero_out` or `replace_one`."""
     sampling: Annotated[str, Field(max_length=40)] = "fixed"
+    """What epsilon counts on: `fixed`, `cyclic_poisson`, `b_min_sep`, `balls_in_bins`, `random_allocation` or
+    `poisson`."""
     dataset_size: Count | None = None
+    """Public, of the Poisson schemes."""
     batch_size: Count | None = None
+    """Expected examples of a step, of the Poisson schemes; it divides nothing."""
     bins: Count | None = None
+    """Of `balls_in_bins` and `random_allocation`; by default the steps of an epoch."""
     method: Literal["verified", "deterministic"] = "verified"
+    """Of `balls_in_bins` and `b_min_sep`."""
     work: Annotated[int, Field(ge=0, le=WORK)] | None = None
+    """Samples times bins that may test a claim of `balls_in_bins`, 2^28 at most: fewer prove a little less."""
 
     @property
     def question(self) -> Question:
