@@ -1,4 +1,19 @@
-"""Solvers: one list of them, and the one path from a spec to a certified result."""
+"""Solvers: one list of them (`register.py`), and the one path from a spec to a certified result (`solving.py`).
+
+The file that has the optimum over all matrices, the mechanism `dense`, for an objective that weighs rows:
+
+| workload                                | single               | fixed_epochs             | min_sep             |
+| --------------------------------------- | -------------------- | ------------------------ | ------------------- |
+| of fewer than 128 steps; window, matrix | single/dense.py      | epochs/decompositions.py | epochs/separated.py |
+| prefix, identity, decay, schedule       | single/structured.py | epochs/recursions.py     | epochs/separated.py |
+| momentum, adam, mu2, srg, weight_decay  | single/structured.py | epochs/recursions.py     | epochs/separated.py |
+| coupled weight_decay that oscillates    | epochs/recursions.py | epochs/recursions.py     | epochs/separated.py |
+| momentum with learning rates of zero    | epochs/recursions.py | epochs/decompositions.py | epochs/separated.py |
+
+For the objective `max` and `single` it is single/max_error.py. Restricted matrices have a room each: `banded`,
+`buffered`, `toeplitz`, `blt`, `frequency` (spectral), and `formulas` where nothing is searched; `amplified` optimises
+under a sampling.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -18,7 +18,10 @@ HEADINGS = {
     "participation": "A participation",
     "structure": "A structure of C",
     "mechanism": "A mechanism",
+    "solver": "A solver",
+    "rule": "A rule of the checker",
     "sampling": "A sampling",
+    "adapter": "An adapter",
     "route": "A route",
     "command": "A command",
 }
@@ -93,6 +96,23 @@ def test_sampled_by_a_coin_and_proved(answers: Any) -> None:
     assert len(set(found["sizes"])) > 1 and max(found["sizes"]) <= 12 and len(found["sizes"]) == 12
     assert "(coin order, participation {'kind': 'min_sep', 'min_sep': 2" in found["words"]
     assert found["supported"] and found["failed"] == []
+
+
+def test_independent_noise_is_the_optimum_of_the_identity(answers: Any) -> None:
+    """By hand: the loss of one gradient an output is 1, and no matrix has less."""
+    found = answers["solver"]
+    assert (found["outcome"], found["supported"], found["unseen"]) == ("closed_form", True, [])
+    assert [found["loss"], found["lower_bound"]] == pytest.approx([1.0, 1.0], rel=1e-9)
+
+
+def test_a_rule_of_receipts_refuses_a_run_that_goes_on(answers: Any) -> None:
+    found = answers["coin"]
+    assert "the run goes on" in found["early"] and found["ended"]
+
+
+def test_noise_of_a_list_asks_the_auditor(answers: Any) -> None:
+    found = answers["adapter"]
+    assert found["refused"] and found["released"] == found["noise"] and found["left"] == 0
 
 
 def test_listed_by_a_command_and_over_http(tree: Path) -> None:

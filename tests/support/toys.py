@@ -1,4 +1,4 @@
-"""Toys: a workload, a structure, a participation, a mechanism, a sampling, a route and a command, added to a copy of the packages by docs/extending.md.
+"""Toys: one of each kind that docs/extending.md says how to add, added to a copy of the packages by its steps.
 
 New files lie below `tests/toys`, in the rooms where they go; what is written into files that there are is stated here.
 """
@@ -68,6 +68,7 @@ TENSORS, LAYOUTS = "factorize/format/tensors.py", "factorize/structures/layouts.
 SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/checker/structures/__init__.py"
 ROUTERS, COMMANDS = "api/http/app.py", "api/commands/application.py"
 SAMPLINGS, RECEIPTS = "factorize/samplings/__init__.py", "factorize/format/receipts.py"
+EXACT_RECEIPTS = "factorize/checker/receipt.py"
 MECHANISMS, SOLVERS, EXACT_MECHANISMS = (
     "factorize/mechanisms.py",
     "solvers/register.py",
@@ -237,6 +238,40 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             ),
         ),
     ),
+    "solver": Toy(
+        ("solvers/single/unit.py",),
+        (),
+        (
+            (
+                Change(
+                    SOLVERS,
+                    '        _entry("single.structured", dual=True),',
+                    '        _entry("single.unit", dual=True),\n',
+                ),
+            ),
+        ),
+    ),
+    "rule": Toy(
+        (),
+        (
+            Change(
+                EXACT_RECEIPTS,
+                "_PARTS = (",
+                """ENDED = "receipt.ended"
+
+
+def _check_ended(report: Report, receipt: _Document, files: _Files) -> None:
+    report.stated += (ENDED,)
+    report.require(receipt["steps"]["ended"], "the run has ended", "the run goes on", of=ENDED)
+
+
+""",
+            ),
+            Change(EXACT_RECEIPTS, "    (TOGETHER, _check_together),", "    (ENDED, _check_ended),\n"),
+        ),
+        (),
+    ),
+    "adapter": Toy(("factorize/adapters/lists.py",), (), ()),
     "sampling": Toy(
         ("factorize/samplings/coin.py",),
         (

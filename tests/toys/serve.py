@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from factorize.adapters.lists import make_private
 
 import factorize
 from factorize import parse_spec, solvers
@@ -92,23 +93,28 @@ def in_training() -> dict[str, Any]:
     }
 
 
+def job_of(factors: Any, seed: int) -> TrainingJob:
+    """A job whose batches are drawn by a coin."""
+    return TrainingJob(
+        JobData(examples=24),
+        JobBatching(size=6, epochs=3, sampling="coin"),
+        JobPrivacy(epsilon=2.0, delta=1e-6),
+        JobNoise(source=FactorSource(factors, lambda n: {}), seed=seed),
+    )
+
+
 def under_a_coin() -> dict[str, Any]:
     """Calibrate by name, plan a job, take its steps, and prove the receipt."""
     factors = load(FOLDER / "toys.safetensors")
     privacy = {"epsilon": 2.0, "delta": 1e-6}
     poisson = calibrate_amplified(factors, dataset_size=24, batch_size=6, divisor=6, **privacy)
-    job = TrainingJob(
-        JobData(examples=24),
-        JobBatching(size=6, epochs=3, sampling="coin"),
-        JobPrivacy(**privacy),
-        JobNoise(source=FactorSource(factors, lambda n: {}), seed=1 << 100),
-    )
-    planned = plan(job, samplings_of(padded=False))
+    planned = plan(job_of(factors, 1 << 100), samplings_of(padded=False))
     receipt = Receipt(FOLDER / "receipt.json")
     receipt.begin(planned.statement(), planned.strategies, planned.auditor, generator="sfc64", dtype="float64")
     sizes = [len(batch) for batch in planned.order]
     for batch in planned.order:
         planned.auditor.record(batch)
+    early = check_receipt(receipt.path.read_bytes(), [(FOLDER / "toys.safetensors").read_bytes()])
     receipt.close()
     report = check_receipt(receipt.path.read_bytes(), [(FOLDER / "toys.safetensors").read_bytes()])
     asked = factors.calibrate(sampling="coin", dataset_size=24, divisor=6, **privacy)
@@ -117,8 +123,46 @@ def under_a_coin() -> dict[str, Any]:
         "noise": [planned.calibration.sigma_of_sums, poisson.sigma_of_sums],
         "sizes": sizes,
         "words": str(planned.statement()),
+        "early": early.failed,
+        "ended": "the run has ended" in report.checked,
         "failed": report.failed,
         "supported": report.supported,
+    }
+
+
+def by_another_solver() -> dict[str, Any]:
+    """Solve for the identity, and check that exactly."""
+    found = solvers.solve({"workload": {"kind": "identity", "n": N}, "mechanism": {"kind": "dense"}})
+    path = FOLDER / "unit.safetensors"
+    found.save(path)
+    report = check_factor_file(path.read_bytes())
+    return {
+        "outcome": found.manifest.solver["outcome"],
+        "loss": found.certificate.loss.objective,
+        "lower_bound": found.certificate.lower_bound.objective,
+        "supported": report.supported,
+        "unseen": report.unseen,
+    }
+
+
+def in_lists() -> dict[str, Any]:
+    """Release sums of zero, before the auditor has seen a batch and after."""
+    factors, seed, released, refused = load(FOLDER / "toys.safetensors"), 1 << 101, [], 0
+    planned, noise = private = make_private(job_of(factors, seed), 3)
+    for batch in planned.order:
+        try:
+            private.release([0.0] * 3)
+        except InvalidParticipation:
+            refused += 1
+        planned.auditor.record(batch)
+        released.append(private.release([0.0] * 3))
+    noise.close()
+    rows = factors.noise(planned.calibration, 3, seed=seed, auditor="not_looked_at")
+    return {
+        "refused": refused == len(released),
+        "released": released,
+        "noise": [[float(value) / 6 for value in row] for row in rows],
+        "left": N - len(released),
     }
 
 
@@ -129,5 +173,7 @@ if __name__ == "__main__":
         "process": in_this_process(),
         "training": in_training(),
         "coin": under_a_coin(),
+        "solver": by_another_solver(),
+        "adapter": in_lists(),
     }
     print(json.dumps(answers))
