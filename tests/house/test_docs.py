@@ -87,6 +87,17 @@ def test_every_error_is_in_the_drawn_tree() -> None:
         assert slugs.count(error.slug) == 1
 
 
+def test_every_room_stands_in_the_table_of_the_architecture() -> None:
+    rooms = [
+        folder.parent.name for folder in (ROOT / "factorize").glob("*/__init__.py") if not folder.parent.is_symlink()
+    ]
+    named = {f"factorize/{room}" for room in rooms}
+    named |= {
+        f"{top}/{found.parent.name}" for top in ("solvers", "api") for found in (ROOT / top).glob("*/__init__.py")
+    }
+    assert sorted(room for room in named if f"`{room}`" not in page("docs/architecture.md")) == []
+
+
 def test_every_page_has_a_place_in_the_site() -> None:
     placed = re.findall(r"^ +- (?:\w+: )?([\w/-]+\.md)$", page("mkdocs.yml"), re.MULTILINE)
     for path in sorted((ROOT / "docs").rglob("*.md")):

@@ -48,7 +48,12 @@ HEAD, _, *TABLE = ROWS
 def test_the_file_that_is_named_is_the_one_that_solves(row: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The module of an entry is the one that it imports when it is asked about a spec."""
     asked: list[str] = []
-    monkeypatch.setattr(register, "import_module", lambda name: asked.append(name) or import_module(name))
+
+    def note(name: str) -> object:
+        asked.append(name)
+        return import_module(name)
+
+    monkeypatch.setattr(register, "import_module", note)
     for workload in MEANT[row[0]]:
         for kind, file in zip(HEAD[1:], row[1:], strict=True):
             spec = parse_spec(
