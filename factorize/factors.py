@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 import numpy as np
 
-from factorize.adjacency import Adjacency
 from factorize.errors import InvalidParameter, TooLarge, extras_named
 from factorize.format.manifest import CertifiedFactors
 from factorize.format.portrait import html, line
 from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.privacy import Calibration, PrivacyTarget, calibrate, check_own
-from factorize.privacy_question import question_of
+from factorize.privacy.adjacency import Adjacency
+from factorize.privacy.question import question_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from factorize.factorization import Factorization
 from factorize.format.quantities import at_most
 from factorize.plain_data import read_union
 from factorize.predict import ask
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings.calibrating import privacy_profile
 
 IF_STOPPED = "and holds if the stop depended neither on the data nor on what was released"

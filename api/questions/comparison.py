@@ -16,7 +16,7 @@ from factorize.encoding import JsonObject
 from factorize.errors import InvalidSpec
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec, parse_spec
 

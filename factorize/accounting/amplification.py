@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from factorize.accounting.loss_laws import PoissonLaw, largest_column
-from factorize.adjacency import Adjacency, check_zero_out
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, extras_named
 from factorize.format.claims import Sensitivity
@@ -20,7 +19,8 @@ from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.participation import MinSep
 from factorize.privacy import Calibration, Presence, PrivacyTarget
-from factorize.privacy_question import question_of
+from factorize.privacy.adjacency import Adjacency, check_zero_out
+from factorize.privacy.question import question_of
 from factorize.structures.endless import AnyStrategy
 
 

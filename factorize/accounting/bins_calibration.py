@@ -11,7 +11,6 @@ from factorize.accounting.claim_search import LEAST_EPSILON, ClaimSearch
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.min_sep_law import MinSepLaw
-from factorize.adjacency import Adjacency
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
 from factorize.format.manifest import CertifiedFactors, certified
@@ -19,7 +18,8 @@ from factorize.format.quantities import LARGEST_EPSILON, at_most
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.privacy import Calibration, Presence
-from factorize.privacy_question import WORK, GivenNoise, Method, Question, SamplingOptions
+from factorize.privacy.adjacency import Adjacency
+from factorize.privacy.question import WORK, GivenNoise, Method, Question, SamplingOptions
 
 
 @dataclass(frozen=True, kw_only=True)

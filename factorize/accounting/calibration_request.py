@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
-from factorize.privacy_question import WORK, question_of
+from factorize.privacy.question import WORK, question_of
 
 if TYPE_CHECKING:
-    from factorize.privacy_question import Question
+    from factorize.privacy.question import Question
 
 _ASKED = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
 

@@ -26,7 +26,7 @@ from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import WORK, GivenNoise, Question
+from factorize.privacy.question import WORK, GivenNoise, Question
 
 MOST_ATTEMPTS = 16
 MOST_SAMPLES = 1 << 30

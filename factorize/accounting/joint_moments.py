@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from factorize.adjacency import Adjacency
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity, differing
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.scalars import double_above, finite_real, root_above, within_scale
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 
 FREE = "joint moments: the second is free"
 BOTH = "joint moments: both sensitivities"

@@ -15,7 +15,7 @@ from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.manifest import CertifiedFactors
 from factorize.numbers.scalars import finite_real, multiplier_of
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import sampling_of
 
 _NEGLIGIBLE = math.log(1e-30)

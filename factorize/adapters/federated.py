@@ -20,7 +20,6 @@ from factorize.adapters.client_ids import EARLY, ClientId, KnownClients, listed
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
 from factorize.adapters.state_file import read_state, write_state
 from factorize.adapters.statement import PrivacyStatement
-from factorize.adjacency import Adjacency
 from factorize.auditor import ParticipationAuditor
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
@@ -32,6 +31,7 @@ from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 from factorize.training.receipt import Receipt
 from factorize.training.run_lock import RunLock
 

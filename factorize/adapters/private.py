@@ -22,9 +22,9 @@ from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.rehearsal import Loss, Rehearsal
 from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
-from factorize.adjacency import Adjacency
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
+from factorize.privacy.adjacency import Adjacency
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
 

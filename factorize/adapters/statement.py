@@ -11,8 +11,8 @@ from factorize.format.manifest import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon, mu_by_name
 from factorize.numbers.scalars import double_above, root_above, whole_number
-from factorize.numbers.selection import BestOf
 from factorize.privacy import Calibration
+from factorize.privacy.selection import BestOf
 from factorize.samplings.calibrating import epsilon_of_first_steps
 
 MAX_MEANINGFUL_EPSILON = 20.0

@@ -19,7 +19,7 @@ from factorize.first_steps import first_steps
 from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Calibration
-from factorize.privacy_question import Question, SamplingOptions
+from factorize.privacy.question import Question, SamplingOptions
 from factorize.structures.base import Matrix
 from factorize.training.batches import Batches
 from factorize.training.job import Source, TrainingJob

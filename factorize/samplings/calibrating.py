@@ -10,7 +10,7 @@ from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.privacy import Calibration
-from factorize.privacy_question import GivenNoise, Question, SamplingOptions, question_of
+from factorize.privacy.question import GivenNoise, Question, SamplingOptions, question_of
 from factorize.samplings import sampling_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from factorize.accounting.loss_laws import PoissonLaw
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
-from factorize.privacy_question import Question, SamplingOptions, level_of
+from factorize.privacy.question import Question, SamplingOptions, level_of
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob

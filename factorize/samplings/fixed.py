@@ -4,7 +4,7 @@ from factorize.accounting.joint_moments import calibrate_moments
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, calibrate
-from factorize.privacy_question import Question, SamplingOptions
+from factorize.privacy.question import Question, SamplingOptions
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob

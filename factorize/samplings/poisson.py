@@ -2,7 +2,7 @@
 
 from factorize.errors import ConditionNotMet
 from factorize.participation import Participation
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
 from factorize.structures.base import Matrix
 

@@ -2,7 +2,7 @@
 
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.participation import Participation
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings.balls_in_bins import BallsInBinsSampling
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.adjacency import check_zero_out
 from factorize.client.checkpoints import check_stated
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration, check_kind
+from factorize.privacy.adjacency import check_zero_out
 from factorize.training.batches import Batches, MicroBatches, epochs_of
 from factorize.training.bin_draws import (
     KEY_BYTES,

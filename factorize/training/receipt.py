@@ -19,7 +19,7 @@ from factorize.format.quantities import ClaimRefused
 from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, read_receipt, steps_of
 from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import mu_by_name
-from factorize.numbers.selection import BestOf
+from factorize.privacy.selection import BestOf
 from factorize.storage.medium.files import replace_file
 from factorize.training.run_lock import RunLock
 

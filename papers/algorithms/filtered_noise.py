@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from factorize.adjacency import Adjacency
 from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client.normals import BLOCK, Normals, ReplayableNormals
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from factorize.adjacency import Adjacency
 from factorize.checker.sensitivity import square_root_up
 from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 from factorize.training.orders import full_batch
 from papers.algorithms.filtered_noise import standard_row
 from papers.algorithms.sketches import Draw, Sketch

@@ -8,13 +8,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.adjacency import Adjacency
 from factorize.checker.sensitivity import square_root_up
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 from papers.training.private_sums import FactorizationNoise
 
 

@@ -25,7 +25,7 @@ from scipy.stats import spearmanr
 
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.spec import parse_spec
 from factorize.training.orders import fixed_order

@@ -25,7 +25,7 @@ from scipy.signal import lfilter
 from factorize.errors import FactorizeError
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.training.learning_rate import LIMITS
 from factorize.training.orders import fixed_order

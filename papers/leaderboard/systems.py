@@ -17,7 +17,7 @@ from factorize.errors import ConditionNotMet, FactorizeError
 from factorize.factor_file import load
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Sampling
 from factorize.solvers.solving import solve

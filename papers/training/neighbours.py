@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from factorize.adjacency import Adjacency
+from factorize.privacy.adjacency import Adjacency
 from papers.training.clip import GradientFunction, Rows, contributions_at
 
 

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from factorize.adjacency import Adjacency
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
 from factorize.training.receipt import Receipt

@@ -20,7 +20,7 @@ from factorize.factorization import Factorization
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import stop_clock, thread_seconds
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, groups, worker_count
 from factorize.solvers.comparing.candidates import left_out

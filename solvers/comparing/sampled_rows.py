@@ -16,7 +16,7 @@ from factorize.encoding import JsonObject
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS, sampling_of
 from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison_table import Refused, Row, ranked, recommend

@@ -18,7 +18,7 @@ from typing import TypeVar
 from factorize.errors import CacheUnusable, Cancelled
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import process_seconds
-from factorize.privacy_question import WORK
+from factorize.privacy.question import WORK
 
 _SWITCH = 5e-4  # seconds after which a thread that waits gets the interpreter; Python's own is ten times as long
 

@@ -12,7 +12,7 @@ from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison_table import Refused, Row

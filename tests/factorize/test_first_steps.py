@@ -11,7 +11,7 @@ from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.factorization import Factorization
 from factorize.first_steps import first_steps
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
-from factorize.privacy_question import GivenNoise
+from factorize.privacy.question import GivenNoise
 from factorize.samplings.calibrating import calibrate_sampling, epsilon_of_first_steps
 
 EPOCHS, BINS = 3, 6

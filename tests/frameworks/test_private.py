@@ -24,12 +24,12 @@ from factorize.accounting import BinsCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
-from factorize.adjacency import Adjacency
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.receipt import check_receipt
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.objective import LambdaTau
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -10,7 +10,7 @@ from specs import solved
 
 from factorize.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 
 EPSILONS = [0.5, 2.0, 6.0]

@@ -22,7 +22,7 @@ from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, FactorizeError, InvalidParameter, UnsupportedAdjacency
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import GivenNoise, SamplingOptions
+from factorize.privacy.question import GivenNoise, SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.structures.banded import BandedMatrix
 from factorize.training.sampling import BMinSep

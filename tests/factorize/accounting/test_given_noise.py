@@ -20,7 +20,7 @@ from factorize.client.held_factors import HeldFactors
 from factorize.errors import InvalidParameter
 from factorize.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.privacy_question import GivenNoise, question_of
+from factorize.privacy.question import GivenNoise, question_of
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,6 @@ from specs import solved
 from training_cases import UnitNoise
 
 from factorize.accounting import calibrate_bins
-from factorize.adjacency import Adjacency
 from factorize.auditor import ParticipationAuditor
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import load
@@ -33,6 +32,7 @@ from factorize.errors import InvalidParameter, InvalidParticipation, Unsupported
 from factorize.factorization import Factorization
 from factorize.format.manifest import Manifest
 from factorize.privacy import check_own
+from factorize.privacy.adjacency import Adjacency
 from factorize.training.batches import AuditedBatches
 from factorize.training.bin_draws import (
     capacity_for,

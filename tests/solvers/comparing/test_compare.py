@@ -10,7 +10,7 @@ from factorize import solvers
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import Cancelled, InvalidParameter, SolveFailed
 from factorize.privacy import PrivacyTarget
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
 from factorize.solvers.comparing.compare import compare

@@ -12,7 +12,7 @@ from factorize import parse_spec, solvers
 from factorize.accounting import calibrate_sampling
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
-from factorize.privacy_question import SamplingOptions
+from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison_table import Comparison, Row

@@ -8,7 +8,7 @@ from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
-from factorize.privacy_question import Question, SamplingOptions
+from factorize.privacy.question import Question, SamplingOptions
 from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
 from factorize.structures.base import Matrix
 

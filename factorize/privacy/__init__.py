@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
-from factorize.adjacency import Adjacency as Adjacency
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity, certified_value, differing
 from factorize.format.manifest import CertifiedFactors, certified
-from factorize.numbers import selection as selection
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, whole_number, within_scale
-from factorize.numbers.selection import BestOf as BestOf
-from factorize.privacy_question import PrivacyTarget as PrivacyTarget
-from factorize.privacy_question import Question
+from factorize.privacy import selection as selection
+from factorize.privacy.adjacency import Adjacency as Adjacency
+from factorize.privacy.question import PrivacyTarget as PrivacyTarget
+from factorize.privacy.question import Question
+from factorize.privacy.selection import BestOf as BestOf
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 """At which answers state the largest true-positive rate."""

@@ -20,11 +20,11 @@ from scipy.stats import norm
 from factorize.accounting import BinGram, BinsLaw
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.adapters.statement import PrivacyStatement
-from factorize.adjacency import Adjacency
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import BestOf, PrivacyTarget, calibrate
+from factorize.privacy.adjacency import Adjacency
 from factorize.training.receipt import Receipt
 
 
@@ -96,7 +96,7 @@ def test_a_delta_beside_rho_or_mu_adds_the_exact_epsilon(target: PrivacyTarget) 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
 def test_the_printed_words_to_dp_accounting_name_the_relation_and_give_the_epsilon(adjacency: str) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text()
     (printed,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "GaussianDpEvent" in code]
     assert "NeighboringRelation.REPLACE_SPECIAL" in printed and "(`REPLACE_SPECIAL`)" in text
     noise = calibrate(Certified(1.7), PrivacyTarget(epsilon=3.0, delta=1e-6), adjacency=adjacency)
@@ -224,7 +224,7 @@ def test_a_target_that_is_none_is_refused_when_it_is_made(given_target: dict[str
 
 
 def test_the_page_on_privacy_names_every_field_of_the_answer() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text()
     listed = page.split("The answer has the fields\n`")[1].split("`")[0].replace("\n", " ").split(", ")
     assert listed == list(calibrate(Certified(), TARGET).document())
 

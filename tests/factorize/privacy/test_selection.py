@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from factorize.errors import InvalidParameter
 from factorize.numbers.gaussian import compose_mu, gaussian_delta, gaussian_epsilon
-from factorize.numbers.selection import BestOf
+from factorize.privacy.selection import BestOf
 
 DELTA = 1e-6
 
