@@ -28,7 +28,8 @@ from factorize.client.cache import VARIABLE, FactorCache, default_folder
 from factorize.client.held_factors import look_first
 from factorize.encoding import JsonObject
 from factorize.errors import CacheUnusable, FactorizeError, InvalidParameter, extras_named
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
+from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
 from factorize.mechanisms import DenseNoise
@@ -36,7 +37,6 @@ from factorize.plain_data.words import document_of_words
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, notes_of_choice
 from factorize.storage.store import open_store
-from factorize.strategy_file import read_strategy
 
 LARGEST_REMEMBERED = 1 << 28
 """Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
@@ -201,7 +201,7 @@ def certify(
 
     Args:
         strategy: C, lower triangular with a positive diagonal, shape (n, n); or a file or an object of another library
-            that says it, by its coefficients, bands or buffers (`factorize.strategy_file.read_strategy`).
+            that says it, by its coefficients, bands or buffers (`factorize.factors.strategy_file.read_strategy`).
         spec: what it is for, as for `solve`; the `n` of a named workload is that of C. A mechanism says nothing here.
         holds: what one array without a name is: `C`, `coefficients` or `inverse_coefficients`.
         **words: fields of the spec.
@@ -384,7 +384,7 @@ def _given(**fields: object) -> dict[str, object]:
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
     """Look into the cache, else solve here and remember it."""
     from factorize import solvers
-    from factorize.factor_file import load
+    from factorize.factors.factor_file import load
 
     chosen = solvers.choose(spec)
     if not chosen.user_matrices():  # whose numbers are in no file

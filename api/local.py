@@ -18,8 +18,9 @@ from factorize.client.held_factors import look_first
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidWorkload
-from factorize.factor_file import cast, load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import cast, load
+from factorize.factors.factorization import Factorization
+from factorize.factors.strategy_file import read_strategy
 from factorize.format.manifest import Manifest
 from factorize.format.tensors import MatrixName
 from factorize.solution import ProgressCallback
@@ -27,7 +28,6 @@ from factorize.solvers import choose, estimate
 from factorize.solvers.evidence_search import Recognised, certify_own
 from factorize.spec import Spec
 from factorize.storage.store import Store
-from factorize.strategy_file import read_strategy
 
 __all__ = ["bound", "certify_file", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain", "priced"]
 
@@ -107,7 +107,7 @@ def certify_file(
     """Certify the strategy of a file for a spec, in its own structure where one is found.
 
     Args:
-        path: see `factorize.strategy_file`.
+        path: see `factorize.factors.strategy_file`.
         spec: canonical, users' matrices bound.
         holds: what one array without a name is.
         as_given: see `certify_own`.

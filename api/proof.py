@@ -35,8 +35,8 @@ from factorize.checker.report import Report
 from factorize.checker.utility import Utility
 from factorize.encoding import JsonObject, canonical_json, sha256
 from factorize.errors import CertificateError, StoreUnavailable, TooLarge
-from factorize.factor_file import from_container
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import from_container
+from factorize.factors.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import ENDLESS, Manifest
 from factorize.numbers.blas_threads import one_blas_thread

@@ -12,7 +12,7 @@ from importlib import import_module
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, Revoked
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.tensors import MatrixName
 from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key

@@ -19,7 +19,7 @@ from factorize.api.workers.pool import Pool
 from factorize.api.workers.publishing import Form, Stages, make_and_store, matrices_key, type_key
 from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded, without_places
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, StoreUnavailable, TooLarge
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.storage.index import Result
 

@@ -12,7 +12,7 @@ _HOMES = {
     "Advice": "factorize.api.calls",
     "Certificate": "factorize.certificate.certificate",
     "ComparisonTable": "factorize.api.calls",
-    "Factorization": "factorize.factorization",
+    "Factorization": "factorize.factors.factorization",
     "Factors": "factorize.factors",
     "Spec": "factorize.spec",
     "certify": "factorize.api.calls",

@@ -14,7 +14,8 @@ from factorize.checker.bounds.determinants import LARGEST
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.checker.utility import lower_bound
 from factorize.errors import Cancelled, SolveFailed
-from factorize.factorization import Factorization, structured
+from factorize.factors.factorization import Factorization, structured
+from factorize.factors.strategy_file import Given
 from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, recursions, separated_evidence
 from factorize.solvers.methods.compiled import CORES
@@ -25,7 +26,6 @@ from factorize.solvers.single.dense import restore_weights, scaled
 from factorize.solvers.single.newton import maximise
 from factorize.solvers.single.structured import SMALLEST, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
-from factorize.strategy_file import Given
 from factorize.structures.layouts import recognised
 from factorize.structures.toeplitz import BltMatrix
 
@@ -122,7 +122,7 @@ def certify_own(strategy: Given, spec: Spec, *, as_given: bool = False) -> Facto
     two vectors, say, and not every row.
 
     Args:
-        strategy: C, shape (n, n), or in a structure (`factorize.strategy_file`).
+        strategy: C, shape (n, n), or in a structure (`factorize.factors.strategy_file`).
         spec: canonical, users' matrices bound; its mechanism says nothing here.
         as_given: keep a Toeplitz C as its column, digit by digit, for who asks what is true of exactly that.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import factorize
 from factorize.errors import extras_named
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
 from factorize.solution import Draft, Progress, ProgressCallback
 from factorize.solvers.evidence_search import begin, with_evidence

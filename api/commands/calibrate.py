@@ -14,7 +14,7 @@ from factorize.certificate.sensitivity import sensitivity_of
 from factorize.client.service import Service
 from factorize.encoding import JsonObject, is_digest, read_json
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.quantities import at_most
 from factorize.plain_data import read_union
 from factorize.predict import ask

@@ -9,7 +9,7 @@ from factorize.api.commands.calibrate import IF_STOPPED, check_sensitivity
 from factorize.api.terminal.output import Shown, argument, option
 from factorize.api.terminal.sources import open_target
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.quantities import ClaimRefused, at_most
 from factorize.format.receipts import read_receipt, statement_of, steps_of
 from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path

@@ -27,7 +27,7 @@ from factorize.api.terminal.targets import check_target, write_whole
 from factorize.client.held_factors import look_first
 from factorize.encoding import canonical_json, read_json
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 
 
 @options_of(

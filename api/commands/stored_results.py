@@ -47,7 +47,7 @@ from factorize.client.mirror import KEY_VARIABLE, VARIABLE, is_index, mirror_of_
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject, is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.format.labels import describe_part
 from factorize.format.manifest import Manifest
 from factorize.signatures import check_signature

@@ -30,11 +30,11 @@ from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
 from factorize.encoding import JsonObject, in_one_line, read_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.factors.strategy_file import read_strategy
 from factorize.format.claims import is_exact
 from factorize.format.quantities import at_most
 from factorize.signatures import check_signature
 from factorize.spec import parse_spec
-from factorize.strategy_file import read_strategy
 from factorize.structures.base import Matrix, StoredMatrix
 
 

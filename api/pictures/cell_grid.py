@@ -8,7 +8,7 @@ import numpy as np
 from factorize.api.results import RowBlocks
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, TooLarge
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.tensors import MatrixName
 
 MOST_CELLS = 512

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from factorize.factorization import Factorization
+    from factorize.factors.factorization import Factorization
 
 FORMATS = (".png", ".pdf", ".svg")
 MAX_QUERIES = 2048

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from factorize.factorization import Factorization
+    from factorize.factors.factorization import Factorization
     from factorize.format.tensors import MatrixName
 
 

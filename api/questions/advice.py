@@ -20,7 +20,7 @@ from factorize.samplings import SAMPLINGS
 from factorize.training.learning_rate import STUDY
 
 if TYPE_CHECKING:
-    from factorize.factorization import Factorization
+    from factorize.factors.factorization import Factorization
 
 
 def advise(

@@ -23,7 +23,7 @@ from factorize.spec import Spec, parse_spec
 if TYPE_CHECKING:
     from factorize.client.connection import Event
     from factorize.client.download import Held
-    from factorize.factorization import Factorization
+    from factorize.factors.factorization import Factorization
     from factorize.storage.store import Store
 
 _UNFINISHED = "~"

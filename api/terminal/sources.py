@@ -17,8 +17,8 @@ from factorize.api.terminal.targets import check_target, write_whole
 from factorize.api.workers.publishing import read_names
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
-from factorize.factor_file import load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import load
+from factorize.factors.factorization import Factorization
 from factorize.format.container import local_path
 from factorize.format.manifest import Manifest
 from factorize.format.tensors import MatrixName

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
-from factorize.first_steps import first_steps
+from factorize.factors.factorization import Factorization
 from factorize.numbers.scalars import whole_number
+from factorize.samplings.first_steps import first_steps
 from factorize.spec import parse_spec
 
 

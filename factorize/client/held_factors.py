@@ -35,7 +35,7 @@ from factorize.keywords import MechanismKind, WorkloadKind
 from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:
-    from factorize.factorization import Factorization
+    from factorize.factors.factorization import Factorization
 
 
 NAMES = frozenset((*get_args(MechanismKind), *get_args(WorkloadKind)))
@@ -119,7 +119,7 @@ class HeldFactors(Factors):
         Raises:
             CorruptObject: the file holds another factorization by now.
         """
-        from factorize.factor_file import load as open_file
+        from factorize.factors.factor_file import load as open_file
 
         factorization = open_file(self.path(), matrices=matrices)
         if factorization.digest != self.digest:

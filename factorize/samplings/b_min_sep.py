@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import factorize
 from factorize.errors import InvalidParameter
-from factorize.first_steps import first_steps
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy.adjacency import check_zero_out
 from factorize.privacy.question import Question, SamplingOptions, level_of
 from factorize.samplings.cyclic_poisson import CyclicPoissonSampling
+from factorize.samplings.first_steps import first_steps
 from factorize.structures.base import Matrix
 from factorize.training.batches import epochs_of
 from factorize.training.job import Source, TrainingJob

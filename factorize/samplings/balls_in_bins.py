@@ -13,13 +13,13 @@ import factorize
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.errors import InvalidParameter
-from factorize.first_steps import first_steps
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.adjacency import check_zero_out
 from factorize.privacy.question import Question, SamplingOptions, level_of
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
+from factorize.samplings.first_steps import first_steps
 from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy

@@ -15,11 +15,11 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.accounting.law import Law
 from factorize.auditor import Auditor, ParticipationAuditor
 from factorize.errors import InvalidParameter
-from factorize.first_steps import first_steps
 from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Calibration
 from factorize.privacy.question import Question, SamplingOptions
+from factorize.samplings.first_steps import first_steps
 from factorize.structures.base import Matrix
 from factorize.training.batches import Batches
 from factorize.training.job import Source, TrainingJob

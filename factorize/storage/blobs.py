@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.encoding import check_digest, raw_bytes, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.spec import Spec
 from factorize.storage.objects import ObjectEntry, Objects, Reader
 from factorize.storage.records import user_matrices

@@ -27,8 +27,8 @@ import numpy as np
 
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
-from factorize.factor_file import from_container, read_back
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import from_container, read_back
+from factorize.factors.factorization import Factorization
 from factorize.format.container import Container, path_text
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec

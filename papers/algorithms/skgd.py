@@ -29,7 +29,7 @@ from papers.training.ftrl import Observer, Run, unobserved
 from papers.training.order_record import OrderRecord
 
 if TYPE_CHECKING:
-    from factorize.factorization import Factorization
+    from factorize.factors.factorization import Factorization
     from factorize.training.receipt import Receipt
 
 PartialGradient = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS

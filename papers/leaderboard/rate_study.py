@@ -23,7 +23,7 @@ import torch
 from scipy.signal import lfilter
 
 from factorize.errors import FactorizeError
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.training.orders import fixed_order

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training.orders import Order
 from papers.reproductions.accounting import multipliers

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.predict.quadratic import QuadraticRun
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.kept_results import prefix_sums

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from factorize.factor_file import load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import load
+from factorize.factors.factorization import Factorization
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 

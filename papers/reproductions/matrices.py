@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.api.pictures.views import picture
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from papers.reproductions.comparison import Comparison
 from papers.reproductions.kept_results import prefix_sums
 

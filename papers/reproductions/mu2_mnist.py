@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.client.normals import MIN_SEED
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from factorize.api.pictures.views import last_step, spectrum
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared
 from factorize.predict.filters import Independent, Nu, noise_product
 from factorize.predict.quadratic import QuadraticRun

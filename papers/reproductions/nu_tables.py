@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from factorize.client.noise_source import source_of
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.predict.asymptotic import limiting_sensitivity_squared
 from factorize.predict.filters import Independent, Nu, noise_product
 from factorize.predict.quadratic import QuadraticRun

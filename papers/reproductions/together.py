@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from papers.reproductions.images import CLASSES
 
 BLOCK = 256

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from training_cases import nothing
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.training import Order
 from papers.training import FactorizationNoise, PrivateSums

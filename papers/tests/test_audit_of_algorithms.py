@@ -23,7 +23,7 @@ from audit_cases import (
 from printed_algorithms import printed_memf, printed_skgd, printed_srg, printed_trusted_mu2
 from training_cases import nothing
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.solvers import solve
 from factorize.spec import parse_spec
 from papers.algorithms import (

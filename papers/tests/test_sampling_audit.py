@@ -16,7 +16,7 @@ from factorize.accounting.amplification import AmplifiedCalibration, calibrate_a
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve

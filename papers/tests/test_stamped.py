@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve
 from factorize.spec import parse_spec

@@ -15,8 +15,8 @@ import numpy as np
 from factorize.client.download import Held
 from factorize.client.service import Origin
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
-from factorize.factor_file import load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import load
+from factorize.factors.factorization import Factorization
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import stop_clock, thread_seconds
 from factorize.privacy import PrivacyTarget

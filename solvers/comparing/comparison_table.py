@@ -8,7 +8,7 @@ from factorize.certificate.certificate import Loss
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.claims import Sensitivity
 from factorize.privacy import Calibration
 from factorize.samplings import SAMPLINGS

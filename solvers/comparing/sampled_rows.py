@@ -14,7 +14,7 @@ import numpy as np
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.encoding import JsonObject
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS, sampling_of

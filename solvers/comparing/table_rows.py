@@ -10,7 +10,7 @@ from factorize.client.noise_source import noise_source
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS

@@ -13,7 +13,7 @@ from command_line import ROOT, environment
 
 from factorize.api.workers.search_path import search_path
 from factorize.api.workers.worker import Worker
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 
 SCRIPT = f"""import sys
 sys.path.append({str(ROOT)!r})

@@ -22,7 +22,7 @@ from factorize.checker.receipt import check_receipt
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, Revoked
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.format.bins_claims import SAMPLINGS
 from factorize.format.manifest import manifest_digest
 from factorize.storage.fsck import fsck

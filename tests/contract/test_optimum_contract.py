@@ -12,7 +12,7 @@ import pytest
 from specs import solved
 from test_mechanism_contract import check
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 
 COSINE = {"kind": "cosine_to_last"}  # the last rate is zero
 COOLDOWN = {"kind": "linear_cooldown", "steps": 40, "final": 0.05}

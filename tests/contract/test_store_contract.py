@@ -14,7 +14,7 @@ from store_cases import factorization, put_checked, toeplitz
 
 from factorize.encoding import json_digest, raw_bytes
 from factorize.errors import CorruptObject, InvalidParameter, InvalidWorkload, NotFound, Revoked
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.format.manifest import manifest_digest
 from factorize.storage.blobs import CHUNK_BYTES
 from factorize.storage.fsck import fsck

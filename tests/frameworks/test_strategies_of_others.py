@@ -10,7 +10,7 @@ import pytest
 from jax_privacy.matrix_factorization import banded, buffered_toeplitz, sensitivity, toeplitz
 
 import factorize
-from factorize.strategy_file import read_strategy
+from factorize.factors.strategy_file import read_strategy
 
 STEPS, APART = 48, 12
 

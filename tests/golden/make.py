@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from factorize import __version__, solvers
 from factorize.api.mirror_writer import write_mirror
-from factorize.factor_file import cast, load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import cast, load
+from factorize.factors.factorization import Factorization
 from factorize.spec import Spec, parse_spec
 from factorize.storage.store import open_store
 from tests.support.receipt_runs import KINDS

@@ -37,7 +37,7 @@ IMPORT_SOLVERS = {
 IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
-    "factorize/factors.py",
+    "factorize/factors/__init__.py",
     "api/commands/application.py",
     "api/jobs/database.py",
     "api/proof.py",

@@ -24,7 +24,7 @@ from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, balls_of
 from factorize.checker.structures import LIMITS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.format.manifest import ENDLESS
 from factorize.format.tensors import ENDLESS as ENDLESS_STRUCTURES
 from factorize.format.tensors import ONLY_ENDLESS, SCALED, SHAPES, VALUES, WRAPPED

@@ -16,8 +16,8 @@ from specs import document_of, solved, spec_of
 from store_cases import factorization, toeplitz
 
 from factorize.encoding import sha256
-from factorize.factor_file import cast
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import cast
+from factorize.factors.factorization import Factorization
 from factorize.spec import Spec
 
 

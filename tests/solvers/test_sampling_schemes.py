@@ -15,7 +15,7 @@ from factorize.accounting.amplification import calibrate_amplified
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.client.held_factors import HeldFactors
 from factorize.errors import ConditionNotMet, InvalidParameter, UnsupportedAdjacency
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 
 TARGET = PrivacyTarget(epsilon=4.0, delta=1e-4)

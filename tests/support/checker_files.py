@@ -17,7 +17,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.spec.workloads import array_of, program_of
 from factorize.encoding import canonical_json, json_digest, tensor_digest
 from factorize.errors import FactorizeError
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.manifest import manifest_digest
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix

@@ -18,7 +18,7 @@ import numpy as np
 from checker_files import claim, participation_of, parts, random_result, sealed, true_squares
 
 from factorize.checker.sensitivity import square_root_up
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 
 Generator = np.random.Generator
 

@@ -15,7 +15,7 @@ from cases import PARTICIPATIONS, SIZES, N, case_of, covering, small
 
 from factorize import solvers
 from factorize.errors import CertificateError, UnsupportedProblem
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 
 TABLE = Path(__file__).parents[1] / "data" / "frozen-answers.json"
 FORMULAS = {

@@ -14,7 +14,7 @@ from typing import Any
 from servers import Client
 from specs import claimed, spec_of
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix

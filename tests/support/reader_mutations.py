@@ -27,7 +27,7 @@ from factorize.checker.check import check_factor_file
 from factorize.client import load as load_light
 from factorize.client.noise_source import Streamable, source_of
 from factorize.errors import FactorizeError, InvalidStrategy, UnsupportedProblem
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.format.container import Container
 from factorize.format.manifest import ENDLESS
 

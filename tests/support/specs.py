@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from factorize import solvers
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.structures.base import Matrix

@@ -12,7 +12,7 @@ import numpy as np
 from specs import claimed, document_of, spec_of
 
 from factorize.encoding import sha256
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.storage.medium.directory import Directory

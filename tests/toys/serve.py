@@ -21,7 +21,7 @@ from factorize.checker.receipt import check_receipt
 from factorize.client import load
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParticipation
-from factorize.factor_file import load as open_file
+from factorize.factors.factor_file import load as open_file
 from factorize.solution import Outcome
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt

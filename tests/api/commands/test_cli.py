@@ -39,7 +39,7 @@ from factorize.errors import (
     StoreUnavailable,
     Violation,
 )
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 GROUPS = {

@@ -8,7 +8,7 @@ import pytest
 from command_line import CommandLine
 from specs import solved
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS

@@ -15,7 +15,7 @@ from hostile_server import make
 from patience import wait_for
 from servers import Answer, LiveService
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.storage.blobs import blob_key
 
 TOEPLITZ: dict[str, Any] = {"workload": {"kind": "prefix", "n": 20}, "mechanism": {"kind": "square_root"}}

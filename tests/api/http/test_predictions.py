@@ -10,7 +10,7 @@ import pytest
 from command_line import CommandLine
 from servers import LiveService
 
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.predict import ask
 
 MEAN = {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}

@@ -18,7 +18,7 @@ from factorize.api.pictures.factorization_plot import (
     error_curve,
     title,
 )
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix

@@ -10,7 +10,7 @@ from specs import solved
 
 from factorize.api.pictures.views import COLOURS, VIEWS, last_step, picture, spectrum
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.samplings import SAMPLINGS
 
 

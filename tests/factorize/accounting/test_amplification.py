@@ -22,7 +22,7 @@ from factorize.accounting.loss_laws import PoissonLaw, sampling_probability
 from factorize.checker.sampling.losses import CELLS, losses_of_samples
 from factorize.client import load
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.factor_file import load as open_whole
+from factorize.factors.factor_file import load as open_whole
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.privacy import Calibration, PrivacyTarget, calibrate, check_own
 from factorize.structures.banded import BandedMatrix

@@ -20,7 +20,7 @@ from factorize.checker.sampling.calibrations import check_claim
 from factorize.checker.sampling.star import lognormal_put
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, FactorizeError, InvalidParameter, UnsupportedAdjacency
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import GivenNoise, SamplingOptions
 from factorize.samplings import SAMPLINGS

@@ -11,7 +11,7 @@ from specs import solved
 from factorize.accounting import BinsLaw, calibrate_bins, calibrate_sampling
 from factorize.accounting.gram_matrix import BinGram
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.samplings import SAMPLINGS

@@ -24,7 +24,7 @@ from factorize.checker.sampling import star
 from factorize.checker.sampling.bins import Gram
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.numbers.gaussian import gaussian_delta, noise_multiplier_for_epsilon
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix

@@ -23,7 +23,7 @@ from factorize.checker.strategy import Strategy
 from factorize.client.held_factors import HeldFactors
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, InvalidParameter
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget
 from factorize.structures.base import Matrix

@@ -18,7 +18,7 @@ from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.client.held_factors import HeldFactors
 from factorize.errors import InvalidParameter
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.question import GivenNoise, question_of
 

@@ -21,7 +21,7 @@ from factorize.checker.sampling import losses as allocation
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.checker.sampling.losses import losses_of_blocks
 from factorize.errors import ConditionNotMet, InvalidParameter
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta
 
 TARGET = {"epsilon": 2.0, "delta": 1e-5}

@@ -24,7 +24,7 @@ from factorize.checker.sampling.calibrations import check_calibration, read_clai
 from factorize.checker.strategy import read_factor_file
 from factorize.encoding import json_digest
 from factorize.errors import CorruptObject, TooLarge
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.structures.toeplitz import ToeplitzMatrix
 

@@ -21,7 +21,7 @@ from factorize.checker.participation import allowed
 from factorize.checker.report import CLASS_BOUND, Report, Status
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.structures.banded import BandedMatrix
 from factorize.structures.base import Matrix
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -16,8 +16,8 @@ from factorize.checker.mechanism import _RULES
 from factorize.checker.report import CLASS_BOUND, MECHANISM
 from factorize.encoding import tensor_digest
 from factorize.errors import CorruptObject
-from factorize.factor_file import cast
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import cast
+from factorize.factors.factorization import Factorization
 
 N = 12
 MECHANISMS: dict[str, dict[str, Any]] = {

@@ -15,8 +15,8 @@ from factorize.checker.arithmetic import series
 from factorize.checker.check import check_factor_file
 from factorize.checker.spec.objectives import weighing_of
 from factorize.errors import CorruptObject
-from factorize.factor_file import cast
-from factorize.factorization import Factorization, _encoder_claim
+from factorize.factors.factor_file import cast
+from factorize.factors.factorization import Factorization, _encoder_claim
 from factorize.numbers.triangular import toeplitz_rows
 
 N = 24

@@ -22,8 +22,8 @@ from factorize.checker.strategy import Strategy
 from factorize.client import load as load_factors
 from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.factor_file import load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import load
+from factorize.factors.factorization import Factorization
 from factorize.numbers.covered import column_defect, cover_column, cover_inverse, covering, defect
 from factorize.numbers.triangular import toeplitz_rows
 from factorize.structures.dense import DenseMatrix

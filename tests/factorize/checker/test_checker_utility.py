@@ -38,7 +38,7 @@ from factorize.checker.report import (
 )
 from factorize.checker.utility import Utility
 from factorize.encoding import tensor_digest
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.structures.dense import DenseMatrix
 
 

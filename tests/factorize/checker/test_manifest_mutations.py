@@ -21,7 +21,7 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.sampling.calibrations import check_calibration
 from factorize.encoding import canonical_json
 from factorize.errors import FactorizeError
-from factorize.factor_file import from_container
+from factorize.factors.factor_file import from_container
 from factorize.format.container import Container
 
 COUNT = int(os.environ.get("MUTATIONS", "60"))

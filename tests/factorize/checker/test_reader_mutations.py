@@ -20,7 +20,7 @@ from factorize.checker.strategy import read_factor_file
 from factorize.client import load as load_light
 from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject
-from factorize.factor_file import from_container, load
+from factorize.factors.factor_file import from_container, load
 from factorize.format.container import Container
 
 COUNT, SHARES = 300, 2

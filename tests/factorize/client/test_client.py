@@ -42,7 +42,7 @@ from factorize.errors import (
     SolveFailed,
     StoreUnavailable,
 )
-from factorize.factor_file import load
+from factorize.factors.factor_file import load
 from factorize.format.manifest import manifest_digest
 from factorize.format.tensors import MATRIX_NAMES
 

@@ -12,7 +12,7 @@ import factorize
 from factorize import factors as module
 from factorize.client import Factors, load
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.manifest import Manifest
 from factorize.format.portrait import sentences, svg, thinned
 

@@ -16,7 +16,7 @@ from specs import spec_of
 from store_cases import factorization, flip, path_of, toeplitz
 
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
-from factorize.factor_file import cast
+from factorize.factors.factor_file import cast
 from factorize.storage.blobs import blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import GRACE_SECONDS, Removed, gc

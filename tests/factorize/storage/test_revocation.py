@@ -24,7 +24,7 @@ from factorize.client import Service as RemoteService
 from factorize.client import fetch
 from factorize.encoding import json_digest
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
-from factorize.factor_file import cast
+from factorize.factors.factor_file import cast
 from factorize.format.manifest import manifest_digest
 from factorize.storage.fsck import fsck
 from factorize.storage.medium.bucket import Bucket

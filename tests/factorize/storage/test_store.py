@@ -12,9 +12,9 @@ import pytest
 from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, put_checked, recording
 
-from factorize import factor_file
 from factorize.encoding import canonical_json, sha256
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
+from factorize.factors import factor_file
 from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.index import Index

@@ -20,7 +20,7 @@ from store_cases import factorization, failing, recording, toeplitz
 
 from factorize.encoding import sha256
 from factorize.errors import NotFound, Revoked, StoreUnavailable
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest
 from factorize.spec import parse_spec

@@ -28,8 +28,8 @@ from factorize.errors import (
     TooLarge,
     UnsupportedProblem,
 )
-from factorize.factor_file import load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import load
+from factorize.factors.factorization import Factorization
 from factorize.format.manifest import ENDLESS, manifest_digest
 from factorize.participation import MinSep, Single
 from factorize.solvers import choose, estimate

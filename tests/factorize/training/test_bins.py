@@ -29,7 +29,7 @@ from factorize.auditor import ParticipationAuditor
 from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.format.manifest import Manifest
 from factorize.privacy import check_own
 from factorize.privacy.adjacency import Adjacency

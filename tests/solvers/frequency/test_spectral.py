@@ -13,8 +13,8 @@ from specs import spec_of
 
 from factorize import solvers
 from factorize.errors import ConditionNotMet, SolveFailed
-from factorize.factor_file import load
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import load
+from factorize.factors.factorization import Factorization
 from factorize.numbers.triangular import series_product
 from factorize.predict.asymptotic import (
     circle_integral,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from specs import solved
 
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.solvers.single import max_error
 
 MAX = {"kind": "max"}

@@ -14,7 +14,7 @@ from specs import spec_of
 
 from factorize import solvers
 from factorize.certificate.certificate import Certificate, certify
-from factorize.factorization import Factorization
+from factorize.factors.factorization import Factorization
 from factorize.numbers.triangular import toeplitz_rows
 from factorize.solution import Outcome
 from factorize.solvers.formulas.closed_form import strategy_coefficients

@@ -14,7 +14,7 @@ import numpy as np
 
 from factorize.certificate.certificate import certify
 from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable, extras_named
-from factorize.factorization import Factorization, materialise
+from factorize.factors.factorization import Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest, evidence_of, matrix_of

@@ -8,11 +8,11 @@ from structure_cases import NAMES, strategies
 
 from factorize import Spec, solvers
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.factorization import Factorization
-from factorize.first_steps import first_steps
+from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
 from factorize.privacy.question import GivenNoise
 from factorize.samplings.calibrating import calibrate_sampling, epsilon_of_first_steps
+from factorize.samplings.first_steps import first_steps
 
 EPOCHS, BINS = 3, 6
 N = EPOCHS * BINS

@@ -18,7 +18,7 @@ from strangers_files import field, npy, npz, tensor_proto
 import factorize
 from factorize import Factorization, Spec
 from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, InvalidStrategy
-from factorize.strategy_file import read_strategy
+from factorize.factors.strategy_file import read_strategy
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import blt_of, recognised

@@ -32,6 +32,7 @@ from factorize.errors import (
     extras_named,
 )
 from factorize.factors import Factors
+from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
 from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.tensors import MATRIX_NAMES, MatrixName
@@ -41,7 +42,6 @@ from factorize.numbers.triangular import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.storage.medium.files import Files, write_whole
-from factorize.strategy_file import read_strategy
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.dense import DenseMatrix, strategy_array
 from factorize.structures.endless import LARGEST_ROW, AnyStrategy

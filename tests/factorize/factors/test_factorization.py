@@ -18,8 +18,8 @@ from specs import claimed, spec_of
 
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
-from factorize.factor_file import from_container
-from factorize.factorization import Factorization
+from factorize.factors.factor_file import from_container
+from factorize.factors.factorization import Factorization
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest, manifest_digest
 from factorize.solution import Outcome
