@@ -32,10 +32,10 @@ from factorize.factors.factorization import Factorization
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
 from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
-from factorize.mechanisms import DenseNoise
 from factorize.plain_data.words import document_of_words
 from factorize.solution import ProgressCallback
 from factorize.spec import Spec, notes_of_choice
+from factorize.spec.mechanisms import DenseNoise
 from factorize.storage.store import open_store
 
 LARGEST_REMEMBERED = 1 << 28

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.mechanisms import Blt, NuToeplitz
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers import blt
 from factorize.solvers.problem import Estimate, Problem, Reporter
 from factorize.spec import Spec
+from factorize.spec.mechanisms import Blt, NuToeplitz
 from factorize.structures.endless import LARGEST_PATTERN, EndlessBlt, EndlessNuToeplitz
 from factorize.structures.toeplitz import BltMatrix
 from factorize.workloads import Prefix

@@ -17,11 +17,11 @@ import numpy as np
 
 from factorize.certificate.sensitivity import plain_sensitivity
 from factorize.errors import TooLarge
-from factorize.mechanisms import AnyMechanism
-from factorize.objective import Objective
 from factorize.participation import AnyParticipation
 from factorize.solution import Progress, ProgressCallback
 from factorize.spec import Spec
+from factorize.spec.mechanisms import AnyMechanism
+from factorize.spec.objective import Objective
 from factorize.structures.base import MAX_DENSE, Matrix, check_dense
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload

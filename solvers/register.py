@@ -15,7 +15,10 @@ from typing import Any
 
 from factorize.encoding import canonical_json
 from factorize.errors import TooLarge, UnsupportedProblem
-from factorize.mechanisms import (
+from factorize.solution import ProgressCallback, Solution
+from factorize.solvers.problem import Estimate, Problem
+from factorize.spec import Spec, SpecSource, parse_spec
+from factorize.spec.mechanisms import (
     AnyMechanism,
     Auto,
     Banded,
@@ -27,9 +30,6 @@ from factorize.mechanisms import (
     Toeplitz,
     Tree,
 )
-from factorize.solution import ProgressCallback, Solution
-from factorize.solvers.problem import Estimate, Problem
-from factorize.spec import Spec, SpecSource, parse_spec
 from factorize.structures.base import MAX_DENSE
 from factorize.workloads.prefix import easier_ones
 

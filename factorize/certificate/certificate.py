@@ -48,7 +48,7 @@ class Loss:
         rmse: its root.
         max_error: s max_i sqrt(e_i) (a standard deviation).
         last_iterate: s sqrt(e_last).
-        objective: what the spec minimises (a variance; see factorize/objective.py).
+        objective: what the spec minimises (a variance; see factorize/spec/objective.py).
 
     Without end, those that grow with the steps are infinite, and null in documents.
     """

@@ -19,9 +19,9 @@ from factorize.format.container import Container
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest, evidence_of, matrix_of
 from factorize.format.tensors import MATRIX_NAMES
-from factorize.mechanisms import Added
 from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
+from factorize.spec.mechanisms import Added
 from factorize.structures.layouts import build_matrix, describe
 
 _EXTRA_ERROR = {"float64": 1e-9, "float32": 1e-6}  # allowed between stored and recomputed C_inv and B, relative

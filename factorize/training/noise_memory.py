@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from factorize.client.noise_source import source_of
 from factorize.format.manifest import CertifiedFactors
-from factorize.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 from factorize.numbers.scalars import whole_number
 from factorize.spec import parse_spec
+from factorize.spec.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 
 LOOSE_STATES = 4e-3
 """Tolerance of a streaming optimum over several epochs, as comparisons take it: its last steps gain less."""

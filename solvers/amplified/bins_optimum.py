@@ -17,9 +17,7 @@ import numpy as np
 from factorize.accounting.claim_search import claimable
 from factorize.accounting.gram_matrix import bin_gram, gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
-from factorize.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Mechanism, Toeplitz
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import FIT_ROUNDS, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps, starting_taps
@@ -31,6 +29,8 @@ from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, 
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import ErrorForm
 from factorize.spec import BinsSampling, Spec
+from factorize.spec.mechanisms import BandedInverseToeplitz, Blt, BufferedLinear, Mechanism, Toeplitz
+from factorize.spec.objective import MaxError
 from factorize.structures.base import Matrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -13,7 +13,6 @@ import numpy as np
 from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.errors import SolveFailed
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
-from factorize.mechanisms import Banded
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.spread_sensitivity import largest_form
 from factorize.solvers.banded import banded_optimum as banded
@@ -21,6 +20,7 @@ from factorize.solvers.banded.gram_descent import Landscape
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
 from factorize.spec import Spec
+from factorize.spec.mechanisms import Banded
 from factorize.structures.banded import BandedMatrix
 
 _ROUNDS = 4  # forms that are taken

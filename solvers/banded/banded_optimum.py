@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
-from factorize.mechanisms import Banded
-from factorize.objective import Mean, Objective
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.banded.gram_descent import LEAST_SHARE, GramDescent, GramPoint, Landscape, own_forms, shares_of
@@ -23,6 +21,8 @@ from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, 
 from factorize.solvers.single.dense import refuse_objective
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.spec import Spec
+from factorize.spec.mechanisms import Banded
+from factorize.spec.objective import Mean, Objective
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads import Prefix, Workload
 from factorize.workloads.state_space import StateSpace

@@ -11,7 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.mechanisms import Blt
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.parameters import Alternating, BltPoint, minimise, progressions
@@ -21,6 +20,7 @@ from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, 
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzLoss
 from factorize.spec import Spec
+from factorize.spec.mechanisms import Blt
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import BltMatrix

@@ -22,7 +22,6 @@ import numpy as np
 
 from factorize.certificate.certificate import RESIDUAL_LIMIT
 from factorize.errors import SolveFailed
-from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.buffered import redrawn
 from factorize.solvers.buffered.profiles import BufferedLoss, places, starts_of_blocks, unit_columns
@@ -36,6 +35,7 @@ from factorize.solvers.single.bidiagonal import Bidiagonal
 from factorize.solvers.single.newton import PolePoint, maximise
 from factorize.solvers.single.structured import is_filtered, structure_of
 from factorize.spec import Spec
+from factorize.spec.mechanisms import BufferedLinear
 from factorize.structures.buffered import BufferedMatrix
 
 MOST_BUFFERS = 24

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.mechanisms import BufferedLinear
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
 from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
@@ -25,6 +24,7 @@ from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
 from factorize.spec import Spec
+from factorize.spec.mechanisms import BufferedLinear
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.redrawn import RedrawnMatrix
 

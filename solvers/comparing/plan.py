@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from factorize.client.download import Held
 from factorize.encoding import JsonObject
 from factorize.errors import FactorizeError
-from factorize.mechanisms import Auto
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, distinct
 from factorize.solvers.comparing.candidates import fewer_bands, leads, mechanisms, optimised, tolerance, within
 from factorize.solvers.comparing.sampled_rows import claim_seconds
@@ -16,6 +15,7 @@ from factorize.solvers.problem import Estimate
 from factorize.solvers.register import ANSWERED, choose
 from factorize.solvers.solving import estimate
 from factorize.spec import LARGEST_BINS, Spec, parse_spec
+from factorize.spec.mechanisms import Auto
 
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
 _LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0

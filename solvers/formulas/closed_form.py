@@ -8,18 +8,7 @@ import numpy as np
 
 from factorize.certificate.sensitivity import sensitivity_of
 from factorize.format.tensors import SMALLEST_SCALE, fading
-from factorize.mechanisms import (
-    AntiPgd,
-    BandedInverseFractionalRoot,
-    BandedInverseSquareRoot,
-    BandedSquareRoot,
-    BandedToeplitz,
-    IdentityMechanism,
-    LambdaCgd,
-    NuToeplitz,
-)
 from factorize.numbers.triangular import series_product, series_quotient
-from factorize.objective import LambdaTau
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.transforms import square_root
 from factorize.solvers.problem import (
@@ -33,6 +22,17 @@ from factorize.solvers.problem import (
 )
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
+from factorize.spec.mechanisms import (
+    AntiPgd,
+    BandedInverseFractionalRoot,
+    BandedInverseSquareRoot,
+    BandedSquareRoot,
+    BandedToeplitz,
+    IdentityMechanism,
+    LambdaCgd,
+    NuToeplitz,
+)
+from factorize.spec.objective import LambdaTau
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.recursion import toeplitz
 from factorize.structures.scaled import ColumnScaled

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.mechanisms import BandedInverseFractionalRoot, LambdaCgd
 from factorize.solution import ProgressCallback, Solution
 from factorize.solvers.formulas.closed_form import estimate as estimate
 from factorize.solvers.formulas.closed_form import (
@@ -24,6 +23,7 @@ from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Problem, Reporter, mechanism_of
 from factorize.solvers.single.dense import refuse_weights
 from factorize.spec import Spec
+from factorize.spec.mechanisms import BandedInverseFractionalRoot, LambdaCgd
 from factorize.structures.base import Matrix
 
 _GRID = np.concatenate([np.geomspace(1e-6, 0.1, 11), np.arange(0.2, 1.0, 0.1), [1.0]])

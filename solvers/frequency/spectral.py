@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import ConditionNotMet, SolveFailed
-from factorize.mechanisms import Spectral
 from factorize.predict.asymptotic import quadratic_power
 from factorize.predict.filters import stationary_losses
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -28,6 +27,7 @@ from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
 from factorize.spec import Spec
+from factorize.spec.mechanisms import Spectral
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 _PHASE_TOLERANCE = 1e-12

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.objective import MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
 from factorize.solvers.single.dense import RIDGES, best_of, filled, row_losses, scaled, short_of
@@ -22,6 +21,7 @@ from factorize.solvers.single.structured import Merged, merge
 from factorize.solvers.single.two_sided import Pair, maximise
 from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
 from factorize.spec import Spec
+from factorize.spec.objective import MaxError
 from factorize.workloads import Workload
 
 _UNIT = 2.0**-52

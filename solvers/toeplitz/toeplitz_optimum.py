@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.mechanisms import BandedToeplitz
-from factorize.objective import LambdaTau, MaxError
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs.fitted_columns import fitted_columns, fitting_cost, refuse_fitted
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
@@ -41,6 +39,8 @@ from factorize.solvers.toeplitz.gradients import (
     ToeplitzLoss,
 )
 from factorize.spec import Spec
+from factorize.spec.mechanisms import BandedToeplitz
+from factorize.spec.objective import LambdaTau, MaxError
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 LARGEST_QUADRATIC = 4096

@@ -27,11 +27,11 @@ from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.receipt import check_receipt
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
-from factorize.objective import LambdaTau
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.solvers import solve
 from factorize.spec import parse_spec
+from factorize.spec.objective import LambdaTau
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.bins_order import RandomAllocation

@@ -10,7 +10,8 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from factorize import errors, mechanisms, objective, participation
+from factorize import errors, participation
+from factorize.spec import mechanisms, objective
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 from factorize.workloads import KINDS
 from factorize.workloads.schedule import Named

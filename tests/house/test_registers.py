@@ -29,13 +29,13 @@ from factorize.format.manifest import ENDLESS
 from factorize.format.tensors import ENDLESS as ENDLESS_STRUCTURES
 from factorize.format.tensors import ONLY_ENDLESS, SCALED, SHAPES, VALUES, WRAPPED
 from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
-from factorize.mechanisms import AnyMechanism
-from factorize.objective import AnyObjective
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
 from factorize.participation import AnyParticipation, MinSep, Participation, is_canonical, read_participation
 from factorize.plain_data.words import words_of
 from factorize.solvers.comparing.candidates import left_out, mechanisms
 from factorize.solvers.register import SOLVERS
+from factorize.spec.mechanisms import AnyMechanism
+from factorize.spec.objective import AnyObjective
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import BUILDERS, ENDLESS_BUILDERS
 from factorize.workloads import KINDS, Prefix, UserMatrix

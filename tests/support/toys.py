@@ -70,7 +70,7 @@ ROUTERS, COMMANDS = "api/http/app.py", "api/commands/application.py"
 SAMPLINGS, RECEIPTS = "factorize/samplings/__init__.py", "factorize/format/receipts.py"
 EXACT_RECEIPTS = "factorize/checker/receipt.py"
 MECHANISMS, SOLVERS, EXACT_MECHANISMS = (
-    "factorize/mechanisms.py",
+    "factorize/spec/mechanisms.py",
     "solvers/register.py",
     "factorize/checker/mechanism.py",
 )

@@ -1,7 +1,7 @@
 """Requests that mean harm or are broken: each gets its documented problem, and the service stays as it was.
 
 The first tables are what a FastAPI service answers as shipped, and must not here (500s, dropped connections, silent
-coercion). tests/factorize/test_encoding.py and test_spec.py have more texts that are no JSON or no spec.
+coercion). tests/factorize/test_encoding.py and tests/factorize/spec/test_spec.py have more texts that are no JSON or no spec.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from factorize import spec as specs
 from factorize.adapters.jobs import FactorSource
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
-from factorize.mechanisms import DenseNoise
 from factorize.solvers import solve
+from factorize.spec.mechanisms import DenseNoise
 from factorize.training import noise_memory
 from factorize.training.noise_memory import spec_within
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from factorize.structures.bidiagonal import BidiagonalMatrix
 
-from factorize.mechanisms import Neighbours
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.problem import Estimate, Problem, estimate_of
 from factorize.spec import Spec
+from factorize.spec.mechanisms import Neighbours
 
 
 def supports(spec: Spec) -> str | None:

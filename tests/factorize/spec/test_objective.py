@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.objective import LambdaTau, MaxError, Mean, Weighted
+from factorize.spec.objective import LambdaTau, MaxError, Mean, Weighted
 from factorize.workloads.matrix import from_array
 
 

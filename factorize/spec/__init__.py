@@ -17,11 +17,11 @@ from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
 from factorize.format.labels import describe_part
 from factorize.keywords import SpecKeywords, WorkloadKind, plain
-from factorize.mechanisms import WARNED_STEPS, AnyMechanism, Auto, dense_note
-from factorize.objective import AnyObjective, Mean
 from factorize.participation import AnyParticipation, Participation, Single
 from factorize.plain_data import Frozen, Positive, read_union
 from factorize.plain_data.words import document_of_words
+from factorize.spec.mechanisms import WARNED_STEPS, AnyMechanism, Auto, dense_note
+from factorize.spec.objective import AnyObjective, Mean
 from factorize.workloads import AnyWorkload, UserMatrix
 
 DEFAULT_TOLERANCE = 1e-9
