@@ -4,7 +4,7 @@ The process certifies what a solver claims, from a draft, and writes the factor 
 proves every claim (`factorize.checker`), and answers with the sha256 of what it has read, so that what is published is
 what was checked. Losses and bounds, which the certificate takes from the checker, are proved once, if the numbers in
 the file are those of the certificate. The sensitivity has to hold by two programs: a second one finds it from the rows
-of C in plain doubles (`factorize.certificate.sensitivity`). The process is the prover of a pair of workers
+of C in plain doubles (`factorize.factors.sensitivity`). The process is the prover of a pair of workers
 (`api/workers`).
 """
 
@@ -26,8 +26,6 @@ from safetensors.numpy import save_file
 from factorize import __version__
 from factorize.api.workers.worker import PROVER, Worker
 from factorize.api.workers.worker_process import Tell
-from factorize.certificate.certificate import utility_of
-from factorize.certificate.sensitivity import compare_plain
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, leave_undecided
@@ -35,8 +33,10 @@ from factorize.checker.report import Report
 from factorize.checker.utility import Utility
 from factorize.encoding import JsonObject, canonical_json, sha256
 from factorize.errors import CertificateError, StoreUnavailable, TooLarge
+from factorize.factors.certificate import utility_of
 from factorize.factors.factor_file import from_container
 from factorize.factors.factorization import Factorization
+from factorize.factors.sensitivity import compare_plain
 from factorize.format.container import Container
 from factorize.format.manifest import ENDLESS, Manifest
 from factorize.numbers.blas_threads import one_blas_thread
@@ -195,7 +195,7 @@ def confirm_sensitivity(report: Report, result: Factorization) -> None:
 
     Raises:
         CertificateError: they differ by more than 1e-9 and what the bound leaves open.
-        TooLarge: see `factorize.certificate.sensitivity.compare_plain`.
+        TooLarge: see `factorize.factors.sensitivity.compare_plain`.
     """
     if report.sensitivity:
         bound, off = (report.sensitivity[name] for name in ("upper", "off"))

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.report import Machine, Report, duration
-from factorize.certificate.certificate import certify
 from factorize.checker.bounds.block_resolvents import nuclear_norm_below
+from factorize.factors.certificate import certify
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Solution
 from factorize.solvers import choose

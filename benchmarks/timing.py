@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from benchmarks.report import duration
-from factorize.certificate.certificate import Certificate, certify
+from factorize.factors.certificate import Certificate, certify
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Progress, Solution
 from factorize.solvers import choose

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Advice": "factorize.api.calls",
-    "Certificate": "factorize.certificate.certificate",
+    "Certificate": "factorize.factors.certificate",
     "ComparisonTable": "factorize.api.calls",
     "Factorization": "factorize.factors.factorization",
     "Factors": "factorize.factors",

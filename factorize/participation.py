@@ -2,7 +2,7 @@
 
 Indices are steps 0..n-1. A contribution is a vector of norm at most 1 in each step that the example or user takes part
 in; the sensitivity of C is the largest norm of C u over all allowed patterns and all such u
-(factorize/certificate/sensitivity.py). A kind says what is true of its patterns; what it does not say, nobody assumes.
+(factorize/factors/sensitivity.py). A kind says what is true of its patterns; what it does not say, nobody assumes.
 Specs, files, training loops and clients all ask these classes.
 """
 

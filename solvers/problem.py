@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from factorize.certificate.sensitivity import plain_sensitivity
 from factorize.errors import TooLarge
+from factorize.factors.sensitivity import plain_sensitivity
 from factorize.participation import AnyParticipation
 from factorize.solution import Progress, ProgressCallback
 from factorize.spec import Spec

@@ -10,11 +10,11 @@ from factorize.api.pictures.views import draw_profile
 from factorize.api.terminal.output import Shown, Target, VerificationFailed, argument, option
 from factorize.api.terminal.sources import check_picture, open_target, read_spec_text, save_picture
 from factorize.api.terminal.spec_command import options_of
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.client.service import Service
 from factorize.encoding import JsonObject, is_digest, read_json
 from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
 from factorize.factors.factorization import Factorization
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.quantities import at_most
 from factorize.plain_data import read_union
 from factorize.predict import ask

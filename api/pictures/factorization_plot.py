@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorize.api.pictures.cell_grid import CellGrid, whole_matrix
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.labels import describe_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from factorize.accounting.loss_laws import PoissonLaw, largest_column
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import InvalidParameter, extras_named
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.claims import Sensitivity
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.gaussian import mu_of, rho_of

@@ -19,8 +19,8 @@ import numpy as np
 from factorize.accounting.gram_matrix import BinGram, bin_gram
 from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.payoff import log_call_ceiling, log_put, raised
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.checker.sampling.bets import MOST_SPREAD
+from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.participation import FixedEpochs, Single
 from factorize.structures.endless import AnyStrategy
 

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.errors import InvalidParameter
+from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.format.quantities import LARGEST_EPSILON
 from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.scalars import finite_real

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from factorize.accounting.law import MARGIN, Bound, Law, multiplier_about
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.numbers.scalars import double_above, whole_number
 from factorize.participation import MinSep, Single
 from factorize.structures.base import Matrix

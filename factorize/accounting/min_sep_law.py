@@ -16,12 +16,12 @@ from factorize.accounting.bins_law import best_order_from
 from factorize.accounting.law import MARGIN, Bound, Curve, Law, multiplier_about
 from factorize.accounting.payoff import log_call_ceiling
 from factorize.accounting.star_estimate import Sampled
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.sampling import min_sep
 from factorize.checker.sampling.bets import CHUNK, Stream, Weights
 from factorize.checker.sampling.star import lognormal_put
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.numbers.scalars import whole_number
 from factorize.participation import MinSep
 from factorize.structures.base import Matrix

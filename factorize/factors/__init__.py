@@ -22,9 +22,9 @@ from factorize.privacy.question import question_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from factorize.certificate.certificate import Certificate
     from factorize.client.noise import NoiseGenerator, NoiseOptions
     from factorize.client.rows import Rows
+    from factorize.factors.certificate import Certificate
     from factorize.spec import Spec
 
 _PICTURES = "factorize.api.pictures.factorization_plot"
@@ -53,7 +53,7 @@ class Factors(CertifiedFactors):
     @cached_property
     def certificate(self) -> Certificate:
         """The certificate that the manifest states; it takes pydantic to read."""
-        from factorize.certificate.certificate import Certificate
+        from factorize.factors.certificate import Certificate
 
         return Certificate.of(self.manifest)
 

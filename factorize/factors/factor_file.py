@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from factorize.certificate.certificate import certify
 from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable, extras_named
+from factorize.factors.certificate import certify
 from factorize.factors.factorization import Factorization, materialise
 from factorize.format.container import Container
 from factorize.format.description import DTYPES

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize import __version__
-from factorize.certificate.certificate import Certificate, certify
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.report import SENSITIVITY
 from factorize.checker.strategy import Strategy
@@ -32,6 +31,7 @@ from factorize.errors import (
     extras_named,
 )
 from factorize.factors import Factors
+from factorize.factors.certificate import Certificate, certify
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
 from factorize.format.manifest import SCHEMA, Manifest

@@ -73,7 +73,7 @@ def sketch_calibration(
         examples: n, the fixed divisor.
         adjacency: M24 states replace-one.
     """
-    from factorize.certificate.sensitivity import Sensitivity
+    from factorize.factors.sensitivity import Sensitivity
 
     total = lengths.total
     participation = {"kind": "fixed_epochs", "epochs": total} if total > 1 else {"kind": "single"}

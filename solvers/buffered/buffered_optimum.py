@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from factorize.certificate.certificate import RESIDUAL_LIMIT
 from factorize.errors import SolveFailed
+from factorize.factors.certificate import RESIDUAL_LIMIT
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.buffered import redrawn
 from factorize.solvers.buffered.profiles import BufferedLoss, places, starts_of_blocks, unit_columns

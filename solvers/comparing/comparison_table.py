@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from factorize.certificate.certificate import Loss
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject
+from factorize.factors.certificate import Loss
 from factorize.factors.factorization import Factorization
 from factorize.format.claims import Sensitivity
 from factorize.privacy import Calibration

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.certificate.sensitivity import Chains, memory_of
 from factorize.errors import SolveFailed
+from factorize.factors.sensitivity import Chains, memory_of
 from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.quasi_newton import descend

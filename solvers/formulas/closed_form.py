@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 
-from factorize.certificate.sensitivity import sensitivity_of
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.tensors import SMALLEST_SCALE, fading
 from factorize.numbers.triangular import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution

@@ -18,8 +18,8 @@ from factorize.api import proof
 from factorize.api.local import obtain
 from factorize.api.proof import inspect, prove
 from factorize.api.workers.worker import Worker, WorkerEnded
-from factorize.certificate.sensitivity import compare_plain
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, StoreUnavailable, TooLarge
+from factorize.factors.sensitivity import compare_plain
 from factorize.format.manifest import manifest_digest
 from factorize.participation import read_participation
 from factorize.solution import Draft, Outcome, Solution
@@ -150,6 +150,6 @@ def test_a_second_program_has_to_find_the_sensitivity(mechanism, store, tmp_path
     solvers.solve(spec_of(6, mechanism)).save(tmp_path / "f.safetensors")
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
     assert any("by a second program" in text for text in found["checked"])
-    monkeypatch.setattr("factorize.certificate.sensitivity.plain_sensitivity", lambda *_given: 2.0)
+    monkeypatch.setattr("factorize.factors.sensitivity.plain_sensitivity", lambda *_given: 2.0)
     with pytest.raises(CertificateError, match="one of the two programs is wrong"):
         inspect(tmp_path / "f.safetensors", store.url, strict=False)

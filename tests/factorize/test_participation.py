@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from checker_files import min_sep_patterns, true_squares
 
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import CertificateError, InvalidStrategy
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix

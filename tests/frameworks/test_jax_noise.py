@@ -17,9 +17,9 @@ from test_noise import statistic
 from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.adapters.jax_table import MAX_TERMS_WRITTEN_OUT, SplitDouble
-from factorize.certificate.sensitivity import Sensitivity
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
+from factorize.factors.sensitivity import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 
 N, D, SIGMA = 20, 40_000, 1.7

@@ -48,7 +48,7 @@ def test_every_structure_is_documented() -> None:
 def sensitivity_rules() -> set[str]:
     """What the code may write into `sensitivity.rule`."""
     found: set[str] = set()
-    for name in ("checker/sensitivity", "certificate/sensitivity"):
+    for name in ("checker/sensitivity", "factors/sensitivity"):
         for node in ast.walk(ast.parse(page(f"factorize/{name}.py"))):
             texts: list[ast.expr] = []
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

@@ -13,7 +13,6 @@ from golden.make import HERE
 from structure_cases import strategies
 
 from factorize import Spec, parse_spec
-from factorize.certificate.sensitivity import SERVED, sensitivity_of
 from factorize.checker.check import check_factor_file
 from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.checker.participation import KINDS as EXACT_PARTICIPATIONS
@@ -25,6 +24,7 @@ from factorize.checker.structures import LIMITS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factors.factor_file import load
+from factorize.factors.sensitivity import SERVED, sensitivity_of
 from factorize.format.manifest import ENDLESS
 from factorize.format.tensors import ENDLESS as ENDLESS_STRUCTURES
 from factorize.format.tensors import ONLY_ENDLESS, SCALED, SHAPES, VALUES, WRAPPED

@@ -9,8 +9,8 @@ import pytest
 from checker_files import min_sep_patterns
 from specs import solved
 
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.errors import TooLarge
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.solvers.formulas.tree import node_weights
 from factorize.structures.tree import TreeMatrix

@@ -23,9 +23,9 @@ import pytest
 from handmade import Handmade
 
 from factorize.auditor import ParticipationAuditor
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client.normals import keyed
 from factorize.errors import FactorizeError
+from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.participation import read_participation
 from factorize.privacy import NOT_LOOKED_AT, Calibration, PrivacyTarget, calibrate
 from factorize.structures.toeplitz import ToeplitzMatrix

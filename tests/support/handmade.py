@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.certificate.sensitivity import Sensitivity
+from factorize.factors.sensitivity import Sensitivity
 from factorize.format.manifest import CertifiedFactors, Manifest
 from factorize.spec import Spec, parse_spec
 

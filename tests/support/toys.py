@@ -63,7 +63,7 @@ class Toy:
 
 
 WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/checker/spec/workloads.py"
-RULES, EXACT_PARTICIPATIONS = "factorize/certificate/sensitivity.py", "factorize/checker/participation.py"
+RULES, EXACT_PARTICIPATIONS = "factorize/factors/sensitivity.py", "factorize/checker/participation.py"
 TENSORS, LAYOUTS = "factorize/format/tensors.py", "factorize/structures/layouts.py"
 SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/checker/structures/__init__.py"
 ROUTERS, COMMANDS = "api/http/app.py", "api/commands/application.py"

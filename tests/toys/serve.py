@@ -15,12 +15,12 @@ from factorize import parse_spec, solvers
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.adapters.jobs import FactorSource, plan, samplings_of
 from factorize.auditor import ParticipationAuditor
-from factorize.certificate.certificate import certify
 from factorize.checker.check import check_factor_file
 from factorize.checker.receipt import check_receipt
 from factorize.client import load
 from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParticipation
+from factorize.factors.certificate import certify
 from factorize.factors.factor_file import load as open_file
 from factorize.solution import Outcome
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from structure_cases import exact, signed_buffers, strategies
 
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker import sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_matrix_sensitivity
@@ -29,6 +28,7 @@ from factorize.checker.sensitivity import (
 )
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.participation import FixedEpochs, MinSep, Single, read_participation
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix

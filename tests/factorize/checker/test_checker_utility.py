@@ -14,7 +14,6 @@ from checker_files import parts, sealed
 from specs import claimed, solved
 
 from factorize import parse_spec
-from factorize.certificate import certificate
 from factorize.checker import check, stored
 from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.balls import of_doubles
@@ -38,6 +37,7 @@ from factorize.checker.report import (
 )
 from factorize.checker.utility import Utility
 from factorize.encoding import tensor_digest
+from factorize.factors import certificate
 from factorize.factors.factorization import Factorization
 from factorize.structures.dense import DenseMatrix
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from specs import spec_of
 from test_noise import NAMES, STREAMS, source_of, strategies
 
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.client import NoiseGenerator
 from factorize.client.allowances import CHEAP, LARGEST, allowance, participations_of, raised
 from factorize.client.noise_source import Streamable, noise_source
@@ -29,6 +28,7 @@ from factorize.client.recurrences.state_rounding import (
     varying_columns,
 )
 from factorize.errors import InvalidParameter
+from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.format.manifest import ENDLESS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix

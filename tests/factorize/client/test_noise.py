@@ -21,12 +21,12 @@ from redrawn_cases import likely
 from scipy import stats
 from structure_cases import NAMES, N, strategies
 
-from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import NoiseGenerator, even_shard
 from factorize.client.noise_source import ComputedRows, Streamable, noise_source
 from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, _ziggurat, commitment
 from factorize.client.recurrences.base import Recurrence
 from factorize.errors import InvalidParameter
+from factorize.factors.sensitivity import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 from factorize.structures.layouts import BUILDERS

@@ -13,11 +13,11 @@ import pytest
 from structure_cases import strategies
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import NoiseGenerator, even_shard
 from factorize.client.noise_source import noise_source
 from factorize.client.regions import Region
 from factorize.errors import InvalidParameter
+from factorize.factors.sensitivity import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins

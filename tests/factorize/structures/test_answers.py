@@ -9,10 +9,10 @@ import pytest
 from specs import spec_of
 from structure_cases import exact, strategies
 
-from factorize.certificate.sensitivity import plain_sensitivity, sensitivity_of
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import UnsupportedProblem
+from factorize.factors.sensitivity import plain_sensitivity, sensitivity_of
 from factorize.format.tensors import WRAPPED
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Matrix

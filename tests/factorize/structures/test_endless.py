@@ -14,7 +14,6 @@ from checker_files import parts, sealed
 from specs import solved, spec_of
 
 from factorize.api.results import Results
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.sensitivity import bracket_limit
@@ -30,6 +29,7 @@ from factorize.errors import (
 )
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.manifest import ENDLESS, manifest_digest
 from factorize.participation import MinSep, Single
 from factorize.solvers import choose, estimate

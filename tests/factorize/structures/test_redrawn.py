@@ -12,13 +12,13 @@ from checker_files import exact_rows, in_fractions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorize.certificate.sensitivity import sensitivity_of
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.losses import variances
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import redrawn
 from factorize.errors import CertificateError, TooLarge
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.participation import FixedEpochs, MinSep, Single
 from factorize.structures.redrawn import RedrawnMatrix
 

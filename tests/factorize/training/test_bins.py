@@ -26,10 +26,10 @@ from training_cases import UnitNoise
 
 from factorize.accounting import calibrate_bins
 from factorize.auditor import ParticipationAuditor
-from factorize.certificate.sensitivity import Sensitivity
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.factors.factorization import Factorization
+from factorize.factors.sensitivity import Sensitivity
 from factorize.format.manifest import Manifest
 from factorize.privacy import check_own
 from factorize.privacy.adjacency import Adjacency

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.auditor import Auditor, ParticipationAuditor, numbered_users
-from factorize.certificate.sensitivity import Sensitivity
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.factors.sensitivity import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training import Order, fixed_order, take_turns
 from factorize.training.batches import Batches

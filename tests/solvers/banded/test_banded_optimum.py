@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specs import solved, spec_of
 
 from factorize import solvers
-from factorize.certificate.certificate import Certificate, certify
+from factorize.factors.certificate import Certificate, certify
 from factorize.solution import Outcome, Progress
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.problem import Problem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from specs import solved
 
-from factorize.certificate.certificate import certify
+from factorize.factors.certificate import certify
 from factorize.solution import Outcome
 from factorize.solvers.blt.loss import ClosedLoss
 from factorize.solvers.blt.parameters import minimise, progressions

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from specs import spec_of
 
 from factorize import solvers
-from factorize.certificate.certificate import Certificate, certify
+from factorize.factors.certificate import Certificate, certify
 from factorize.factors.factorization import Factorization
 from factorize.numbers.triangular import toeplitz_rows
 from factorize.solution import Outcome

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorize.certificate.sensitivity import Sensitivity, sensitivity_of
 from factorize.checker.arithmetic.machine import require_mode
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
 from factorize.checker.losses.variances import WIDEST, width_of_losses
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, TooLarge
+from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.format.claims import BOUNDS
 from factorize.format.manifest import Manifest
 from factorize.numbers.blas_threads import one_blas_thread

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from specs import spec_of
 
 from factorize import solvers
-from factorize.certificate.certificate import certify
 from factorize.checker.utility import lower_bound
 from factorize.errors import CertificateError, TooLarge
+from factorize.factors.certificate import certify
 from factorize.solution import Outcome
 from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix

@@ -1,1 +1,0 @@
-"""Certificates: sensitivities, losses and bounds, recomputed by code that no solver uses."""
