@@ -241,7 +241,10 @@ class MinSepEstimate(Curve):
         """Return the estimate of (P, Q), its ceiling where samples see too little of it; 0 with too little noise."""
         if self.law.at(multiplier) is None:
             return 0.0
-        sampled = self.forward(multiplier, epsilon)
+        try:
+            sampled = self.forward(multiplier, epsilon)
+        except InvalidParameter:  # doubles hold no order
+            return 0.0
         if sampled.relative_error > _POOR:  # the order is that of another multiplier
             self._order = self.law.best_order(multiplier, epsilon)
             sampled = self.forward(multiplier, epsilon, self._order)

@@ -90,6 +90,16 @@ def test_an_estimate_with_less_noise_than_at_first_takes_a_smaller_order() -> No
     assert estimate.forward(0.13, 1.0).tilt < 16
 
 
+def test_where_doubles_hold_no_order_a_search_takes_more_noise() -> None:
+    """At a large epsilon the search passed through so little noise, and its refusal ended the calibration."""
+    columns = np.ones((60, 2))
+    columns[-1, 1] = 0.0
+    estimate = MinSepEstimate(MinSepLaw(columns, 9.0, 0.1), samples=1)
+    with pytest.raises(InvalidParameter, match="so little noise"):
+        estimate.forward(0.2, 200.0)
+    assert estimate.log_delta(0.2, 200.0) == 0.0
+
+
 def test_an_estimate_that_sees_nothing_is_not_taken_for_a_small_delta(
     held: tuple[Factorization, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
