@@ -9,16 +9,15 @@ without one it is solved and certified in this process, and remembered in the ca
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
-from factorize.api.questions.advice import advice_text, advise
-from factorize.api.questions.comparison import comparison, request_for, text
-from factorize.api.questions.job_code import FRAMEWORKS
+from factorize.api.questions.advice import advise
+from factorize.api.questions.comparison import comparison, request_for
+from factorize.api.questions.documents import Advice, ComparisonTable
 from factorize.api.questions.optimizer import JobInWords
 from factorize.api.questions.training_job import about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
@@ -26,7 +25,6 @@ from factorize.api.terminal.targets import check_target
 from factorize.client import load
 from factorize.client.cache import VARIABLE, FactorCache, default_folder
 from factorize.client.held_factors import look_first
-from factorize.encoding import JsonObject
 from factorize.errors import CacheUnusable, FactorizeError, InvalidParameter, extras_named
 from factorize.factors.factorization import Factorization
 from factorize.factors.strategy_file import read_strategy
@@ -42,100 +40,6 @@ LARGEST_REMEMBERED = 1 << 28
 """Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
 Asked = Spec | Part | np.ndarray | WorkloadKind | str
 """A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
-
-
-class Document:
-    """An answer as plain data, shown as the command line prints it.
-
-    Attributes:
-        document: the whole (docs/cli.md has its fields).
-    """
-
-    def __init__(self, document: JsonObject) -> None:
-        self.document = document
-
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return f"<pre>{escape(repr(self))}</pre>"
-
-
-class ComparisonTable(Document):
-    """Every mechanism that fits a spec side by side, best first; HTTP and the command line have the same document."""
-
-    @property
-    def rows(self) -> list[JsonObject]:
-        """One for each mechanism, and for each sampling that it counts on, sorted by the loss."""
-        return list(self.document["rows"])
-
-    @property
-    def recommended(self) -> JsonObject | None:
-        """The row to take for the memory that was given, or None where no row fits."""
-        chosen = self.document["recommendation"]
-        return None if not chosen else dict(self.document["rows"][chosen["row"]])
-
-    @property
-    def reason(self) -> str:
-        """Why that row is recommended; empty where none is."""
-        chosen = self.document["recommendation"]
-        return str(chosen["reason"]) if chosen else ""
-
-    def __len__(self) -> int:
-        """How many rows."""
-        return len(self.document["rows"])
-
-    def __iter__(self) -> Iterator[JsonObject]:
-        """The rows, best first."""
-        return iter(self.rows)
-
-    def __repr__(self) -> str:
-        """The table as the command line prints it."""
-        return text(self.document)
-
-
-class Advice(Document):
-    """One mechanism for a training job, with all that a job needs to use it."""
-
-    @property
-    def mechanism(self) -> str:
-        """Name and parameters."""
-        return str(self.document["mechanism"])
-
-    @property
-    def sampling(self) -> str:
-        """The scheme that the noise counts on; `fixed` for none."""
-        return str(self.document["sampling"])
-
-    @property
-    def spec(self) -> JsonObject:
-        """What `factorize.solve` takes."""
-        return dict(self.document["spec"])
-
-    @property
-    def sigma(self) -> JsonObject:
-        """Standard deviations per entry of Z: `sums`, and `means` with `divisor`, at `clip_norm`."""
-        return dict(self.document["sigma"])
-
-    @property
-    def loader(self) -> str:
-        """What the training job's loader has to do."""
-        return str(self.document["loader"])
-
-    @property
-    def code(self) -> dict[str, str]:
-        """Lines that use it: `torch`, `jax`, `numpy`."""
-        return dict(self.document["code"])
-
-    def __repr__(self) -> str:
-        """The answer as the command line prints it."""
-        return advice_text(self.document, FRAMEWORKS)
-
-    def _repr_html_(self) -> str:
-        """The answer in a notebook, the code folded."""
-        text = f"<pre>{escape(advice_text(self.document, ()))}</pre>"
-        return text + "".join(
-            f"<details><summary>{escape(name)}</summary><pre>{escape(code)}</pre></details>"
-            for name, code in self.code.items()
-        )
 
 
 def solve(

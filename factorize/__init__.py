@@ -9,9 +9,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Advice": "factorize.api.calls",
+    "Advice": "factorize.api.questions.documents",
     "Certificate": "factorize.factors.certificate",
-    "ComparisonTable": "factorize.api.calls",
+    "ComparisonTable": "factorize.api.questions.documents",
     "Factorization": "factorize.factors.factorization",
     "Factors": "factorize.factors",
     "Spec": "factorize.spec",

@@ -16,8 +16,9 @@ from specs import spec_of
 
 import factorize
 from factorize import Spec
-from factorize.api.calls import ComparisonTable, compare, is_visible
+from factorize.api.calls import compare, is_visible
 from factorize.api.questions.comparison import comparison
+from factorize.api.questions.documents import ComparisonTable
 from factorize.api.terminal.progress import Bars, display
 from factorize.errors import Cancelled, InvalidParameter, InvalidSpec
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
