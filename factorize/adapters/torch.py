@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from factorize.adapters.clipping import refuse_narrow
 from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded, values_sum
+from factorize.adapters.released_sums import ReleasedSums, noise_dtype, norm_of
 from factorize.adapters.torch_engine import DeviceSource
 from factorize.auditor import Auditor
 from factorize.client import noise as core
@@ -25,7 +26,7 @@ from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import certified
 from factorize.numbers.compiling import HAS_COMPILER
-from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own, refuse_infinite
+from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own
 
 _ALONE = (1 << 15) - 64
 """Entries that a thread of the noise adds at a time: so few that torch starts no threads of its own for them."""
@@ -136,6 +137,8 @@ class TorchNoiseGenerator(Secret):
             self._layout = ShardLayout.flat(core.checked_region(shard, size))
         else:
             self._layout = ShardLayout.of(parameters) if mesh is None else ShardLayout.evenly(size, mesh)
+        flat = (torch.float32, self._device)
+        self._released = ReleasedSums(self._layout, [kind[1:] for kind in self._like] if self._whole else [flat])
         region = self._layout.region
         source = source_of(held)
         streams = isinstance(source, Streamable)
@@ -240,7 +243,7 @@ class TorchNoiseGenerator(Secret):
         if not self._whole:
             return [part.tensor(drawn) for part, drawn in parts]
         like = zip(parts, self._like, strict=True)
-        return [part.tensor(drawn.to(device, _noise_dtype(dtype))) for (part, drawn), (_, dtype, device) in like]
+        return [part.tensor(drawn.to(device, noise_dtype(dtype))) for (part, drawn), (_, dtype, device) in like]
 
     def add_to_sum(self, totals: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums of clipped gradients with this step's noise, in the parameters' types, and go on to the next.
@@ -255,7 +258,7 @@ class TorchNoiseGenerator(Secret):
                 not finite, or all n steps were taken.
             InvalidParticipation: the auditor has not seen this step's examples, or they cannot have these sums.
         """
-        return self._add_noise(self._parts(totals), lambda total, drawn, _: total + drawn)
+        return self._released.add(self._send, self._parts(totals), lambda total, drawn, _: total + drawn)
 
     def add_to_mean(self, means: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums of clipped gradients over the calibration's divisor with this step's noise; see `add_to_sum`.
@@ -268,8 +271,9 @@ class TorchNoiseGenerator(Secret):
         """
         divisor = self.calibration.divisor_of_means()
         parts, scale = self._parts(means, divisor), 1 / divisor
-        self.calibration.check_mean(_norm(parts))
-        return self._add_noise(parts, lambda mean, drawn, _: torch.add(mean.double(), drawn, alpha=scale))
+        self.calibration.check_mean(norm_of(parts))
+        add = partial(torch.add, alpha=scale)
+        return self._released.add(self._send, parts, lambda mean, drawn, _: add(mean.double(), drawn))
 
     def release(
         self, totals: Iterable[torch.Tensor], *, out: Iterable[torch.Tensor | None] | None = None
@@ -291,7 +295,7 @@ class TorchNoiseGenerator(Secret):
                 return None
             return (total.add_(drawn) if overwrite else total + drawn).div_(divisor)
 
-        return self._add_noise(parts, add, out)
+        return self._released.add(self._send, parts, add, out)
 
     def add_here(self, totals: list[torch.Tensor]) -> None:
         """Add this rank's part of the step's noise, in place, and go on to the next; for replicas that share the work.
@@ -313,48 +317,12 @@ class TorchNoiseGenerator(Secret):
 
         self._send(self._sizes, int(region.starts[0]) if region.size else 0, add)
 
-    @property
-    def _kinds(self) -> list[tuple[tuple[int, ...], torch.dtype, torch.device]]:
-        """Shape, type and device of what is released."""
-        return self._like if self._whole else [((self._layout.region.size,), torch.float32, self._device)]
-
     def _parts(self, values: Iterable[torch.Tensor], divisor: int = 1) -> list[torch.Tensor]:
-        """Return sums or means shaped like the parameters, of DTensors this rank's parts."""
-        tensors, parts = list(values), self._layout.parts
-        refuse_narrow(tensors)
-        pairs = zip(parts, tensors, strict=False)
-        if len(tensors) != len(parts) or any(part.mesh is None and part.local != total.shape for part, total in pairs):
-            raise InvalidParameter(
-                f"{len(tensors)} sums are not shaped like the {len(parts)} parameters; give one for each, in order",
-                field="parameters",
-            )
-        own = [part.part_of(total) for part, total in zip(parts, tensors, strict=True)]
-        norm = _norm(own)  # one pass, a tenth of the time of looking at every entry
-        refuse_infinite("sum", finite=math.isfinite(norm) or all(bool(part.isfinite().all()) for part in own))
+        """Return this rank's parts of sums or means, which the auditor has let pass."""
+        parts, norm = self._released.parts_of(values)
         if self._auditor is not None:
             self._auditor.check_release(self.step, divisor * norm, self.calibration.clip_norm)
-        return own
-
-    def _add_noise(
-        self,
-        parts: list[torch.Tensor],
-        add: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None],
-        out: Iterable[torch.Tensor | None] | None = None,
-    ) -> list[torch.Tensor]:
-        """Return what add(part, noise, memory) returns, rounded to float32 and its type; None where memory has it."""
-        places = repeat(None) if out is None else out
-        kinds = [(dtype, device) for _, dtype, device in self._kinds]
-        made = [release_memory(part, *kind, place) for part, kind, place in zip(parts, kinds, places, strict=False)]
-        flat = [(part.detach().reshape(-1), place.view(-1)) for part, place in zip(parts, made, strict=True)]
-
-        def put(i: int, at: slice, drawn: torch.Tensor) -> None:
-            part, place = flat[i][0][at], flat[i][1][at]
-            noisy = add(part, drawn.to(part.device, _noise_dtype(place.dtype)), place)
-            if noisy is not None:
-                place.copy_(noisy.float())
-
-        self._send(self._layout.sizes, 0, put)
-        return [placed.tensor(part) for placed, part in zip(self._layout.parts, made, strict=True)]
+        return parts
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.
@@ -397,23 +365,3 @@ class TorchNoiseGenerator(Secret):
 
 NoiseGenerator = TorchNoiseGenerator
 """Its name in the documents: in this module every noise is torch's."""
-
-
-def _norm(parts: list[torch.Tensor]) -> float:
-    """Return the norm of tensors together, in float64."""
-    return float(torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64).cpu() for part in parts]).norm())
-
-
-def release_memory(
-    part: torch.Tensor, dtype: torch.dtype, device: torch.device, place: torch.Tensor | None
-) -> torch.Tensor:
-    """Return memory for a release that is shaped like a part: what is there, where it fits."""
-    if place is not None and place.layout == torch.strided and place.is_contiguous() and not is_sharded(place):
-        if (place.shape, place.dtype, place.device) == (part.shape, dtype, device):
-            return place.detach()
-    return torch.empty(part.shape, dtype=dtype, device=device)
-
-
-def _noise_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Noise that is rounded to fewer digits before it is added is not the noise of any strategy that was bounded."""
-    return dtype if dtype == torch.float64 else torch.float32

@@ -9,7 +9,8 @@ from opacus.optimizers import DistributedDPOptimizer
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agree, refuse_difference, require_distributed, settle, world_size
-from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, release_memory
+from factorize.adapters.released_sums import release_memory
+from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.privacy import Calibration
 
 
