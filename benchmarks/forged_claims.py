@@ -165,7 +165,7 @@ def fewer_samples(base: Base, rng: Generator) -> Forgery:
     """A tenth of the samples, or one chunk, with a stake that cannot earn enough on them: log1p(x) <= x."""
     pq, delta = base.claim["pq"], float.fromhex(base.claim["delta"])
     samples = max(pq["samples"] // bets.CHUNK // 10, 1) * bets.CHUNK
-    stake = min(float.fromhex(pq["lambda"]), bets.NEEDED / 2 / (samples * delta))
+    stake = min(float.fromhex(pq["lambda"]), bets.MIN_WEALTH / 2 / (samples * delta))
     return base.data, _with(base.claim, pq__samples=samples, pq__lambda=stake)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds.determinants import LARGEST
+from factorize.checker.bounds.determinants import MAX_N_OF_STATES
 from factorize.checker.bounds.evidence import LowerBound
 from factorize.checker.utility import lower_bound
 from factorize.errors import Cancelled, SolveFailed
@@ -247,7 +247,7 @@ def _is_bounded(own: Problem) -> bool:
     """Whether n is one for which weights in O(n) give the certificate a bound: by log-determinants."""
     if not SMALLEST <= own.n <= LARGEST_STRUCTURED:
         return False
-    return own.n <= LARGEST or own.workload.outline().first_order() is not None
+    return own.n <= MAX_N_OF_STATES or own.workload.outline().first_order() is not None
 
 
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, e
 from factorize.solvers.single.dense import loss_of, refuse_objective, right_singular, scaled, triangle
 from factorize.spec import Spec
 
-LARGEST = 64
+MAX_N = 64
 _FINEST, _COARSEST = 1e-9, 1e-4
 _MOST_STEPS = 50_000
 _ROUND = 500
@@ -28,9 +28,9 @@ _FLOOR = 1e-9  # eigenvalues of X below this share of the largest are raised to 
 
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
-    if spec.workload.n > LARGEST:
+    if spec.workload.n > MAX_N:
         return (
-            f"'semidefinite' is a reference for n <= {LARGEST}, got n={spec.workload.n}; use 'dense', which gives the "
+            f"'semidefinite' is a reference for n <= {MAX_N}, got n={spec.workload.n}; use 'dense', which gives the "
             "same optimum"
         )
     if spec.participation.passes is None:

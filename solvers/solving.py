@@ -14,7 +14,7 @@ import numpy as np
 import factorize
 from factorize.errors import extras_named
 from factorize.factors.factorization import Factorization
-from factorize.numbers.blas_threads import LARGEST_WHOLE, one_blas_thread
+from factorize.numbers.blas_threads import MAX_SIDE_WHOLE, one_blas_thread
 from factorize.solution import Draft, Progress, ProgressCallback
 from factorize.solvers.evidence_search import begin, with_evidence
 from factorize.solvers.evidence_search import work as evidence_work
@@ -92,7 +92,7 @@ def _search(spec: Spec, relay: _Relay, evidence: bool) -> Draft:
     began = time.monotonic()
     relay.estimate = needed.seconds
     problem = Problem(spec)
-    with one_blas_thread(_side_of_products(spec), largest=LARGEST_WHOLE), np.errstate(all="ignore"):
+    with one_blas_thread(_side_of_products(spec), largest=MAX_SIDE_WHOLE), np.errstate(all="ignore"):
         with nullcontext() if entry.dual or not evidence else begin(spec) as searched:
             solution = entry.solve(problem, relay)
             if evidence and not (problem.evaluates_itself and solution.dual):

@@ -26,9 +26,9 @@ from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 from factorize.storage.store import Store
 
-AHEAD = 64
+SPECS_AHEAD = 64
 """Specs that are handed out before they are needed, so that no lane waits."""
-OUTSTANDING = 256
+MAX_SPECS_OPEN = 256
 """Jobs of a service that are waited for at a time: enough for a cluster's workers, little for its queue."""
 PATIENCE_SECONDS = 300.0
 """Without an answer of the service, after which a batch ends."""
@@ -56,7 +56,7 @@ class LocalLanes:
     def __init__(self, store: Store, shown: Display, *, processors: int | None = None, solver: str = SOLVER) -> None:
         self._store, self._shown = store, shown
         self._pool = Pool(processors=processors, modules=(solver, PROVER))
-        self.most = self._pool.processors + AHEAD
+        self.most = self._pool.processors + SPECS_AHEAD
 
     def submit(self, item: Item, spec: Spec) -> Future[Outcome]:
         """Have a spec solved; it may raise what `keep_matrices` does."""
@@ -98,7 +98,7 @@ class RemoteLanes:
         most: jobs that are waited for at a time.
     """
 
-    def __init__(self, url: str, _shown: object = None, *, most: int = OUTSTANDING) -> None:
+    def __init__(self, url: str, _shown: object = None, *, most: int = MAX_SPECS_OPEN) -> None:
         self._service = Service(url, pause=LONGEST_PAUSE, patience=PATIENCE_SECONDS, sleep=self._sleep)
         self.most = most
         self._threads, self._stop = ThreadPoolExecutor(most, "batch"), threading.Event()

@@ -21,7 +21,7 @@ from factorize.solution import PHASES
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
-_AWAY = ("store-unavailable", "service-unreachable")
+_AWAY_PROBLEMS = ("store-unavailable", "service-unreachable")
 ALONE_AFTER = 2
 """Deaths after which a job is run alone on its worker; the next death is the last."""
 TERMINAL = frozenset({"done", "failed", "cancelled"})
@@ -114,7 +114,7 @@ def shown_error(error: dict[str, str] | None) -> dict[str, str] | None:
     """Return what callers are told of a failed job: paths and hosts are the operator's, whose log has them."""
     if error is None:
         return None
-    if error["type"] in _AWAY:
+    if error["type"] in _AWAY_PROBLEMS:
         return {**error, "message": "the service could not use its store; try again, or ask the operator"}
     return {**error, "message": without_places(error["message"])}
 

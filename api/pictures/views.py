@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 VIEWS = ("overview", "matrices", "coefficients", "memory")
-MOST = 24
+MAX_FACTORIZATIONS = 24
 """Factorizations in one picture."""
 
 _NAMES = {"C": "strategy matrix C", "C_inv": "noising matrix $C^{-1}$", "B": "decoder B"}
@@ -42,7 +42,7 @@ def picture(view: str, factorizations: Sequence[Factorization], matrices: Sequen
 
     Args:
         view: one of `VIEWS`.
-        factorizations: one for `overview`, up to `MOST` for the others.
+        factorizations: one for `overview`, up to `MAX_FACTORIZATIONS` for the others.
         matrices: which ones `matrices` shows.
 
     Raises:
@@ -50,7 +50,7 @@ def picture(view: str, factorizations: Sequence[Factorization], matrices: Sequen
     """
     if view not in VIEWS:
         raise InvalidParameter(f"view {view[:20]!r} is not one of {', '.join(VIEWS)}", field="view")
-    most = 1 if view == "overview" else MOST
+    most = 1 if view == "overview" else MAX_FACTORIZATIONS
     if not 1 <= len(factorizations) <= most:
         message = f"{len(factorizations)} factorizations where {view} shows 1 to {most}; draw several"
         raise InvalidParameter(message, field="view")

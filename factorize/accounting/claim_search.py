@@ -19,7 +19,7 @@ from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
-from factorize.checker.sampling.bets import CHUNK, NEEDED
+from factorize.checker.sampling.bets import CHUNK, MIN_WEALTH
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.format.manifest import CertifiedFactors
 from factorize.format.quantities import LARGEST_EPSILON
@@ -339,7 +339,7 @@ def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
             middle = (low + high) / 2
             low, high = (middle, high) if mass @ (gains / (1 + middle * gains)) > 0 else (low, middle)
     rate = float(mass @ np.log1p(high * gains))
-    samples = math.ceil(_MORE * NEEDED / rate / CHUNK) * CHUNK if rate > 0 else math.inf
+    samples = math.ceil(_MORE * MIN_WEALTH / rate / CHUNK) * CHUNK if rate > 0 else math.inf
     if samples > MOST_SAMPLES:
         return None
     evidence = ClaimEvidence(

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from factorize.checker.sampling.bets import DEEPEST, log_call
+from factorize.checker.sampling.bets import MAX_DEPTH, log_call
 
 LARGEST_LEVEL = 1000.0
 """Of |epsilon|: beyond, doubles lose too much of d."""
@@ -19,7 +19,7 @@ LARGEST_LEVEL = 1000.0
 
 def raised(y: np.ndarray, level: float, spread: float) -> np.ndarray:
     """Return y, or where it is less the y at which d = -30: there e^(-m y) call(y) is larger."""
-    return np.maximum(y, level - spread * (DEEPEST + spread / 2))
+    return np.maximum(y, level - spread * (MAX_DEPTH + spread / 2))
 
 
 def log_put(y: np.ndarray | float, level: float, spread: float) -> np.ndarray:
@@ -39,7 +39,7 @@ def log_call_ceiling(level: float, spread: float, order: float) -> float:
     less = order - 1
     if not spread:
         return less * (math.log(less) - level) - order * math.log(order)
-    low, high = level - spread * (DEEPEST + spread / 2), level + 1.0
+    low, high = level - spread * (MAX_DEPTH + spread / 2), level + 1.0
     while _slope(high, level, spread) > order:
         high = level + 2 * (high - level)
     while high - low > 1e-9 * max(1.0, abs(low)):

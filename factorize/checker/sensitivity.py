@@ -27,9 +27,9 @@ MAX_PATH_WORK = 1 << 29
 """Sums of steps before, at and after each step of a pattern, of which a longest path is found: a second or two."""
 MAX_PATTERNS = 1 << 17
 """Patterns that are listed one by one: a second, and 100 MB."""
-LARGEST = 16_384
+MAX_N_GRAM = 16_384
 """Longest n of which C^T C is formed."""
-BESIDE = 2048
+MAX_N_WHOLE = 2048
 """Longest n at which a Toeplitz matrix is taken for any other, too, unless its majorant is attained."""
 ATTAINED = Fraction(1, 500_000_000)
 """Share of a squared sensitivity within which an end is attained: 1e-9 of the sensitivity."""
@@ -84,11 +84,11 @@ def bracket_sensitivity(strategy: Strategy, participation: Mapping[str, object])
             return _without_overlap(strategy, form)
         column = strategy.reading.near_series if strategy.scale is None else None
         brackets = [] if column is None else [_majorant(column, form)]
-        if column is None or (strategy.n <= BESIDE and not brackets[0].exact):
+        if column is None or (strategy.n <= MAX_N_WHOLE and not brackets[0].exact):
             check_products()
-            if strategy.n > LARGEST:
+            if strategy.n > MAX_N_GRAM:
                 raise TooLarge(
-                    f"Gram matrices of columns that overlap are formed up to n={LARGEST}, and n={strategy.n}: use "
+                    f"Gram matrices of columns that overlap are formed up to n={MAX_N_GRAM}, and n={strategy.n}: use "
                     "fewer steps, or a C with fewer bands than steps between two participations"
                 )
             brackets.append(_periodic(strategy, form) if form.periodic else _two_stage(strategy, form))

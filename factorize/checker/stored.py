@@ -43,7 +43,7 @@ def check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket:
     (stored,) = file.matrices["C_inv"].values()
     noising: Noising | str
     try:
-        if stored.ndim == 1 and strategy.toeplitz is not None and strategy.n <= series.LARGEST:
+        if stored.ndim == 1 and strategy.toeplitz is not None and strategy.n <= series.MAX_N:
             noising = noising_of_column(strategy.toeplitz, stored, bracket.upper)
         else:
             noising = noising_of_array(strategy, _array(stored), bracket.upper)
@@ -85,15 +85,15 @@ def decoded(
         CertificateError: B loses rank.
     """
     most = allowed(spec["participation"], strategy.n).most
-    column = toeplitz_column(spec["workload"]) if stored.ndim == 1 and strategy.n <= series.LARGEST else None
+    column = toeplitz_column(spec["workload"]) if stored.ndim == 1 and strategy.n <= series.MAX_N else None
     if column is not None and strategy.toeplitz is not None:
         return _by_series(stored, strategy.toeplitz, column, most, upper)
     return _whole(_array(stored), strategy, WorkloadRows(spec["workload"], user), most, upper)
 
 
 def _array(stored: np.ndarray) -> np.ndarray:
-    if stored.ndim == 1 and len(stored) > whole.LARGEST:
-        raise NotEnclosed(f"whole matrices are multiplied up to n={whole.LARGEST}")
+    if stored.ndim == 1 and len(stored) > whole.MAX_N:
+        raise NotEnclosed(f"whole matrices are multiplied up to n={whole.MAX_N}")
     return toeplitz_array(stored) if stored.ndim == 1 else stored
 
 
@@ -130,7 +130,7 @@ def _by_series(
     return largest, sums, (square_root_up((Fraction(square_root_up(upper)) + Fraction(added)) ** 2), added)
 
 
-FARTHEST = {"float64": Fraction(1, 2**26), "float32": Fraction(1, 2**10)}
+MAX_INVERSE_ERROR = {"float64": Fraction(1, 2**26), "float32": Fraction(1, 2**10)}
 """Norm of C N - I above which N is not C^-1, by the type in which it is stored."""
 _SUMS = 2.0**-30  # more than a few operations on doubles round
 
@@ -155,7 +155,7 @@ def check_noising(report: Report, file: FactorFile, noising: Noising | str) -> N
         report.leave(f"{text}: {noising}; {advice}", of=[INVERSE])
         return
     claim = Fraction(float.fromhex(file.manifest["certificate"]["sensitivity"]["hex"]))
-    farthest = FARTHEST[file.manifest["matrices"]["C_inv"]["dtype"]]
+    farthest = MAX_INVERSE_ERROR[file.manifest["matrices"]["C_inv"]["dtype"]]
     if noising.distance > farthest:
         report.refute(
             f"the stored C_inv is not C^-1: their product differs from I by {float(noising.distance):.3g} in norm, "
@@ -199,7 +199,7 @@ def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) ->
         NotEnclosed: C has no entries here, or is too ill-conditioned, or doubles cannot be relied on.
     """
     n, errors, right = len(stored), 0.0, stored
-    array = strategy.reading.doubles if n <= whole.LARGEST else None
+    array = strategy.reading.doubles if n <= whole.MAX_N else None
     check_products()
     with np.errstate(over="ignore", invalid="ignore"):
         if array is None:
@@ -214,7 +214,7 @@ def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) ->
         away, apart = (norm_of(row_norms(rest.values - shift * np.eye(n))) for shift in (0.0, mean))
         largest = float(np.abs(array).max())
     rounded = (norm_of(rest.errors) + errors) * (1 + SLACK) + n * n * TINY * (1 + largest)  # N times factors underflows
-    if not rounded <= float(FARTHEST["float64"]):
+    if not rounded <= float(MAX_INVERSE_ERROR["float64"]):
         raise NotEnclosed(f"C is too ill-conditioned: doubles round C times it by up to {rounded:.3g}")
     finite(away, apart)
     defect, distance = (Fraction(norm * (1 + SLACK)) + Fraction(rounded) for norm in (apart, away))

@@ -92,7 +92,7 @@ class Utility:
 
     def _losses_by_series(self) -> Ends:
         column, workload = self._strategy.toeplitz, None
-        if column is not None and self._strategy.n <= series.LARGEST:
+        if column is not None and self._strategy.n <= series.MAX_N:
             workload = toeplitz_column(self._spec["workload"])
         if column is None or workload is None:
             raise NotEnclosed("C or the workload is not Toeplitz")
@@ -106,8 +106,8 @@ class Utility:
 
     def _losses_by_balls(self) -> Ends:
         """Of a short C that is too ill-conditioned for doubles."""
-        if max(self._workload.rows, self._strategy.n) > loss_balls.LARGEST:
-            raise NotEnclosed(f"matrices of balls are inverted up to n={loss_balls.LARGEST}")
+        if max(self._workload.rows, self._strategy.n) > loss_balls.MAX_N:
+            raise NotEnclosed(f"matrices of balls are inverted up to n={loss_balls.MAX_N}")
         if self._strategy.doubles is None:
             raise NotEnclosed("matrices of balls are of stored entries")
         return loss_balls.losses(self._strategy.doubles, self._spec["workload"], self._user, self._weighing)
@@ -128,7 +128,7 @@ class Utility:
         if kind == "banded" and strategy.structure == "banded":
             bound, members = self._bound_in_band()
             return LowerBound(_below(bound), f"dual of the band, over matrices with these bands{members}")
-        column = strategy.reading.column if strategy.n <= series.LARGEST and strategy.scale is None else None
+        column = strategy.reading.column if strategy.n <= series.MAX_N and strategy.scale is None else None
         workload = toeplitz_column(self._spec["workload"]) if kind in ("toeplitz", "banded_toeplitz") else None
         if column is not None and workload is not None:
             bound = toeplitz_bound(self._spec, column, workload, allowed(self._spec["participation"], strategy.n))

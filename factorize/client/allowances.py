@@ -24,7 +24,7 @@ from factorize.privacy import Calibration
 
 UNITS = {"float32": SINGLE, "float64": DOUBLE}
 """By the precision of the state."""
-CHEAP, LARGEST = 1e-3, 1e-2
+MAX_SINGLE_ALLOWANCE, MAX_ALLOWANCE = 1e-3, 1e-2
 """What sigma may be multiplied by beyond 1: for a float32 state that nobody asked for by name, and at all."""
 ROWS = 2.0**-20
 """Where rows of C^-1 are summed in float64: enough while (n + 2) 2^-53 times the norm of |C| |C^-1| is below it."""
@@ -66,12 +66,12 @@ def check_allowance(found: float, precision: str) -> float:
     Raises:
         InvalidParameter: it is not.
     """
-    if found <= LARGEST:
+    if found <= MAX_ALLOWANCE:
         return found
     remedy = 'use precision="float64"' if precision == "float32" else "make noise from rows of C^-1, or use another C"
     raise InvalidParameter(
         f"the roundings of a {precision} state can raise the sensitivity by {found:.3g} of itself, above the limit of "
-        f"{LARGEST:g}; {remedy}",
+        f"{MAX_ALLOWANCE:g}; {remedy}",
         field="precision",
     )
 
@@ -84,15 +84,15 @@ def choose_precision(
     Args:
         recurrence: of C.
         calibration: states the sensitivity and the participation.
-        asked: a precision, or None for float32 where that costs at most `CHEAP`, and else float64.
+        asked: a precision, or None for float32 where that costs at most `MAX_SINGLE_ALLOWANCE`, and else float64.
         draws: relative error of every draw, once for all its uses.
 
     Raises:
-        InvalidParameter: the roundings cannot be bounded by `LARGEST`.
+        InvalidParameter: the roundings cannot be bounded by `MAX_ALLOWANCE`.
     """
     if asked is None:
         single = rounding_of(recurrence, calibration, SINGLE, draws)
-        if single <= CHEAP:
+        if single <= MAX_SINGLE_ALLOWANCE:
             return "float32", single
     precision = asked or "float64"
     return precision, check_allowance(rounding_of(recurrence, calibration, UNITS[precision], draws), precision)

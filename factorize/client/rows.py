@@ -15,7 +15,7 @@ from factorize.format.tensors import MatrixName
 
 BLOCK_BYTES = 4 << 20
 """Bytes of rows that are computed, or sent, together."""
-AHEAD = 2
+MAX_AHEAD = 2
 """Blocks that are read before they are wanted."""
 
 
@@ -80,10 +80,10 @@ class Rows:
             return
         block, left = self._block(firsts[0]), iter(firsts[1:])  # the first one opens the file, once
         coming: deque[Future[np.ndarray]] = deque()
-        with ThreadPoolExecutor(AHEAD, "factorize-rows") as workers:
+        with ThreadPoolExecutor(MAX_AHEAD, "factorize-rows") as workers:
             try:
                 while True:
-                    coming.extend(workers.submit(self._block, first) for first in islice(left, AHEAD - len(coming)))
+                    coming.extend(workers.submit(self._block, first) for first in islice(left, MAX_AHEAD - len(coming)))
                     block.setflags(write=False)
                     yield block[skipped:]
                     if not coming:

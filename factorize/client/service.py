@@ -17,7 +17,7 @@ FIRST_PAUSE = 0.05
 """Seconds between the first two looks at a job; small specs are solved by then."""
 PATIENCE = 60.0
 """Seconds that an answer is waited for while the service does not give it."""
-_AWAY = (429, 502, 503, 504)
+_AWAY_STATUSES = (429, 502, 503, 504)
 """Statuses of a service that is full, or starts again."""
 Answer = TypeVar("Answer")
 
@@ -252,7 +252,7 @@ class Service:
                 return ask()
             except ServiceError as error:
                 pause = max(next(pauses), error.retry_after)
-                away = isinstance(error, ServiceUnreachable) or error.status in _AWAY
+                away = isinstance(error, ServiceUnreachable) or error.status in _AWAY_STATUSES
                 damaged = str(error.problem.get("type")).endswith("corrupt-object")  # and stays so
                 if damaged or not away or time.monotonic() + pause > end:
                     raise

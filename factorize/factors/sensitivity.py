@@ -88,7 +88,7 @@ def compare_plain(bound: float, matrix: AnyStrategy, participation: Participatio
         )
 
 
-BESIDE = 2048
+MAX_N_WHOLE = 2048
 """Longest n at which a Toeplitz matrix is taken for any other, too."""
 _AT_ONCE = 1 << 24  # entries
 _FEW = 1 << 17  # patterns that are visited one by one
@@ -114,7 +114,7 @@ def _squared(matrix: Matrix, separation: int, most: int, *, periodic: bool) -> f
         return float(norms.max() if most == 1 or periodic else best_selections(norms, separation, most))
     column = _column(matrix)
     leading = math.inf if column is None else _leading_pattern(column, separation, most)
-    if column is not None and (matrix.n > BESIDE or (column[:-1] >= column[1:]).all() and column[-1] >= 0):
+    if column is not None and (matrix.n > MAX_N_WHOLE or (column[:-1] >= column[1:]).all() and column[-1] >= 0):
         return leading
     whole = matrix.dense()
     return min(leading, (_patterns if periodic else _two_stages)(whole, separation, most))

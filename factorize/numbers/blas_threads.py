@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import Any
 
-LARGEST = 4096
+MAX_SIDE_IN_BLOCKS = 4096
 """Side of a triangular matrix that is taken in blocks, up to which one thread is quicker or loses little."""
-LARGEST_WHOLE = 512
+MAX_SIDE_WHOLE = 512
 """The same of matrices that are taken whole."""
 
 
@@ -34,7 +34,7 @@ def _libraries() -> Any:
 
 
 @contextmanager
-def one_blas_thread(n: int, *, largest: int = LARGEST) -> Iterator[None]:
+def one_blas_thread(n: int, *, largest: int = MAX_SIDE_IN_BLOCKS) -> Iterator[None]:
     """Let BLAS use one thread within the block, for all threads of the process, where side n is at most `largest`."""
     global _asking
     if n > largest:

@@ -16,7 +16,7 @@ from factorize.errors import InvalidParameter, TooLarge
 from factorize.plain_data import Fraction, NonNegative, Positive, Real
 from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, ScaledNoise, require, rows_wanted
 
-SHOWN = 257
+MAX_STEPS_SHOWN = 257
 """Steps in the series of an answer; more are thinned evenly."""
 MAX_STEPS = 16384
 """Reading all rows costs O(n^2); beyond this, 2 GB of numbers."""
@@ -26,7 +26,7 @@ _BLOCK_BYTES = 1 << 23
 
 def shown_steps(count: int) -> np.ndarray:
     """Return the steps of a path of `count` that an answer lists: evenly spaced, first and last among them."""
-    return np.unique(np.linspace(0, count - 1, min(SHOWN, count)).round().astype(int))
+    return np.unique(np.linspace(0, count - 1, min(MAX_STEPS_SHOWN, count)).round().astype(int))
 
 
 class ExactRun(ScaledNoise):

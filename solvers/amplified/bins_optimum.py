@@ -22,7 +22,7 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import FIT_ROUNDS, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps, starting_taps
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplify
-from factorize.solvers.blt.solver import LARGEST_BUFFERS
+from factorize.solvers.blt.solver import MAX_BUFFERS
 from factorize.solvers.epochs.fitted_columns import MAX_N_FITTED
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
@@ -86,8 +86,8 @@ def supports(spec: Spec) -> str | None:
         )
     if mechanism.fitted and workload.n > MAX_N_FITTED:
         return f"n={workload.n} is above {MAX_N_FITTED}, up to which columns are fitted; use normalization 'none'"
-    if buffers is not None and buffers > LARGEST_BUFFERS:
-        return f"buffers={buffers} exceeds {LARGEST_BUFFERS}; two or three are enough under sampling"
+    if buffers is not None and buffers > MAX_BUFFERS:
+        return f"buffers={buffers} exceeds {MAX_BUFFERS}; two or three are enough under sampling"
     if bands is not None and not 2 <= bands <= min(LARGEST_TAPS, workload.n):
         return f"bands={bands} is not from 2 to {min(LARGEST_TAPS, workload.n)}; use 4 to 64"
     if isinstance(spec.objective, MaxError):

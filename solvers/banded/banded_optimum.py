@@ -27,8 +27,8 @@ from factorize.structures.banded import BandedMatrix
 from factorize.workloads import Prefix, Workload
 from factorize.workloads.state_space import StateSpace
 
-LARGEST = 2**26  # of n x bands
-LARGEST_SEARCHED = 2**22  # of n x bands, above which the Toeplitz start is the answer
+MAX_ENTRIES = 2**26  # of n x bands
+MAX_ENTRIES_SEARCHED = 2**22  # of n x bands, above which the Toeplitz start is the answer
 _LEAST_EPOCHS = 64  # of `bands` steps, for that start to be near the optimum
 MOST_STATES = 16
 _START_TOLERANCE = 1e-3
@@ -52,7 +52,7 @@ def supports(spec: Spec) -> str | None:
     if weights is not None and not weights.all():
         return "a weight of zero makes the banded optimum one that no bound certifies; use positive weights"
     refused = refuse_objective(spec)
-    if refused is None and workload.n * bands <= LARGEST:
+    if refused is None and workload.n * bands <= MAX_ENTRIES:
         try:
             _target(outline_of(spec), spec.objective)
         except UnsupportedProblem as error:
@@ -80,7 +80,7 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: about a hundred evaluations, more of them where n / bands is large, and the certificate.
 
     Raises:
-        TooLarge: more numbers than LARGEST.
+        TooLarge: more numbers than MAX_ENTRIES.
     """
     bands = mechanism_of(spec, Banded).bands
     n, b = float(spec.workload.n), float(bands)
@@ -94,10 +94,10 @@ def estimate(spec: Spec) -> Estimate:
     if n <= LARGEST_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
         entries, work = entries + 6 * n**2, work + 2 * n**3
     needed = estimate_of(entries=entries, multiplications=work)
-    if n * b > LARGEST:
+    if n * b > MAX_ENTRIES:
         raise TooLarge(
             f"n x bands = {n * b:.3g} would take about {needed.bytes / 2**30:.1f} GiB and {needed.seconds:.3g} s, "
-            f"above the limit of {LARGEST}; lower n or bands, or use banded_toeplitz"
+            f"above the limit of {MAX_ENTRIES}; lower n or bands, or use banded_toeplitz"
         )
     return needed
 
@@ -140,7 +140,7 @@ def _shared(problem: Problem) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 def is_start_alone(n: int, bands: int) -> bool:
     """Return whether the arrays of a search would not fit in memory, so that its start is the answer."""
-    return n * bands > LARGEST_SEARCHED and n >= _LEAST_EPOCHS * bands
+    return n * bands > MAX_ENTRIES_SEARCHED and n >= _LEAST_EPOCHS * bands
 
 
 def with_columns_of(column: Array, lengths: Array) -> BandedMatrix:

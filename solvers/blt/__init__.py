@@ -4,6 +4,6 @@ parameters.py says which numbers are varied and where the search begins, loss.py
 solver.py what a spec makes of all that.
 """
 
-from factorize.solvers.blt.solver import LARGEST_BUFFERS, estimate, solve, supports
+from factorize.solvers.blt.solver import MAX_BUFFERS, estimate, solve, supports
 
-__all__ = ["LARGEST_BUFFERS", "estimate", "solve", "supports"]
+__all__ = ["MAX_BUFFERS", "estimate", "solve", "supports"]

@@ -25,7 +25,7 @@ from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import BltMatrix
 
-LARGEST_BUFFERS = 15
+MAX_BUFFERS = 15
 LARGEST_SERIES = 2**20
 _LARGEST_PAIRS = 2**21  # participations x buffers^2, and n x participations of the other loss
 _LARGEST_PATTERN = 2**31
@@ -38,9 +38,9 @@ _PER_STEP, _PER_COLUMN = 3e7, 1e4  # multiplications of a step, and per buffer a
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     mechanism = mechanism_of(spec, Blt)
-    if mechanism.buffers > LARGEST_BUFFERS:
+    if mechanism.buffers > MAX_BUFFERS:
         return (
-            f"buffers={mechanism.buffers} exceeds {LARGEST_BUFFERS}: so many decays of an optimum lie closer together "
+            f"buffers={mechanism.buffers} exceeds {MAX_BUFFERS}: so many decays of an optimum lie closer together "
             "than double precision resolves; use fewer buffers, 4 to 8 are within a percent of the best Toeplitz matrix"
         )
     reason = toeplitz.supports(spec)
@@ -160,7 +160,7 @@ def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> 
     return scaled
 
 
-LARGEST = 16_384
+MAX_N_POLISHED = 16_384
 _MOST_STEPS = 60
 _FLATTEST = 1e-6  # of a gradient by differences
 
@@ -199,7 +199,7 @@ def best_point(
         first = progressions(last.parameters, n, n)
         starts.append(minimise(last, first, tolerance=1e-6, report=report).variables)
     best = min(starts, key=error)
-    return loss.parameters.at(_polish(error, best, report) if n <= LARGEST else best)
+    return loss.parameters.at(_polish(error, best, report) if n <= MAX_N_POLISHED else best)
 
 
 def _polish(error: Callable[[Array], float], start: Array, report: Callable[[int], None]) -> Array:

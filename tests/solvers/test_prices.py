@@ -84,7 +84,7 @@ def test_the_longest_run_is_priced_without_an_array_of_its_length(given: dict[st
 def test_no_evidence_is_searched_that_proves_no_bound() -> None:
     """Neither in time nor in the price: at the limit there is a price, and one step beyond there is none."""
     momentum = {"kind": "momentum", "momentum": 0.9}
-    long, longest = (spec_of(momentum, n=determinants.LARGEST + more) for more in (1, 0))
+    long, longest = (spec_of(momentum, n=determinants.MAX_N_OF_STATES + more) for more in (1, 0))
     assert evidence(long, Reporter(lambda _step: None)) == {}
     assert work(long) == 0 < work(longest)
 

@@ -14,8 +14,8 @@ from factorize.checker.arithmetic.near import TINY, UNIT, NotEnclosed
 from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.spec.objectives import Weighing
 
-LARGEST = 1 << 20
-LARGEST_RESTARTS = 1 << 31
+MAX_N = 1 << 20
+MAX_RESTARTED = 1 << 31
 """n times the steps between restarts, of which every row's difference from its reference takes a sum."""
 _SLACK = 2.0**-44  # of sums of doubles and a few operations on them
 _NARROW = 2.0**-50
@@ -118,8 +118,8 @@ def _enclosed(sums: Callable[[int], np.ndarray]) -> np.ndarray:
 def _since_references(guess: np.ndarray, error: float, tau: int) -> np.ndarray:
     """Ends for row r + d less row r, r a multiple of tau: it has b_0 .. b_{d-1}, and b_{k+d} - b_k for k < r."""
     n = len(guess)
-    if n * tau > LARGEST_RESTARTS:
-        raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {LARGEST_RESTARTS}; got n={n}")
+    if n * tau > MAX_RESTARTED:
+        raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {MAX_RESTARTED}; got n={n}")
 
     def sums(side: int) -> np.ndarray:
         rows, fresh = np.empty(n), np.cumsum(_squares(guess, error, side))

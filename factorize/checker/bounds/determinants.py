@@ -38,7 +38,7 @@ from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
 
-LARGEST = 1 << 14
+MAX_N_OF_STATES = 1 << 14
 """Longest n of a recursion of several states."""
 _CUTOFF = 1e-12
 _FARTHEST = 300  # |k|: beyond, 2^k and what it multiplies leave the range of doubles
@@ -70,7 +70,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
 
     Raises:
         CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
-        NotEnclosed: n is above `LARGEST` and A has several states, or grows beyond the range of doubles.
+        NotEnclosed: n is above `MAX_N_OF_STATES` and A has several states, or grows beyond the range of doubles.
     """
     program = program_of(spec["workload"])
     if spec["participation"]["kind"] != "single" or "weights" not in dual or program is None:
@@ -80,8 +80,8 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     rows = row_weights(weighing, dual)
     if rows is None:
         return None
-    if n > LARGEST and program.steps(1) is None:
-        raise NotEnclosed(f"log-determinants of several states are evaluated up to n={LARGEST}; got n={n}")
+    if n > MAX_N_OF_STATES and program.steps(1) is None:
+        raise NotEnclosed(f"log-determinants of several states are evaluated up to n={MAX_N_OF_STATES}; got n={n}")
     weights, divisor = rows
     if weighing.tau is not None:
         program = program.since_reference(n, weighing.tau)

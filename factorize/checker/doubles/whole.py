@@ -32,7 +32,7 @@ from factorize.checker.sensitivity import square_root_up
 from factorize.checker.spec.objectives import Weighing
 from factorize.checker.strategy import LARGEST_WHOLE, Strategy
 
-LARGEST = 16384
+MAX_N = 16384
 """Longest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
 _APART = 4096  # rows up to which a product has one thread (numbers/blas_threads.py), so that two are made at a time
 
@@ -77,8 +77,8 @@ def entries_of(strategy: Strategy) -> Entries:
     """
     check_products()
     n, errors = strategy.n, np.zeros(1)
-    if n > LARGEST:
-        raise NotEnclosed(f"whole matrices are multiplied up to n={LARGEST}")
+    if n > MAX_N:
+        raise NotEnclosed(f"whole matrices are multiplied up to n={MAX_N}")
     if strategy.reading.computed and n > LARGEST_WHOLE:
         raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
     with np.errstate(all="ignore"):

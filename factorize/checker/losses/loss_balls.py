@@ -11,7 +11,7 @@ from factorize.checker.spec.objectives import Weighing
 from factorize.checker.spec.workloads import balls_of
 from factorize.errors import CertificateError
 
-LARGEST = 256
+MAX_N = 256
 """Longest n: a few seconds there."""
 _PLACES = 2500
 

@@ -24,8 +24,8 @@ from factorize.errors import CertificateError, InvalidParameter
 
 CHUNK = 8192
 """Candidates of a chunk, after which the test looks at its wealth."""
-NEEDED = 128 * math.log(2) + 1e-6
-HOPELESS = -40.0
+MIN_WEALTH = 128 * math.log(2) + 1e-6
+HOPELESS_WEALTH = -40.0
 """A bet that stands there is given up: to refuse is always sound."""
 _MOST_EPSILON = 1000.0
 _TRIES = 16
@@ -146,7 +146,7 @@ def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: 
         weights = np.full(CHUNK, added)
         for some, drawn in _normals(stream.lane(1), kept, len(gram)):
             y = _log_ratio((drawn + sums_of_rows(rest.factor, picks[some])) @ rest.factor.T, rest.kernel)
-            y = np.maximum(y, near - spread * (DEEPEST + spread / 2))
+            y = np.maximum(y, near - spread * (MAX_DEPTH + spread / 2))
             weights[some] += np.exp(log_call(y, near, spread) - order * y + constant)
         return weights
 
@@ -180,7 +180,7 @@ def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared:
         for some, drawn in _normals(stream.lane(0), np.arange(CHUNK), len(gram)):
             x = (drawn + moved) @ rest.factor.T
             y = _log_ratio(x, rest.kernel)
-            u = np.minimum(near + y, spread * (DEEPEST + spread / 2))
+            u = np.minimum(near + y, spread * (MAX_DEPTH + spread / 2))
             # u - near is log L0, or where that is large a smaller number, at which put(y) e^(eta y) is larger
             put = u + log_call(-u, 0.0, spread)
             weights[some] = np.exp(put + eta * (u - near - y) + eta * x.mean(axis=1) + constant)
@@ -251,9 +251,9 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
         wealth += float(np.log1p(rate * (delta - chunk)).sum())
         total += float(chunk.sum())
         drawn += len(chunk)
-        if not HOPELESS <= wealth < NEEDED:
+        if not HOPELESS_WEALTH <= wealth < MIN_WEALTH:
             break
-    return BetOutcome(wealth >= NEEDED, wealth, drawn, total / max(drawn, 1))
+    return BetOutcome(wealth >= MIN_WEALTH, wealth, drawn, total / max(drawn, 1))
 
 
 def _chunks(weights: Weights, key: tuple[int, int], count: int) -> Iterator[np.ndarray]:
@@ -269,7 +269,7 @@ def _chunks(weights: Weights, key: tuple[int, int], count: int) -> Iterator[np.n
 
 LEAST_SPREAD, MOST_SPREAD = 2.0**-5, 30.0
 """Of t, where it is not 0."""
-DEEPEST = 30.0
+MAX_DEPTH = 30.0
 """Standard deviations that d is below 0 at most: y is raised to there."""
 
 
@@ -300,7 +300,7 @@ def log_most(near: arb, shared: float, order: arb) -> arb:
         raise InvalidParameter(f"order {order} is 1 in balls of {PLACES} places; it has to be above", field="order")
     if not shared:
         return (order - 1) * ((order - 1).log() - near) - order * order.log()
-    low, high = near - spread * (DEEPEST + spread / 2), near + 1
+    low, high = near - spread * (MAX_DEPTH + spread / 2), near + 1
     if not _tangent(low, near, spread, order)[1] >= 0:
         raise InvalidParameter(f"order {order} is too large for the shared part {shared!r}", field="order")
     while _tangent(high, near, spread, order)[1] > 0:

@@ -192,15 +192,15 @@ def _check_bet(
         "rule": part["rule"],
         "samples": outcome.samples,
         "log_wealth": outcome.log_wealth,
-        "needed": bets.NEEDED,
+        "needed": bets.MIN_WEALTH,
         "estimate": outcome.mean,
         "weight_bound_over_delta": float(weights.bound / claim.delta),
     }
     result = f"{outcome.log_wealth:.4g} nats from {outcome.samples} samples whose mean is {outcome.mean:.6g}"
     report.require(
         outcome.accepted,
-        f"delta with {_NAMES[direction]}: the bet was won, {result}; {bets.NEEDED:.4g} were needed",
-        f"delta {claim.delta!r} with {_NAMES[direction]} is not accepted: {result}; {bets.NEEDED:.4g} are needed",
+        f"delta with {_NAMES[direction]}: the bet was won, {result}; {bets.MIN_WEALTH:.4g} were needed",
+        f"delta {claim.delta!r} with {_NAMES[direction]} is not accepted: {result}; {bets.MIN_WEALTH:.4g} are needed",
         of=f"calibration.{direction}",
     )
     return True

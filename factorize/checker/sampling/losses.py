@@ -26,9 +26,9 @@ from factorize.errors import InvalidParameter
 
 CELLS = 16
 """Of a standard deviation of the logarithm of what is on a grid, at least; 32 at most."""
-REACH = 11.5
+MAX_DEVIATIONS = 11.5
 """Standard deviations of Z that the grid covers; what is beyond on either side has less than 7e-31."""
-LEAST = 1e-30
+MIN_MASS = 1e-30
 """Of the mass that is left out at either end, after each operation."""
 LARGEST_VARIANCE = 100.0
 """Of w Z: above, there is so little noise that nothing is private."""
@@ -224,9 +224,9 @@ def _trimmed(law: GridLaw) -> GridLaw:
     """Leave out the ends: below by their mass, above by their share of the mean, each the larger of the two there."""
     places = law.step * np.arange(law.first, law.first + len(law.masses)) - law.mean
     weighed = law.masses * exponentials(np.clip(places, LEAST_EXPONENT, -LEAST_EXPONENT))
-    low = int(np.searchsorted(np.cumsum(law.masses), LEAST / 2))
-    high = len(weighed) - int(np.searchsorted(np.cumsum(weighed[::-1]), LEAST / 2))
-    return law._replace(first=law.first + low, masses=law.masses[low:high], lost=law.lost + 2 * LEAST)
+    low = int(np.searchsorted(np.cumsum(law.masses), MIN_MASS / 2))
+    high = len(weighed) - int(np.searchsorted(np.cumsum(weighed[::-1]), MIN_MASS / 2))
+    return law._replace(first=law.first + low, masses=law.masses[low:high], lost=law.lost + 2 * MIN_MASS)
 
 
 def largest_square(strategy: Strategy) -> Fraction:
@@ -259,9 +259,9 @@ def losses_of_samples(
 
 
 def grid_of(width: float, probability: float, finest: float) -> tuple[int, int, float]:
-    """Return the first place of a step's grid, its cells, and h; what is beyond Z = REACH + w has less than 7e-31."""
-    top = math.log1p(probability * math.expm1(width * (REACH + width / 2)))
-    low = math.log1p(-probability) if probability < 1 else -width * (REACH + width / 2)
+    """Return the first place of a step's grid, its cells, and h; beyond Z = MAX_DEVIATIONS + w lies less than 7e-31."""
+    top = math.log1p(probability * math.expm1(width * (MAX_DEVIATIONS + width / 2)))
+    low = math.log1p(-probability) if probability < 1 else -width * (MAX_DEVIATIONS + width / 2)
     step = max(finest, (top - low) / _MOST_CELLS)
     return math.floor(low / step) - 1, math.ceil((top - low) / step) + 3, step
 
@@ -292,4 +292,4 @@ def _step_law(width: float, probability: float, finest: float) -> GridLaw:
         masses[i] += float(mass - right)
         masses[i + 1] += float(right)
         without, taking, place = next_without, next_taking, beyond
-    return GridLaw(first, np.maximum(masses, 0.0) * (1 + 8 * UNIT), step, 0.0, 2 * LEAST + 2.0**-112)
+    return GridLaw(first, np.maximum(masses, 0.0) * (1 + 8 * UNIT), step, 0.0, 2 * MIN_MASS + 2.0**-112)

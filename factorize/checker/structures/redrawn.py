@@ -16,9 +16,9 @@ from factorize.checker.spec.programs import Program
 from factorize.checker.structures.base import Reading
 from factorize.errors import TooLarge
 
-LARGEST = 16_384
+MAX_N = 16_384
 _AT_ONCE = 512  # columns
-_ABOVE = 1 + 2.0**-30  # covers a few operations on doubles, and sums of `LARGEST` positive ones
+_ABOVE = 1 + 2.0**-30  # covers a few operations on doubles, and sums of `MAX_N` positive ones
 _FARTHEST = 1e100  # of numbers of K
 _TINY = 1e-220  # more than what a few products below the normal range lose, times such a number
 _ROOT = 1e-200  # more than what the squares of a column lose by underflow
@@ -37,8 +37,8 @@ class RedrawnReading(Reading):
     @cached_property
     def _whole(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Squared norms of the columns of Y, what K makes of them beside I, and at least the Frobenius norm of C."""
-        if self.n > LARGEST:
-            raise TooLarge(f"columns of a C with redraws are solved for up to n={LARGEST}; got n={self.n}")
+        if self.n > MAX_N:
+            raise TooLarge(f"columns of a C with redraws are solved for up to n={MAX_N}; got n={self.n}")
         blocks = [np.arange(i, min(i + _AT_ONCE, self.n)) for i in range(0, self.n, _AT_ONCE)]
         with np.errstate(all="ignore"):
             parts = [(np.einsum("ij,ij->j", values, values), apart) for values, apart in map(self.solved, blocks)]

@@ -96,7 +96,7 @@ def test_claims_without_evidence() -> None:
 def test_stored_arrays_are_multiplied_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = {"kind": "min_sep", "min_sep": 3}
     result = solved(6, participation=apart, tolerance=1e-6).with_matrices(["C", "B", "C_inv"])
-    monkeypatch.setattr(whole, "LARGEST", 5)
+    monkeypatch.setattr(whole, "MAX_N", 5)
     assert any("multiplied up to n=5" in text for text in check_factor_file(sealed(*parts(result))).not_checked)
 
 

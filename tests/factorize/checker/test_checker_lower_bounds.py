@@ -277,9 +277,9 @@ def test_evidence_of_another_kind_proves_nothing(participation: Any, objective: 
 
 def test_what_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     momentum = asked({"kind": "momentum", "n": 4, "momentum": 0.9}).document()
-    monkeypatch.setattr(determinants, "LARGEST", 4)
+    monkeypatch.setattr(determinants, "MAX_N_OF_STATES", 4)
     assert determinants.lower_bound(momentum, BOTH) is not None
-    monkeypatch.setattr(determinants, "LARGEST", 3)
+    monkeypatch.setattr(determinants, "MAX_N_OF_STATES", 3)
     with pytest.raises(NotEnclosed, match="up to n=3"):
         determinants.lower_bound(momentum, BOTH)
     monkeypatch.setattr(nuclear_norms, "LARGEST_VECTORS", 3)

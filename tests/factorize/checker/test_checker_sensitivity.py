@@ -148,8 +148,8 @@ def test_majorants_by_hand() -> None:
 
 
 def test_where_no_rule_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensitivity, "LARGEST", 3)
-    monkeypatch.setattr(sensitivity, "BESIDE", 3)
+    monkeypatch.setattr(sensitivity, "MAX_N_GRAM", 3)
+    monkeypatch.setattr(sensitivity, "MAX_N_WHOLE", 3)
     rising = Strategy("toeplitz", {"coefficients": np.array([1.0, 0.0, 2.0, 0.0])}, 4)
     assert "majorant" in bracket_sensitivity(rising, separated(2, 2)).rule
     bands = Strategy("banded", {"bands": np.array([[1.0, 2.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]])}, 4)

@@ -48,7 +48,7 @@ def test_no_claim_rests_on_products_that_fail_the_probe(monkeypatch: pytest.Monk
     data = sealed(*parts(found))
     assert not check_factor_file(data).unseen
     monkeypatch.setattr(machine, "_fault", lambda: "a product loses bits")
-    monkeypatch.setattr(loss_balls, "LARGEST", 0)
+    monkeypatch.setattr(loss_balls, "MAX_N", 0)
     report = check_factor_file(data)
     assert {LOSS, LOWER_BOUND, DECODER, INVERSE} <= set(report.unseen) and report.supported
 
@@ -59,7 +59,7 @@ def test_no_claim_is_left_without_a_word_where_memory_is_short(monkeypatch: pyte
 
     data = sealed(*parts(solved(8, participation={"kind": "fixed_epochs", "epochs": 2})))
     monkeypatch.setattr(whole, "entries_of", short)
-    monkeypatch.setattr(loss_balls, "LARGEST", 0)
+    monkeypatch.setattr(loss_balls, "MAX_N", 0)
     report = check_factor_file(data)
     assert report.supported and report.status(LOSS) is Status.NOT_LOOKED_AT
     assert any("Unable to allocate" in text for text in report.not_checked)

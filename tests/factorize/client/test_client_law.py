@@ -18,7 +18,7 @@ from specs import spec_of
 from test_noise import NAMES, STREAMS, source_of, strategies
 
 from factorize.client import NoiseGenerator
-from factorize.client.allowances import CHEAP, LARGEST, allowance, participations_of, raised
+from factorize.client.allowances import MAX_ALLOWANCE, MAX_SINGLE_ALLOWANCE, allowance, participations_of, raised
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.client.recurrences.state_rounding import (
     DOUBLE,
@@ -185,7 +185,11 @@ class TestPrecision:
 
     def test_float32_where_it_is_cheap(self):
         made = NoiseGenerator(self.slow(0.999), self.scale(), 3, seed=1 << 64)
-        assert made.precision == "float32" and made.allowance <= CHEAP and made._engine.state.dtype == np.float32
+        assert (
+            made.precision == "float32"
+            and made.allowance <= MAX_SINGLE_ALLOWANCE
+            and made._engine.state.dtype == np.float32
+        )
 
     @pytest.mark.parametrize("theta", [1 - 1e-7, 1 - 1e-8, 1 - 1e-9, 1.0])
     def test_float64_where_a_float32_state_cannot_be_bounded(self, theta: float):
@@ -198,7 +202,11 @@ class TestPrecision:
         steep = noise_source("blt", {"theta": np.array([1 - 2e-6]), "omega": np.array([5e-4])}, 10**15 - 1, "")
         assert isinstance(steep, Streamable)
         assert NoiseGenerator(steep, self.scale(), 3, seed=1 << 64).precision == "float64"
-        assert CHEAP < NoiseGenerator(steep, self.scale(), 3, seed=1 << 64, precision="float32").allowance < LARGEST
+        assert (
+            MAX_SINGLE_ALLOWANCE
+            < NoiseGenerator(steep, self.scale(), 3, seed=1 << 64, precision="float32").allowance
+            < MAX_ALLOWANCE
+        )
         steeper = noise_source("blt", {"theta": np.array([1 - 1e-7]), "omega": np.array([1e-3])}, 10**15 - 1, "")
         assert isinstance(steeper, Streamable)
         with pytest.raises(InvalidParameter, match='float32 state .* above the limit of 0.01; use precision="float64"'):

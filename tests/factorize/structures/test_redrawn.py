@@ -92,7 +92,7 @@ def test_an_inverse_that_is_not_enclosed():
 
 @pytest.mark.parametrize("participation", [EPOCHS, {"kind": "single"}])
 def test_a_length_above_the_limit(participation):
-    n = redrawn.LARGEST + 4
+    n = redrawn.MAX_N + 4
     matrix = cases.likely(n, buffers=1, redraws=1)
     with pytest.raises(TooLarge):
         bracket_sensitivity(strategy(matrix), participation)

@@ -162,7 +162,7 @@ def test_what_is_too_large_to_search_is_the_toeplitz_start(monkeypatch: pytest.M
     norms = (solution.strategy.bands**2).sum(axis=0)
     assert np.ptp(norms[:64]) < 1e-14 and norms[0] == pytest.approx(1) and norms[-1] < norms[-65] < 0.1
     small = Problem(separated(512, 4))
-    monkeypatch.setattr(banded, "LARGEST_SEARCHED", 0)
+    monkeypatch.setattr(banded, "MAX_ENTRIES_SEARCHED", 0)
     start = certify(small.spec, banded.solve(small, quiet).strategy, {}, outcome=Outcome.NOT_SEARCHED)
     monkeypatch.undo()
     best = searched(small.spec, evidence=False)
