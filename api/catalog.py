@@ -16,9 +16,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from factorize.api.access.caller import ANYONE, Caller
+from factorize.api.form import form_of
 from factorize.api.jobs.database import KEPT, LISTED, REVOKED, having, insert_into, jobs, reading, results, writing
 from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
-from factorize.api.workers.publishing import form_of
 from factorize.encoding import JsonObject
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
@@ -84,7 +84,7 @@ class Catalog:
             return [((row.created, row.spec_digest), _entry(row)) for row in connection.execute(query)]
 
     def form(self, key: str) -> str | None:
-        """Return the digest of a stored form by its key (`factorize.api.workers.publishing`), or None."""
+        """Return the digest of a stored form by its key (`factorize.api.form`), or None."""
         self.catch_up()
         query = sa.select(results.c.digest).where(results.c.form == key, results.c.standing != REVOKED)
         with reading(self._engine) as connection:

@@ -29,7 +29,7 @@ from factorize.solvers.evidence_search import Recognised, certify_own
 from factorize.spec import Spec
 from factorize.storage.store import Store
 
-__all__ = ["bound", "certify_file", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain", "priced"]
+__all__ = ["bind", "certify_file", "choose", "estimate", "in_form", "keep", "keep_matrices", "obtain", "priced"]
 
 
 def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Manifest, Origin]:
@@ -57,7 +57,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Man
         return keep(load(found.path), store), found.origin
     prover().start()  # which imports what it needs while the solve runs
     stages = Stages(progress)
-    draft = solvers.search(bound(chosen, store), progress=stages.step)
+    draft = solvers.search(bind(chosen, store), progress=stages.step)
     with store.objects.stage() as staged:
         staged.produce(partial(write_draft, draft))
         stages.enter("prove")
@@ -88,7 +88,7 @@ def in_form(result: Factorization, matrices: Sequence[MatrixName], dtype: str | 
     return made.with_matrices(list(matrices)) if set(matrices) - {"C"} else made
 
 
-def bound(spec: Spec, store: Store) -> Spec:
+def bind(spec: Spec, store: Store) -> Spec:
     """Return the spec with the numbers of its user-supplied matrices: its own, else those in the store."""
     keep_matrices(spec, store)
     return store.matrices.bind(spec)

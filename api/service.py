@@ -19,6 +19,7 @@ from factorize.api.access.caller import ANYONE, AboveCapacity, Caller
 from factorize.api.access.holdings import Holdings
 from factorize.api.access.key_register import KeyRegister
 from factorize.api.catalog import Catalog
+from factorize.api.form import ANY_FORM, Form
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.jobs.cluster_worker import secure
 from factorize.api.jobs.engine import JobEngine
@@ -31,7 +32,6 @@ from factorize.api.settings import Settings, ledger_url
 from factorize.api.stored_forms import Forms
 from factorize.api.telemetry import about, current_trace, record_job
 from factorize.api.workers.pool import SMALL_SECONDS, Pool, wall_limit
-from factorize.api.workers.publishing import ANY_FORM, Form
 from factorize.encoding import canonical_json
 from factorize.errors import (
     CorruptObject,

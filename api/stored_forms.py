@@ -12,11 +12,12 @@ from functools import partial
 from factorize.api.access.caller import Caller
 from factorize.api.access.holdings import Holdings
 from factorize.api.catalog import Catalog
+from factorize.api.form import Form, matrices_key, type_key
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.results import Results, weight
 from factorize.api.settings import Settings
 from factorize.api.workers.pool import Pool
-from factorize.api.workers.publishing import Form, Stages, make_and_store, matrices_key, type_key
+from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded, without_places
 from factorize.errors import FactorizeError, InvalidParameter, NotFound, StoreUnavailable, TooLarge
 from factorize.factors.factorization import Factorization

@@ -40,7 +40,7 @@ def about() -> Mapping[str, str]:
 
 
 @contextmanager
-def bound(**fields: str) -> Iterator[None]:
+def log_about(**fields: str) -> Iterator[None]:
     """Let all that happens within be about these, too; empty ones are left out."""
     token = _about.set({**about(), **{name: value for name, value in fields.items() if value}})
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from factorize.api.local import bound, certify_file, choose, in_form, keep, obtain, priced
+from factorize.api.local import bind, certify_file, choose, in_form, keep, obtain, priced
 from factorize.api.terminal.output import (
     Commands,
     Dtype,
@@ -133,7 +133,7 @@ def add(
     """
     wanted = read_spec(spec)
     results = open_results(store, create=True)
-    certified = certify_file(strategy, bound(wanted, results), holds, remark=remark)
+    certified = certify_file(strategy, bind(wanted, results), holds, remark=remark)
     manifest = keep(certified, results, strict=True)
     return manifest, f"{describe_manifest(manifest)}\nstore         {results.url} (added)"
 

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 from factorize.accounting.calibration_request import answer, read_calibration_request
-from factorize.api.local import bound, certify_file
+from factorize.api.local import bind, certify_file
 from factorize.api.proof import confirm_sensitivity, examined
 from factorize.api.terminal.output import (
     ExitCode,
@@ -138,7 +138,7 @@ def verify_for_spec(
     asked = None if sigma is None and delta is None else read_calibration_request({"sigma": sigma, "delta": delta})
     wanted, results = read_spec(text), existing_results(store)
     try:
-        spec = wanted if results is None else bound(wanted, results)
+        spec = wanted if results is None else bind(wanted, results)
         certified = certify_file(path, spec, holds, as_given=True, remark=remark)
         with TemporaryDirectory(prefix="factorize.") as folder:
             certified.save(Path(folder) / "C.safetensors")

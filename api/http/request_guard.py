@@ -20,7 +20,7 @@ from factorize.api.http.access import is_proxy, trusts
 from factorize.api.http.problems import METHODS, ProblemAnswer, below, prefix, problem_of
 from factorize.api.jobs.audit_log import AuditLog
 from factorize.api.settings import PATH_PREFIX, Settings
-from factorize.api.telemetry import bound, read_client_id, read_traceparent
+from factorize.api.telemetry import log_about, read_client_id, read_traceparent
 from factorize.client.connection import is_loopback
 from factorize.errors import StoreUnavailable
 
@@ -115,7 +115,7 @@ class RequestGuard:
         trace = headers.get("traceparent")
         request_id, known_as = secrets.token_hex(8), read_client_id(headers.get("x-request-id"), trace)
         scope.setdefault("state", {})["request_id"] = request_id
-        with bound(request_id=request_id, client_request_id=known_as, traceparent=read_traceparent(trace)):
+        with log_about(request_id=request_id, client_request_id=known_as, traceparent=read_traceparent(trace)):
             with self._counts.open.track_inprogress(), below(path):
                 await self._serve(scope, receive, send, request_id)
 

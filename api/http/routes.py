@@ -14,6 +14,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from factorize.api.catalog import list_items
+from factorize.api.form import ANY_FORM, Form, read_form
 from factorize.api.http.access import Call, ReadCall, SubmitCall
 from factorize.api.http.answers import (
     digest_in,
@@ -29,7 +30,6 @@ from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
 from factorize.api.http.work_gate import EventStream, working
 from factorize.api.jobs.solve_job import SolveJob, State, shown_error
-from factorize.api.workers.publishing import ANY_FORM, Form, read_form
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.spec import parse_spec

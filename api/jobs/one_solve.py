@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from factorize.api.jobs.solve_job import SolveEnding, SolveJob, read_progress
-from factorize.api.telemetry import bound
+from factorize.api.telemetry import log_about
 from factorize.api.workers.pool import SMALL_MB, Pool, Solve, SolvePlace
 from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded
@@ -77,12 +77,14 @@ def carry_out(
         say({"task": job.task, "event": event, **more})
 
     tell("started")
-    with bound(**job.about()):
+    with log_about(**job.about()):
         mechanism, pid = json.loads(job.spec)["mechanism"]["kind"], place.pair.solver.pid
         room = {"threads": job.threads, "memory_mb": job.memory_mb}
         _log.info("a solve starts", extra={"about": {"pid": pid, "mechanism": mechanism, **room}})
         try:
-            ended = run(job, store, place, report=lambda event: tell("progress", progress=event), cancelled=cancelled)
+            ended = solve_and_store(
+                job, store, place, report=lambda event: tell("progress", progress=event), cancelled=cancelled
+            )
         except Exception as error:
             _log.exception("a solve could not be supervised")
             message = f"the solve could not be supervised: {error!r}"[:2000]
@@ -93,7 +95,7 @@ def carry_out(
     tell("ended", said=ended.document())
 
 
-def run(
+def solve_and_store(
     job: SolveJob, store: str, place: SolvePlace, *, report: Callable[[Event], None], cancelled: Callable[[], bool]
 ) -> SolveEnding:
     """Solve and store one spec, and return how it ended; a failure is an outcome and not an exception.

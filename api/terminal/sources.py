@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from factorize.api.form import read_names
 from factorize.api.pictures.factorization_plot import check_format
 from factorize.api.settings import NoOwnStore, load_settings
 from factorize.api.terminal.output import remark
 from factorize.api.terminal.spec_command import is_name
 from factorize.api.terminal.targets import check_target, write_whole
-from factorize.api.workers.publishing import read_names
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 from factorize.factors.factor_file import load

@@ -13,9 +13,9 @@ from store_cases import factorization, toeplitz
 
 from factorize.api import catalog as catalog_module
 from factorize.api.catalog import Catalog
+from factorize.api.form import matrices_key
 from factorize.api.jobs.database import reading, results
 from factorize.api.jobs.ledger import Ledger
-from factorize.api.workers.publishing import matrices_key
 from factorize.errors import StoreUnavailable
 from factorize.storage import store as store_module
 from factorize.storage.records import manifest_key
