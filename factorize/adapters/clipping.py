@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import groupby
 
 import numpy as np
@@ -84,13 +85,7 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
     return samples if isinstance(samples, list) else [samples]
 
 
-def clipped_sums(
-    samples: Sequence[Rows],
-    clip_norm: float,
-    counted: torch.Tensor | None = None,
-    *,
-    out: Sequence[torch.Tensor] | None = None,
-) -> list[torch.Tensor]:
+def clipped_sums(samples: Sequence[Rows], clip_norm: float, counted: torch.Tensor | None = None) -> list[torch.Tensor]:
     """Return the sums over examples of gradient * min(1, clip norm / its norm), in float64.
 
     An example whose gradient is not finite counts as zero: no factor clips it, and it would make the sum NaN.
@@ -99,42 +94,55 @@ def clipped_sums(
         samples: gradients by parameter, shapes (examples, *shape).
         clip_norm: bound on the norm of an example's gradient over all parameters.
         counted: False for examples that count as zero, shape (examples,).
-        out: where the sums go, as an earlier call returned them; new memory takes longer than the sums.
 
     Returns:
         Shapes (*shape), on the devices of the samples; on the CPU for a device without float64.
     """
-    factors, spoilt = _factors(samples, clip_norm, counted)
-    totals = _zeros(samples) if out is None else list(out)
-    return [total.view_as(total) for total in _add_up(samples, factors, spoilt, totals, _weigh_all)]
+    return list(use_up(list(samples), clip_norm, counted))
+
+
+def use_up(samples: list[Rows], clip_norm: float, counted: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
+    """Yield what `clipped_sums` returns, and take the gradients by a parameter off the list before they are added up.
+
+    If nobody else keeps them, the sums take the memory that gradients by earlier parameters had.
+
+    Args:
+        samples: see `clipped_sums`.
+        clip_norm: see there.
+        counted: see there.
+    """
+    weights = _Weights.of(samples, clip_norm, counted)
+    if any(isinstance(sample, LayerRows) for sample in samples):  # which are made for all parameters together
+        yield from _add_up(samples, weights)
+        samples.clear()
+    while samples:
+        sample = samples.pop(0)
+        (total,) = _zeros([sample])
+        weights.add(sample, total)
+        yield total.view_as(total)
 
 
 def clipped_moments(
     samples: Sequence[Rows], clip_norm: float, counted: torch.Tensor | None = None
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the sums of clipped gradients, and those of the squares of their entries; see `clipped_sums`."""
-    factors, spoilt = _factors(samples, clip_norm, counted)
-    squares = _add_up(samples, factors, spoilt, _zeros(samples), partial(_weigh_each, squared=True))
-    return _add_up(samples, factors, spoilt, _zeros(samples), _weigh_all), squares
+    weights = _Weights.of(samples, clip_norm, counted)
+    return _add_up(samples, weights), _add_up(samples, weights, squared=True)
 
 
-def _add_up(
-    samples: Sequence[Rows],
-    factors: torch.Tensor,
-    spoilt: torch.Tensor,
-    totals: list[torch.Tensor],
-    weigh: Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor, Sequence[torch.Tensor], bool], None],
-) -> list[torch.Tensor]:
-    """Put the weighted sum of all examples into `totals`, group by group, by what weighs those that are in memory."""
-    group = totals
+def _add_up(samples: Sequence[Rows], weights: _Weights, *, squared: bool = False) -> list[torch.Tensor]:
+    """Return the weighted sums of all examples, or of squares, group by group of those that are in memory."""
+    group = totals = _zeros(samples)
     for rows, part in iterate_rows(samples):
         if rows.start and rows.start % MAX_ADDED_EXAMPLES == 0:
             group = _zeros(samples)
-        weigh(part, factors[rows], spoilt[rows], group, rows.start == 0)
-        if group is not totals and (rows.stop % MAX_ADDED_EXAMPLES == 0 or rows.stop == len(factors)):
+        own = weights.of_rows(rows)
+        for sample, total in zip(part, group, strict=True):
+            own.add(sample, total, fresh=rows.start == 0, squared=squared)
+        if group is not totals and (rows.stop % MAX_ADDED_EXAMPLES == 0 or rows.stop == len(weights.factors)):
             for total, more in zip(totals, group, strict=True):
                 total += more
-    return totals
+    return [total.view_as(total) for total in totals]
 
 
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
@@ -152,35 +160,98 @@ def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
             )
 
 
-def _factors(
-    samples: Sequence[Rows], clip_norm: float, counted: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what each example's gradient is multiplied by, and which gradients are not finite, shapes (examples,)."""
-    squares = torch.cat([_squares_of_all(part) for _, part in iterate_rows(samples)])
-    spoilt = ~squares.isfinite()
-    factors = (clip_norm * SHRUNK / squares.sqrt()).clamp(max=1.0)
-    left_out = spoilt if counted is None else spoilt | ~counted.to(squares.device)
-    return factors.masked_fill(left_out, 0.0), spoilt
+@dataclass
+class _Weights:
+    """What the gradients of examples are multiplied by, shape (examples,): zero where one is not finite."""
+
+    factors: torch.Tensor
+    spoilt: torch.Tensor
+    compiled: bool
+
+    @classmethod
+    def of(cls, samples: Sequence[Rows], clip_norm: float, counted: torch.Tensor | None) -> _Weights:
+        """Return the weights that clip gradients, and leave out examples that do not count."""
+        squares = squared_norms(samples)
+        spoilt = ~squares.isfinite()
+        factors = (clip_norm * SHRUNK / squares.sqrt()).clamp(max=1.0)
+        left_out = spoilt if counted is None else spoilt | ~counted.to(squares.device)
+        return cls(factors.masked_fill(left_out, 0.0), spoilt, _takes_loops(samples))
+
+    def of_rows(self, rows: slice) -> _Weights:
+        """Return those of some examples."""
+        return _Weights(self.factors[rows], self.spoilt[rows], self.compiled)
+
+    @cached_property
+    def _has_spoilt(self) -> bool:
+        return bool(self.spoilt.any())
+
+    @cached_property
+    def _places(self) -> np.ndarray | None:
+        """Rows that stand in for those that are not finite, since 0 times NaN is NaN; None where there is none."""
+        if not self._has_spoilt:
+            return np.arange(len(self.spoilt))
+        bad = self.spoilt.numpy()
+        return None if bad.all() else np.where(bad, np.argmin(bad), np.arange(len(bad)))
+
+    def add(self, sample: torch.Tensor, total: torch.Tensor, *, fresh: bool = True, squared: bool = False) -> None:
+        """Add the sum of factor * gradient, or of its squares, to a total, or to zeros; padding takes as long.
+
+        By products in float64, which torch never makes in TF32 or bfloat16.
+        """
+        plain = _plain_rows(sample) if self.compiled and not squared else None
+        if plain is not None and self._places is not None:
+            self._add_plain(plain, self._places, total, fresh)
+            return
+        if fresh:
+            total.zero_()
+        factors, flat = self.factors.to(total.device), total.view(-1)
+        dropped = self.spoilt.to(total.device)[:, None] if self._has_spoilt else None
+        for rows, columns, part in _widened(sample):
+            if dropped is not None:
+                part.masked_fill_(dropped[rows], 0.0)
+            if squared:
+                flat[columns].addmv_(part.square_().T, factors[rows].square())
+            else:
+                flat[columns].addmv_(part.T, factors[rows])
+
+    def _add_plain(self, plain: np.ndarray, places: np.ndarray, total: torch.Tensor, fresh: bool) -> None:
+        """Add by a compiled loop."""
+        factors = self.factors.numpy()
+        for first in range(0, len(plain), MAX_ADDED_EXAMPLES):
+            rows = slice(first, first + MAX_ADDED_EXAMPLES)
+            part = torch.zeros_like(total) if first else total
+            out = part.numpy().reshape(-1)
+            _share(
+                plain.shape[1],
+                plain.size,
+                partial(add_weighted, plain, places[rows], factors[rows], fresh and not first, out),
+            )
+            if first:
+                total += part
 
 
-def _squares_of_all(samples: Sequence[torch.Tensor]) -> torch.Tensor:
+def squared_norms(samples: Sequence[Rows]) -> torch.Tensor:
     """Return the squared norm of each example's gradient over all parameters, float64, shape (examples,).
 
     Raises:
         InvalidParameter: parameters have different numbers of examples, which would be added up by broadcasting.
     """
+    compiled = _takes_loops(samples)
+    return torch.cat([_squares_of_all(part, compiled) for _, part in iterate_rows(samples)])
+
+
+def _squares_of_all(samples: Sequence[torch.Tensor], compiled: bool) -> torch.Tensor:
+    """Return those of the examples that are in memory."""
     rows = sorted({len(sample) for sample in samples})
     if len(rows) > 1:
         message = f"gradients of {rows} examples: every parameter needs one row for each example of the batch"
         raise InvalidParameter(message, field="model")
-    if (plain := _plain_rows(samples)) is not None:
-        totals = np.zeros(rows[0])
-        for each in plain:
-            _share(len(each), each.size, partial(add_squares, each, totals))
-        return torch.from_numpy(totals)
-    squares = _squares(samples[0])
-    for sample in samples[1:]:
-        squares = squares + _squares(sample).to(squares.device)
+    squares = torch.zeros(rows[0], dtype=torch.float64, device=_home(samples[0].device))
+    for sample in samples:
+        if not compiled or (plain := _plain_rows(sample)) is None:
+            squares += _squares(sample).to(squares.device)
+        else:
+            _share(len(plain), plain.size, partial(add_squares, plain, squares.numpy()))
     return squares
 
 
@@ -190,59 +261,6 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
     for rows, _, part in _widened(sample):
         total[rows] += torch.linalg.vector_norm(part, dim=1).square()
     return total
-
-
-def _weigh_all(
-    samples: Sequence[torch.Tensor],
-    factors: torch.Tensor,
-    spoilt: torch.Tensor,
-    totals: Sequence[torch.Tensor],
-    fresh: bool,
-) -> None:
-    """Add the sums of factor * gradient to `totals`, or to zeros; padding takes as long as examples."""
-    plain = _plain_rows(samples)
-    if plain is None or spoilt.all():
-        _weigh_each(samples, factors, spoilt, totals, fresh)
-        return
-    bad = spoilt.numpy()
-    places = np.where(bad, np.argmin(bad), np.arange(len(bad)))  # 0 times NaN is NaN: another row stands in for it
-    for each, total in zip(plain, totals, strict=True):
-        for first in range(0, len(each), MAX_ADDED_EXAMPLES):
-            some = slice(first, first + MAX_ADDED_EXAMPLES)
-            part = torch.zeros_like(total) if first else total
-            add = partial(
-                add_weighted, each, places[some], factors.numpy()[some], fresh and not first, part.numpy().reshape(-1)
-            )
-            _share(each.shape[1], each.size, add)
-            if first:
-                total += part
-
-
-def _weigh_each(
-    samples: Sequence[torch.Tensor],
-    factors: torch.Tensor,
-    spoilt: torch.Tensor,
-    totals: Sequence[torch.Tensor],
-    fresh: bool,
-    *,
-    squared: bool = False,
-) -> None:
-    """Add the sums of factor * gradient, or of its squares, to `totals`, or to zeros.
-
-    By products in float64, which torch never makes in TF32 or bfloat16.
-    """
-    for sample, out in zip(samples, totals, strict=True):
-        if fresh:
-            out.zero_()
-        own, total = factors.to(out.device), out.view(-1)
-        dropped = spoilt.to(out.device)[:, None] if spoilt.any() else None
-        for rows, columns, part in _widened(sample):
-            if dropped is not None:
-                part.masked_fill_(dropped[rows], 0.0)
-            if squared:
-                total[columns].addmv_(part.square_().T, own[rows].square())
-            else:
-                total[columns].addmv_(part.T, own[rows])
 
 
 def load_loops(parameters: Sequence[torch.Tensor]) -> None:
@@ -269,13 +287,16 @@ def _zeros(samples: Sequence[Rows]) -> list[torch.Tensor]:
     return totals
 
 
-def _plain_rows(samples: Sequence[torch.Tensor]) -> list[np.ndarray] | None:
-    """Return the gradients as arrays, shapes (examples, entries), where compiled loops are the quicker way."""
-    if not HAS_COMPILER or sum(sample.numel() for sample in samples) < MIN_COMPILED_ENTRIES:
-        return None
-    if any(each.device.type != "cpu" or each.dtype not in _COMPILED or not each.is_contiguous() for each in samples):
-        return None
-    return [_flat(each.detach()).numpy() for each in samples]
+def _takes_loops(samples: Sequence[Rows]) -> bool:
+    """Return whether compiled loops are the quicker way for a batch of gradients."""
+    entries = sum(sample.shape.numel() for sample in samples)
+    return HAS_COMPILER and entries >= MIN_COMPILED_ENTRIES and all(each.device.type == "cpu" for each in samples)
+
+
+def _plain_rows(sample: torch.Tensor) -> np.ndarray | None:
+    """Return gradients as an array, shape (examples, entries), if a compiled loop can read them."""
+    fits = sample.dtype in _COMPILED and sample.is_contiguous()
+    return _flat(sample.detach()).numpy() if fits else None
 
 
 def _share(count: int, entries: int, work: Callable[[int, int], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from factorize.adapters.altered_batches import Altered
+from factorize.adapters.clipping import squared_norms, use_up
 from factorize.adapters.layer_rows import Rows, iterate_rows
 from factorize.errors import InvalidParameter
 
@@ -133,29 +135,24 @@ def difference_of_passes(
 
 
 def difference_of_autograd(
-    named: Sequence[tuple[str, torch.nn.Parameter]], samples: Sequence[Rows], rows: GradientRows
+    named: Sequence[tuple[str, torch.nn.Parameter]], samples: Sequence[Rows]
 ) -> InvalidParameter | None:
     """Return what is wrong if the gradients of examples do not add up to plain autograd's gradient of the batch.
 
     Args:
         named: parameters with their names; `p.grad` is of this batch alone.
         samples: their gradients by example.
-        rows: of the samples.
     """
     if any(p.grad is None or isinstance(p.grad_sample, list) for _, p in named) or not len(samples[0]):
         return None
-    allowed = (TOLERANCE + 4 * rows.rounding) * float(rows.norms.sum())  # within 1 %, since a sketch has them
-    whole = torch.zeros_like(rows.sketch[0], dtype=torch.float64), _sketch([p.grad[None] for _, p in named])[0].double()
-    for row in rows.sketch:
-        whole[0].add_(row)
+    rounding = max(_rounding(sample) for sample in samples)
+    allowed = (TOLERANCE + 4 * rounding) * float(squared_norms(samples).sqrt().sum())
     factors = 1, len(samples[0])  # of sums, and of means, whose gradients Opacus multiplies by the examples
-    near = min(float((whole[0] - whole[1] * factor).norm()) for factor in factors)
-    if near <= allowed / 2 or not np.isfinite(near):
-        return None
-    parts = [[each.sum(0, dtype=torch.float64) for each in part] for _, part in iterate_rows(samples)]
-    sums = [torch.stack(own).sum(0) for own in zip(*parts, strict=True)]
-    pairs = [list(zip(sums, [p.grad.double() * factor for _, p in named], strict=True)) for factor in factors]
-    errors = min(([float((own - other).norm()) for own, other in each] for each in pairs), key=np.linalg.norm)
+    found = [
+        [float(torch.linalg.vector_norm(total - p.grad.to(total) * factor)) for factor in factors]
+        for (_, p), total in zip(named, use_up(list(samples), math.inf), strict=True)
+    ]
+    errors = min(zip(*found, strict=True), key=np.linalg.norm)
     if not np.linalg.norm(errors) > allowed:
         return None
     worst = int(np.argmax(errors))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -11,11 +11,11 @@ from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipped_sums import check_roundings
-from factorize.adapters.clipping import clipped_sums, example_rows, load_loops
+from factorize.adapters.clipping import example_rows, load_loops, use_up
 from factorize.adapters.given import check_optimizer, refuse_sampling
-from factorize.adapters.gradient_rows import GradientRows, difference_of_autograd
+from factorize.adapters.gradient_rows import difference_of_autograd
 from factorize.adapters.layer_rows import Rows
-from factorize.adapters.own_steps import CLIPPED, own_parameters, refuse_own_steps
+from factorize.adapters.own_steps import USED, own_parameters, refuse_own_steps
 from factorize.adapters.ranks.placements import is_sharded, values_sum
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -93,7 +93,6 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._samples, self._added = 0, 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
-        self._memory: list[torch.Tensor] | None = None
         self._weights: str | None = None  # of a checkpoint that was loaded, until its next step
         self.rehearsal: Rehearsal | None = None
         self._fresh = all(p.grad is None for p in parameters)
@@ -200,8 +199,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         Raises:
             InvalidParameter: a parameter has none, those of the step before, or other rows than the others.
         """
-        held = [getattr(p, "grad_sample", None) for p in self.params]
-        if any((each[0] if isinstance(each, list) else each) is CLIPPED for each in held):
+        held = [each for p in self.params for each in (getattr(p, "grad_sample", None), p.summed_grad)]
+        if any((each[0] if isinstance(each, list) else each) is USED for each in held):
             raise InvalidParameter(_UNCLEARED, field="optimizer")
         return example_rows(self._named, self._expected)
 
@@ -220,30 +219,25 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         """
         self._check_settings()
         samples = self.grad_samples
+        examples = len(samples[0])
         for p, total in zip(self.params, self.accumulate_moments(samples), strict=True):
             if p.summed_grad is None:
                 p.summed_grad = total
             else:
-                p.summed_grad += total  # in place: it keeps the mark of sums that were released
-            p.grad_sample = CLIPPED  # most of a step's memory, which nothing after this needs
-        self._samples, self._added = self._samples + len(samples[0]), self._added + 1
+                p.summed_grad += total
+            p.grad_sample = USED  # most of a step's memory, which nothing after this needs
+        self._samples, self._added = self._samples + examples, self._added + 1
 
-    def accumulate_moments(self, samples: list[Rows]) -> list[torch.Tensor]:
-        """Return the sums of the clipped gradients of a part of the batch; of its first one in memory that is kept."""
-        begun = any(p.summed_grad is not None for p in self.params)
-        sums = clipped_sums(samples, self.max_grad_norm, self._count(samples), out=None if begun else self._memory)
-        self._memory = self._memory if begun else sums
-        return sums
+    def accumulate_moments(self, samples: list[Rows]) -> Iterable[torch.Tensor]:
+        """Return the sums of the clipped gradients of a part of the batch, which are taken off the list."""
+        return use_up(samples, self.max_grad_norm, self._count(samples))
 
     def _count(self, samples: list[Rows]) -> torch.Tensor | None:
         """Return which rows do not pad, after a look at the gradients of a run's first step."""
         counted = self._unpadded(len(samples[0]))
         if self.rehearsal is not None:
             self.rehearsal.compare(samples, counted, self.max_grad_norm)
-        elif (
-            self._fresh
-            and (fault := difference_of_autograd(self._named, samples, GradientRows.of(samples))) is not None
-        ):
+        elif self._fresh and (fault := difference_of_autograd(self._named, samples)) is not None:
             raise fault
         self._fresh = False
         return counted
@@ -256,13 +250,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             InvalidParameter: all n steps were taken.
         """
         self._check_batch()
-        if any(hasattr(p.summed_grad, "_processed") for p in self.params):
-            raise InvalidParameter(_UNCLEARED, field="optimizer")
         totals = [p.summed_grad for p in self.params]
         kept = [p.grad for p in self.params]  # new memory would leave holes
         for p, released in zip(self.params, self.release(self.noise, totals, kept), strict=True):
             p.grad = released
-            p.summed_grad._processed = True
+            p.summed_grad = USED
         self._samples, self._added, self._expected = 0, 0, None
 
     def release(

@@ -12,8 +12,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from factorize.errors import InvalidParameter
 
-CLIPPED = torch.empty(0)
-"""In place of gradients of examples that were added up, until `zero_grad` is called."""
+USED = torch.empty(0)
+"""In place of gradients of examples that were added up, and of sums that were released, until `zero_grad` is called."""
 
 
 class Stepper(Protocol):
@@ -79,8 +79,7 @@ def _refuse_raw(optimizer: Any) -> None:
 def _is_raw(parameter: Any) -> bool:
     """Return whether a gradient, or a part of it, is of examples that nothing was released of."""
     held, total = getattr(parameter, "grad_sample", None), getattr(parameter, "summed_grad", None)
-    added = total is None or hasattr(total, "_processed")
-    return parameter.grad is not None and not (added and (held is None or held is CLIPPED))
+    return parameter.grad is not None and not all(each is None or each is USED for each in (held, total))
 
 
 register_optimizer_step_pre_hook(_refuse_steps)

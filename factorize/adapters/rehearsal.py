@@ -218,7 +218,7 @@ class Rehearsal:
             )
         found = GradientRows.of(samples)
         self._still = part.randomness.still()
-        self.fault = self.fault or difference_of_autograd(named, samples, found)
+        self.fault = self.fault or difference_of_autograd(named, samples)
         if not altered.alike and not self._still:
             self.fault = self.fault or InvalidParameter(
                 "the loop draws random numbers, and no two batches of the collation have one shape, so that the "

@@ -314,9 +314,8 @@ class TestOptimizer:
             optimizer.step()
         for p in optimizer.params:
             p.grad_sample = torch.zeros(ROWS, *p.shape)
-        optimizer.clip_and_accumulate()
         with pytest.raises(InvalidParameter, match="zero_grad"):
-            optimizer.add_noise()
+            optimizer.clip_and_accumulate()
         assert optimizer.noise.step == 1
 
     @pytest.mark.parametrize("name", ["max_grad_norm", "expected_batch_size", "noise_multiplier"])
