@@ -1,7 +1,8 @@
 """The stated rates with a check in the run: `python -m papers.leaderboard.checked_rates [--mnist FOLDER]`.
 
 The first row of every job of `papers.leaderboard.rate_study` is trained at the rate that is stated for it, and
-checked in the run by `factorize.training.rate_check`. Every job is one line of a JSON file.
+checked in the run by `factorize.training.rate_check`; the LAST jobs once more, at the rate that is stated to a caller
+who names the best rate without privacy. Every run is one line of a JSON file.
 """
 
 from __future__ import annotations
@@ -17,20 +18,28 @@ import torch
 
 from factorize.training.learning_rate import ADAPTIVE
 from factorize.training.rate_check import ArrayRateCheck
-from papers.leaderboard.rate_jobs import FRESH, HELD_OUT, NEWEST, SEEN
+from papers.leaderboard.rate_jobs import FRESH, HELD_OUT, LAST, NEWEST, SEEN
 from papers.leaderboard.rate_predictors import CHECKED_RESULTS, Trained, Verdict, trained_jobs
 from papers.leaderboard.rate_study import CLIP_NORM, SOLVED, cells, factors_of, runs_of
 
 
-def checked(one: Trained, row: str, mnist: Path | None) -> dict[str, Any]:
-    """Train a row at the rate that is stated for it, with the check, and return the job's line."""
+def checked(one: Trained, row: str, mnist: Path | None, free: float | None) -> dict[str, Any]:
+    """Train a row at the rate that is stated for it, with the check, and return the run's line.
+
+    Args:
+        one: the job.
+        row: of it.
+        mnist: folder of MNIST's files.
+        free: the rate without privacy that the caller names, if any.
+    """
     job, cell = one.job, one.rows[row]
-    rate, sigma, factors = cell.advised(job), cell.numbers["sigma"], factors_of(job, row, SOLVED)
+    rate, sigma, factors = cell.advised(job, free=free), cell.numbers["sigma"], factors_of(job, row, SOLVED)
     second, decay = (0.999, job.weight_decay) if job.optimizer in ADAPTIVE else (None, 0.0)
     moments = (job.momentum, second, decay if job.optimizer == "adamw" else 0.0)
     run = runs_of(job, row, factors, sigma, mnist)
     _, test = run(np.array([rate]), lambda weights: ArrayRateCheck(factors, sigma / CLIP_NORM, [weights], *moments))
-    return {"job": asdict(job), "row": row, "rate": rate, "test": np.round(test[:, 0], 2).tolist()}
+    named = {} if free is None else {"free": free}
+    return {"job": asdict(job), "row": row, **named, "rate": rate, "test": np.round(test[:, 0], 2).tolist()}
 
 
 def main() -> None:
@@ -39,14 +48,17 @@ def main() -> None:
     parser.add_argument("--mnist", type=Path, metavar="FOLDER", help="folder of MNIST's four IDX files, .gz or not")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    there = [line["job"] for line in cells(CHECKED_RESULTS)]
-    for one in trained_jobs(FRESH + NEWEST + HELD_OUT + SEEN):
-        if asdict(one.job) in there or ("mnist" in one.job.data and asked.mnist is None):
+    there = [(line["job"], line.get("free")) for line in cells(CHECKED_RESULTS)]
+    for one in trained_jobs(LAST + FRESH + NEWEST + HELD_OUT + SEEN):
+        if "mnist" in one.job.data and asked.mnist is None:
             continue
-        line = checked(one, Verdict.of(one).first, asked.mnist)
-        with CHECKED_RESULTS.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(line, flush=True)
+        for free in (None, one.free.best_rate) if one.job in LAST else (None,):
+            if (asdict(one.job), free) in there:
+                continue
+            line = checked(one, Verdict.of(one).first, asked.mnist, free)
+            with CHECKED_RESULTS.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Data of the study of learning rates: MNIST, digits, and what is made here: tables, sequences, letters, mixtures."""
+"""Data of the study of learning rates: MNIST, digits, and what is made here: sequences, letters, mixtures and more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from papers.reproductions.images import load_images
 JUDGED = 3000
 """Training examples, and test examples, by which a model is judged."""
 SEQUENCES = {"sequences": (12, 16, 10), "long sequences": (16, 12, 12, 5), "plain sequences": (10, 8, 5, 3)}
-SEQUENCES |= {"few symbols": (20, 4, 6, 6), "three symbols": (24, 3, 5, 8)}
+SEQUENCES |= {"few symbols": (20, 4, 6, 6), "three symbols": (24, 3, 5, 8), "many symbols": (14, 20, 4, 5)}
 """Length, symbols, classes and length of the motif of those that are seen through windows."""
 Data = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -55,6 +55,44 @@ def mixture(inputs: int = 30, classes: int = 8, parts: int = 3, examples: int = 
     return parted(x[:, None].astype(np.float32), drawn % classes, examples - JUDGED)
 
 
+def teacher(inputs: int = 24, classes: int = 6, hidden: int = 16) -> Data:
+    """Return normal inputs of a norm of about 1, each with the class that a network of random weights gives it."""
+    luck = np.random.default_rng(4)
+    x = luck.normal(size=(33_000, inputs))
+    scores = np.tanh(x @ luck.normal(size=(inputs, hidden)) / 2) @ luck.normal(size=(hidden, classes))
+    labels = (scores - np.median(scores, axis=0)).argmax(axis=1)
+    return parted((x / inputs**0.5)[:, None].astype(np.float32), labels, 30_000)
+
+
+def word_counts(words: int = 120, classes: int = 7, length: int = 25) -> Data:
+    """Return counts of the words of made documents, whose frequencies are those of their class, with a norm of 1."""
+    luck = np.random.default_rng(5)
+    frequencies = luck.dirichlet(np.full(words, 0.5), classes)
+    labels = luck.integers(0, classes, 33_000)
+    x = luck.multinomial(length, 0.4 * frequencies[labels] + 0.6 * frequencies.mean(axis=0))
+    return parted((x / np.linalg.norm(x, axis=1, keepdims=True))[:, None].astype(np.float32), labels, 30_000)
+
+
+def waveforms() -> Data:
+    """Return noisy mixtures of two of three triangular waves, of Breiman, Friedman, Olshen and Stone (CART, 1984)."""
+    luck, at = np.random.default_rng(6), np.arange(21)
+    waves = np.array([np.maximum(6 - np.abs(at - middle), 0) for middle in (6, 14, 10)])
+    labels, share = luck.integers(0, 3, 33_000), luck.random((33_000, 1))
+    x = share * waves[labels] + (1 - share) * waves[(labels + 1) % 3] + luck.normal(size=(33_000, 21))
+    return parted((x / 15)[:, None].astype(np.float32), labels, 30_000)
+
+
+def shells(inputs: int = 6, classes: int = 3) -> Data:
+    """Return normal inputs, in classes of equal size by their norm."""
+    x = np.random.default_rng(7).normal(size=(33_000, inputs))
+    ranks = np.linalg.norm(x, axis=1).argsort().argsort()
+    return parted((x / inputs**0.5)[:, None].astype(np.float32), ranks * classes // len(x), 30_000)
+
+
+MADE = {"teacher": teacher, "word counts": word_counts, "waveforms": waveforms, "shells": shells}
+"""Data that are made without numbers of one's own."""
+
+
 def windows(x: torch.Tensor, width: int = 4) -> torch.Tensor:
     """Return the windows of neighbouring symbols as positions, from one-hot symbols and a constant."""
     count = x.shape[1] - width + 1
@@ -74,19 +112,23 @@ def data_of(name: str, mnist: Path | None) -> Data:
     if name in SEQUENCES:
         x, y, test, judged = made_sequences(*SEQUENCES[name])
         return windows(x), y, windows(test), judged
-    if name == "short sequences":
-        return made_sequences(8, 12, 8)
+    if name in MADE:
+        return MADE[name]()
+    if name in ("short sequences", "brief sequences"):
+        return made_sequences(*((8, 12, 8) if name == "short sequences" else (6, 9, 5, 3)))
     if name.endswith("text"):
-        return next_letters(*((7, 11) if name == "long text" else ()))
+        return next_letters(*{"long text": (7, 11), "short text": (2, 7)}.get(name, ()))
     if name.endswith("mixture"):
-        return mixture(*((80, 5, 4) if name == "broad mixture" else ()))
+        return mixture(*{"broad mixture": (80, 5, 4), "narrow mixture": (15, 5, 2)}.get(name, ()))
     if name == "table":
         table = made_table()
         tensors = (table.train, table.train_labels, table.test, table.test_labels)
     else:
         images = load_images(None if name == "digits" else mnist, constant="whole" in name or name == "digits")
-        images = halved(images) if name in ("mnist", "noisy mnist") else images
+        images = halved(images) if name in ("mnist", "noisy mnist", "odd mnist") else images
         tensors = (images.train, images.train_labels, images.test, images.test_labels)
+        if name == "odd mnist":
+            tensors = (tensors[0], tensors[1] % 2, tensors[2], tensors[3] % 2)
         if name == "noisy mnist":
             luck = np.random.default_rng(3)
             wrong = luck.random(len(tensors[1])) < 0.2
