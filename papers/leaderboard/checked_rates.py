@@ -1,8 +1,8 @@
 """The stated rates with a check in the run: `python -m papers.leaderboard.checked_rates [--mnist FOLDER]`.
 
 The first row of every job of `papers.leaderboard.rate_study` is trained at the rate that is stated for it, and
-checked in the run by `factorize.training.rate_check`; the LAST jobs once more, at the rate that is stated to a caller
-who names the best rate without privacy. Every run is one line of a JSON file.
+checked in the run by `factorize.training.rate_check`; the LAST and DRAWN jobs once more, at the rate that is stated to
+a caller who names the best rate without privacy. Every run is one line of a JSON file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from factorize.training.learning_rate import ADAPTIVE
 from factorize.training.rate_check import ArrayRateCheck
-from papers.leaderboard.rate_jobs import FRESH, HELD_OUT, LAST, NEWEST, SEEN
+from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, SEEN
 from papers.leaderboard.rate_predictors import CHECKED_RESULTS, Trained, Verdict, trained_jobs
 from papers.leaderboard.rate_study import CLIP_NORM, SOLVED, cells, factors_of, runs_of
 
@@ -49,10 +49,10 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     there = [(line["job"], line.get("free")) for line in cells(CHECKED_RESULTS)]
-    for one in trained_jobs(LAST + FRESH + NEWEST + HELD_OUT + SEEN):
+    for one in trained_jobs(LAST + DRAWN + FRESH + NEWEST + HELD_OUT + SEEN):
         if "mnist" in one.job.data and asked.mnist is None:
             continue
-        for free in (None, one.free.best_rate) if one.job in LAST else (None,):
+        for free in (None, one.free.best_rate) if one.job in LAST + DRAWN else (None,):
             if (asdict(one.job), free) in there:
                 continue
             line = checked(one, Verdict.of(one).first, asked.mnist, free)
