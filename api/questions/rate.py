@@ -69,7 +69,7 @@ class Rates:
             "largest of the schedule at clip norm 1, from the noise of this row by our study (docs/choose.md); two "
             f"thirds of the best rates of new jobs were within a factor of {SPREAD:g}; try {value / 2:.2g} and "
             f"{value * 2:.2g} too on public data, or count what private runs that choose cost (docs/privacy.md); the "
-            "best rate without privacy was up to 128 times too large"
+            "best rate without privacy was up to 256 times too large"
             f"{'; no job of the study had ' + ' or '.join(far) if far else ''}"
         )
         return {"optimizer": name, "value": value, "spread": SPREAD, "basis": basis}

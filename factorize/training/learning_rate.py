@@ -1,6 +1,6 @@
 """Learning rates for private training: the one at which a model learned most, of noise of a given size.
 
-The best rates without privacy are 1/32 to 128 times as large. The noise that is left in a weight at the end may be
+The best rates without privacy are 1/32 to 256 times as large. The noise that is left in a weight at the end may be
 about as large as `walk` over the mean of the schedule before accuracy falls: a rate that falls to zero may begin twice
 as high as a constant one. Noise s in every weight costs about s^2 tr(H) / 2 of loss, and gradients of at most the clip
 norm bound the trace in a model of any size. An optimizer of Adam's kind divides by the root of second moments, which

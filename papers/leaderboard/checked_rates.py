@@ -1,8 +1,9 @@
 """The stated rates with a check in the run: `python -m papers.leaderboard.checked_rates [--mnist FOLDER]`.
 
 The first row of every job of `papers.leaderboard.rate_study` is trained at the rate that is stated for it, and
-checked in the run by `factorize.training.rate_check`; the LAST and DRAWN jobs once more, at the rate that is stated to
-a caller who names the best rate without privacy. Every run is one line of a JSON file.
+checked in the run by `factorize.training.rate_check`; those of the LAST and DRAWN jobs that have no
+Adam once more, at the rate that is stated to a caller who names the best one without privacy. Every run is one line of
+a JSON file.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
     for one in trained_jobs(LAST + DRAWN + FRESH + NEWEST + HELD_OUT + SEEN):
         if "mnist" in one.job.data and asked.mnist is None:
             continue
-        for free in (None, one.free.best_rate) if one.job in LAST + DRAWN else (None,):
+        for free in (None, one.free.best_rate) if one.job in LAST + DRAWN and not one.adaptive else (None,):
             if (asdict(one.job), free) in there:
                 continue
             line = checked(one, Verdict.of(one).first, asked.mnist, free)
