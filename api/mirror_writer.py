@@ -22,13 +22,13 @@ from factorize.client.mirror import FORMAT, INDEX, MirrorIndex, MirrorResult
 from factorize.client.service import PATH
 from factorize.encoding import canonical_json, json_digest, sha256
 from factorize.errors import FactorizeError, InvalidParameter, NotFound
+from factorize.format.files import replace_file
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import Manifest
 from factorize.signatures import sign
 from factorize.spec import parse_spec
 from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory
-from factorize.storage.medium.files import replace_file
 from factorize.storage.medium.location import MARKER, bucket_of, directory_of, in_bucket
 from factorize.storage.objects import Objects
 from factorize.storage.records import SpecEntry, name_in, user_matrices

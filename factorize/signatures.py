@@ -14,7 +14,7 @@ from typing import Any
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import BadSignature, InvalidParameter, MalformedJson, extras_named
 from factorize.format.container import local_path
-from factorize.storage.medium.files import write_whole
+from factorize.format.files import write_whole
 
 _MOST_BYTES = 1 << 16  # a bundle over one file by a key has 1.3 kB
 _IN_TOTO = "application/vnd.in-toto+json"

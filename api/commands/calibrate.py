@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from factorize.accounting.calibration_request import CalibrationRequest, answer, read_calibration_request
 from factorize.api.pictures.views import draw_profile
+from factorize.api.questions.calibration_request import CalibrationRequest, answer, read_calibration_request
 from factorize.api.terminal.output import Shown, Target, VerificationFailed, argument, option
 from factorize.api.terminal.sources import check_picture, open_target, read_spec_text, save_picture
 from factorize.api.terminal.spec_command import options_of
@@ -22,7 +22,7 @@ from factorize.privacy.question import SamplingOptions
 from factorize.samplings.calibrating import privacy_profile
 
 IF_STOPPED = "and holds if the stop depended neither on the data nor on what was released"
-_REQUEST = "factorize.accounting.calibration_request:CalibrationRequest"
+_REQUEST = "factorize.api.questions.calibration_request:CalibrationRequest"
 
 
 @options_of(_REQUEST, but=["method"])

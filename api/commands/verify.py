@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import numpy as np
 import typer
 
-from factorize.accounting.calibration_request import answer, read_calibration_request
 from factorize.api.local import bind, certify_file
 from factorize.api.proof import confirm_sensitivity, examined
+from factorize.api.questions.calibration_request import answer, read_calibration_request
 from factorize.api.terminal.output import (
     ExitCode,
     Explain,

@@ -21,22 +21,22 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from factorize import solvers
-from factorize.accounting.calibration_request import CalibrationRequest, read_calibration_request
-from factorize.accounting.calibration_request import answer as calibration
 from factorize.api.access.caller import AboveCapacity, Caller, Scope
 from factorize.api.local import in_form
 from factorize.api.proof import write_draft
 from factorize.api.questions import training_job
 from factorize.api.questions.advice import advice_of, request_of
+from factorize.api.questions.calibration_request import CalibrationRequest, read_calibration_request
+from factorize.api.questions.calibration_request import answer as calibration
 from factorize.api.questions.comparison import CompareRequest, Report, comparison, read_request
 from factorize.api.workers.worker_process import Tell
 from factorize.encoding import DIGEST, JsonObject, check_digest
 from factorize.errors import InvalidSpec, StoreUnavailable
+from factorize.format.files import Files
 from factorize.plain_data import Frozen, read_union
 from factorize.predict import AnyQuestion, ask
 from factorize.spec import parse_spec
 from factorize.storage.index import Result
-from factorize.storage.medium.files import Files
 from factorize.storage.store import Store, open_store
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from factorize.errors import InvalidParameter
+from factorize.format import files
 from factorize.format.container import local_path
-from factorize.storage.medium import files
 
 
 def check_target(path: Path | None) -> None:

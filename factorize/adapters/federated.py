@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from factorize.adapters.client_ids import EARLY, ClientId, KnownClients, listed
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
 from factorize.adapters.state_file import read_state, write_state
-from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
@@ -34,6 +33,7 @@ from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.receipt import Receipt
 from factorize.training.run_lock import RunLock
+from factorize.training.statement import PrivacyStatement
 
 Arrays = Sequence[np.ndarray]
 _UNSEEN = (

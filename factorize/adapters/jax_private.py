@@ -15,12 +15,12 @@ from factorize.adapters.jax import NoiseTransformation, Precision, correlated_no
 from factorize.adapters.jax_gradients import ClippedGradients
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings_of, second_seed
-from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter
 from factorize.privacy import NOT_LOOKED_AT, Calibration
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 
 
 class PrivateJax(NamedTuple):

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from factorize.adapters.statement import LossCheck, PrivacyStatement
 from factorize.auditor import Auditor
 from factorize.client import load
 from factorize.client.normals import secret_seed
@@ -19,6 +18,7 @@ from factorize.spec import parse_spec
 from factorize.training.job import Source, TrainingJob
 from factorize.training.noise_memory import spec_within, warn_of_dense
 from factorize.training.orders import take_turns
+from factorize.training.statement import LossCheck, PrivacyStatement
 
 
 @dataclass(frozen=True, kw_only=True)

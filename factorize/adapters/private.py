@@ -20,13 +20,13 @@ from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.rehearsal import Loss, Rehearsal
-from factorize.adapters.statement import PrivacyStatement
 from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 
 _SAMPLINGS = samplings_of(padded=False)
 

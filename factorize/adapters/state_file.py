@@ -10,7 +10,7 @@ from safetensors.numpy import load, save
 
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
-from factorize.storage.medium.files import replace_file
+from factorize.format.files import replace_file
 
 
 def write_state(path: Path, plain: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from factorize.encoding import check_digest
 from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, Revoked, StoreUnavailable
 from factorize.format.container import local_path
+from factorize.format.files import replace_file
 from factorize.format.manifest import Manifest, check_file
-from factorize.storage.medium.files import replace_file
 
 VARIABLE = "FACTORIZE_CACHE"
 """Environment variable that names the folder."""

@@ -17,9 +17,9 @@ from factorize.client.service import Origin, Service, SpecSource, check_answers,
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.container import local_path
+from factorize.format.files import Files, check_is_file, replace_file
 from factorize.format.manifest import Manifest, StoredFile, check_file
 from factorize.signatures import check_signature
-from factorize.storage.medium.files import Files, check_is_file, replace_file
 
 ATTEMPTS = 3
 """Whole transfers with wrong bytes after which a download gives up."""

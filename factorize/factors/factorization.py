@@ -34,6 +34,7 @@ from factorize.factors import Factors
 from factorize.factors.certificate import Certificate, certify
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
+from factorize.format.files import Files, write_whole
 from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.numbers.covered import column_defect, covering, defect
@@ -41,7 +42,6 @@ from factorize.numbers.triangular import toeplitz_rows
 from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.spec.mechanisms import Added
-from factorize.storage.medium.files import Files, write_whole
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.dense import DenseMatrix, strategy_array
 from factorize.structures.endless import LARGEST_ROW, AnyStrategy

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from factorize.errors import CorruptObject, NotFound, StoreError, StoreUnavailable
-from factorize.storage.medium.files import Files
+from factorize.format.files import Files
 
 STAGING = "tmp"
 QUARANTINE = "quarantine"

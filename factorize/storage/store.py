@@ -30,13 +30,13 @@ from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.factors.factor_file import from_container, read_back
 from factorize.factors.factorization import Factorization
 from factorize.format.container import Container, path_text
+from factorize.format.files import Files
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 from factorize.storage.blobs import CACHE_BYTES, Blob, Blobs, Matrices, blob_key, bound_matrices, describe
 from factorize.storage.index import Index, Result
 from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory, make_root
-from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER, bucket_of, directory_of, in_bucket
 from factorize.storage.objects import Objects, StagedFile, reported
 from factorize.storage.records import SpecEntry, lasting, manifest_key, now, seal, spec_key

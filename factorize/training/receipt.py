@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.container import local_path
+from factorize.format.files import replace_file
 from factorize.format.quantities import ClaimRefused
 from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, read_receipt, steps_of
 from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import mu_by_name
 from factorize.privacy.selection import BestOf
-from factorize.storage.medium.files import replace_file
 from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:
-    from factorize.adapters.statement import PrivacyStatement
     from factorize.auditor import Auditor
     from factorize.format.manifest import CertifiedFactors
+    from factorize.training.statement import PrivacyStatement
 
 _STATED = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
 

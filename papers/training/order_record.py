@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
@@ -14,6 +13,7 @@ from factorize.privacy import Calibration
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 
 
 class OrderRecord:

@@ -22,7 +22,6 @@ from servers import serving
 from sigstore.dsse import Statement as DsseStatement
 
 import factorize
-from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main as check
 from factorize.client import fetch
@@ -30,6 +29,7 @@ from factorize.encoding import canonical_json
 from factorize.errors import BadSignature, InvalidParameter
 from factorize.signatures import check_signature, sign
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 
 PEM = serialization.Encoding.PEM
 PLAIN = serialization.NoEncryption()

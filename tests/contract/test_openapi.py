@@ -136,7 +136,7 @@ def test_every_problem_has_an_example_in_the_document(document: Any) -> None:
 
 @pytest.mark.parametrize("model", sorted(BODIES))
 def test_an_example_of_a_body_is_one(model: str) -> None:
-    from factorize.accounting.calibration_request import read_calibration_request
+    from factorize.api.questions.calibration_request import read_calibration_request
     from factorize.api.questions.comparison import read_request
     from factorize.api.questions.training_job import FleetRequest, RecommendRequest, read_job
     from factorize.predict import ask

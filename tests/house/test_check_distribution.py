@@ -15,7 +15,6 @@ from bare_sites import link, name_of, run
 from cases import FAST, PARTICIPATIONS, case_of
 
 import factorize
-from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
@@ -27,6 +26,7 @@ from factorize.solvers import solve
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 from release.check import build
 
 SECOND = 1_700_000_000

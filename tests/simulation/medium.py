@@ -18,8 +18,8 @@ from typing import Any
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 from power_loss import Change, Content, _variants, apply
 
+from factorize.format.files import Files
 from factorize.storage.medium.bucket import Bucket
-from factorize.storage.medium.files import Files
 
 from .world import EPOCH, Killed, Process, World
 

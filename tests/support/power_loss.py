@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from factorize.storage.medium.files import Files
+from factorize.format.files import Files
 from factorize.storage.objects import STAGING
 
 Tree = dict[Path, bytes | None]

@@ -13,7 +13,6 @@ import factorize
 from factorize.accounting import calibrate_sampling
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import calibrate_moments
-from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.encoding import canonical_json, json_digest
 from factorize.privacy import BestOf, PrivacyTarget
@@ -21,6 +20,7 @@ from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from factorize.training.receipt import Receipt
 from factorize.training.sampling import BMinSep
+from factorize.training.statement import PrivacyStatement
 
 KEY = bytes(range(32))
 TARGET = PrivacyTarget(epsilon=2.0, delta=1e-5)

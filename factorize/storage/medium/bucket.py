@@ -21,9 +21,9 @@ from typing import Any
 
 from factorize.encoding import DIGEST
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
+from factorize.format.files import Files
 from factorize.storage.medium.bucket_calls import BucketCalls, first_line
 from factorize.storage.medium.bucket_lock import BucketLock
-from factorize.storage.medium.files import Files
 from factorize.storage.medium.location import MARKER
 from factorize.storage.objects import STAGING, Objects, Reader, StagedFile
 

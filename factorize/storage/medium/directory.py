@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from factorize.errors import NotFound
-from factorize.storage.medium.files import Files
+from factorize.format.files import Files
 from factorize.storage.objects import (
     NO_LOCKS,
     STAGING,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from factorize.accounting.calibration_request import CalibrationRequest
 from factorize.api.commands.application import command_of
+from factorize.api.questions.calibration_request import CalibrationRequest
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest
 
 

@@ -15,9 +15,9 @@ import pytest
 from servers import LiveService, serving, serving_apart
 
 from factorize.api.jobs.solve_job import JobOrder
+from factorize.format.files import Files
 from factorize.solvers import solve
 from factorize.spec import parse_spec
-from factorize.storage.medium.files import Files
 
 PREFIX: dict[str, Any] = {"workload": {"kind": "prefix", "n": 16}, "mechanism": {"kind": "square_root"}}
 

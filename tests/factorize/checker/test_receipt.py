@@ -20,7 +20,6 @@ from manifest_mutations import changed, nodes
 from receipt_runs import GUARANTEED, KINDS, Run, in_fixed_order, signed, with_others
 
 import factorize
-from factorize.adapters.statement import PrivacyStatement
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
@@ -31,6 +30,7 @@ from factorize.numbers.gaussian import gaussian_delta
 from factorize.privacy import BestOf
 from factorize.training.orders import fixed_order
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda make: make.__name__)

@@ -19,13 +19,13 @@ from scipy.stats import norm
 
 from factorize.accounting import BinGram, BinsLaw
 from factorize.accounting.loss_laws import PoissonLaw
-from factorize.adapters.statement import PrivacyStatement
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.factors.sensitivity import Sensitivity
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import BestOf, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 
 
 @dataclass(frozen=True)

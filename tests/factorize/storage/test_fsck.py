@@ -15,10 +15,10 @@ from specs import spec_of
 from store_cases import factorization, flip, overwrite, path_of, toeplitz
 
 from factorize.errors import NotFound, StoreUnavailable
+from factorize.format.files import Files
 from factorize.storage.blobs import CHUNK_BYTES, Blobs, blob_key
 from factorize.storage.fsck import ERRORS, fsck
 from factorize.storage.gc import gc
-from factorize.storage.medium.files import Files
 from factorize.storage.records import SpecEntry, family_key, manifest_key, seal, spec_key
 from factorize.storage.store import Store, open_store
 

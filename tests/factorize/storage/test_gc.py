@@ -17,10 +17,10 @@ from store_cases import factorization, flip, path_of, toeplitz
 
 from factorize.errors import InvalidParameter, NotFound, Revoked, StoreUnavailable
 from factorize.factors.factor_file import cast
+from factorize.format.files import Files
 from factorize.storage.blobs import blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import GRACE_SECONDS, Removed, gc
-from factorize.storage.medium.files import Files
 from factorize.storage.objects import STAGING
 from factorize.storage.records import answer_order, manifest_key, seal
 from factorize.storage.store import Store, open_store

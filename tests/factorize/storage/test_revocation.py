@@ -25,10 +25,10 @@ from factorize.client import fetch
 from factorize.encoding import json_digest
 from factorize.errors import InvalidParameter, NotFound, Revoked, ServiceError, StoreUnavailable
 from factorize.factors.factor_file import cast
+from factorize.format.files import Files
 from factorize.format.manifest import manifest_digest
 from factorize.storage.fsck import fsck
 from factorize.storage.medium.bucket import Bucket
-from factorize.storage.medium.files import Files
 from factorize.storage.records import manifest_key, seal
 from factorize.storage.revocation import revocation_key
 from factorize.storage.store import Store, open_store

@@ -22,12 +22,12 @@ from factorize.encoding import sha256
 from factorize.errors import NotFound, Revoked, StoreUnavailable
 from factorize.factors.factorization import Factorization
 from factorize.format.container import Container
+from factorize.format.files import Files
 from factorize.format.manifest import Manifest
 from factorize.spec import parse_spec
 from factorize.storage import objects
 from factorize.storage.fsck import fsck
 from factorize.storage.gc import gc
-from factorize.storage.medium.files import Files
 from factorize.storage.objects import QUARANTINE, STAGING
 from factorize.storage.store import MARKER, Store, open_store
 

@@ -13,10 +13,10 @@ import pytest
 from store_cases import ShortWrites, factorization, failing, recording
 
 from factorize.errors import CorruptObject, StoreError, StoreUnavailable
+from factorize.format import files as files_module
+from factorize.format.files import Files
 from factorize.storage.fsck import fsck
-from factorize.storage.medium import files as files_module
 from factorize.storage.medium.directory import Directory, make_root
-from factorize.storage.medium.files import Files
 from factorize.storage.store import open_store
 
 FILES = Files()
