@@ -22,6 +22,7 @@ from factorize.checker.doubles.nuclear_norms import (
     LARGEST_VECTORS,
     WeightedTarget,
     guess_by_strategy,
+    merged,
     norm_below,
     norm_by_vectors,
     targets,
@@ -235,13 +236,13 @@ def bound_by_whole(
     """
     check_products()
     weighing = weighing_of(spec["objective"], workload.rows)
-    rows, factors = rows_of(weighing, dual), evidence_of(spec["participation"], dual, workload.columns)
-    if rows is None or factors is None:
+    rows, listed = rows_of(weighing, dual), evidence_of(spec["participation"], dual, workload.columns)
+    if rows is None or listed is None:
         raise NotEnclosed("evidence of this kind is not evaluated here")
-    weighted = WeightedTarget(workload, weighing, rows[0])
+    weighted, (factors, cost) = WeightedTarget(workload, weighing, rows[0]), merged(listed, workload.columns)
     if inverse is None:
         norm = norm_by_vectors(weighted, factors)
     else:
         blocks = (block for factor in factors for block in targets(factor, weighted))
         norm = norm_below(blocks, guess_by_strategy(weighted, factors, inverse()))
-    return norm**2 / (sum((factor.cost() for factor in factors), start=Fraction(0)) * rows[1])
+    return norm**2 / (cost * rows[1])

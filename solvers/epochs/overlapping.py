@@ -4,10 +4,14 @@ The power step of the dual of fixed epochs (steps.py) does not need patterns to 
 and X = T^T (T U T^T)^-1/2 T, the rows of X_p F_p, each divided by its norm, are the factors most aligned with the
 gradient of ||T U^1/2||_*, which is convex in F, so that no step lowers it. Patterns come in when X breaks their
 constraint: the worst through each step, by dynamic programming over paths on which |X| counts between neighbours.
+
+With very many steps the factors are those of cells (cells.py), one for all the patterns of steps that a pattern of
+cells becomes. Power steps do as well with factors that are shared: F is linear in them.
 """
 
 import numpy as np
 
+from factorize.solvers.epochs.cells import Cells
 from factorize.solvers.epochs.patterns import Places, blocks_of
 from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.compiled import Array
@@ -22,7 +26,7 @@ _STEPS = 8  # of power, between two looks for patterns
 _SHARE = 0.3  # of the weights, for those that come in first; later ones get less, so that the ascent settles
 _MORE = 4  # times as many columns and as much work, where the patterns are given
 _WINDOW, _SETTLED = 10, 3e-7  # steps of power then, and what so many have to gain
-_FEWEST, _MOST = 100, 400  # steps of power then, at most: those of many steps take long
+_FEWEST, _MOST = 3, 400  # steps of power then, at most: those of many steps take long
 _ASCENTS_OF = 2560  # the square root of their number times n
 _CLEAR = 1e-3  # by which X has to break the constraint of one
 _FAINT = 1e-4  # of the largest weight: what is dropped
@@ -71,8 +75,6 @@ def dual_of_listed(
 ) -> tuple[Array, Places]:
     """Return factors of the patterns that a search has listed, and these, filled up with -1.
 
-    Power steps with Anderson's extrapolation; where that loses ground the step is taken as it is.
-
     Args:
         target: T, shape (m, n).
         gram: X, near the optimum.
@@ -87,15 +89,26 @@ def dual_of_listed(
     blocks = blocks_of(np.pad(solved @ solved.T, ((0, 1), (0, 1))), patterns)
     blocks += (_RIDGE * blocks.max() + (blocks == 0)) * np.eye(most)
     rows = _normed(np.asarray(np.linalg.cholesky(blocks) * (patterns < n)[:, :, None]))
-    factors = plain = best = rows * np.sqrt(shares / shares.sum())[:, None, None]
+    factors = _ascend(target, rows * np.sqrt(shares / shares.sum())[:, None, None], patterns, report)
+    return factors, np.where(patterns == n, -1, patterns)
+
+
+def ascents(n: int) -> int:
+    """Return the most steps of power that given patterns get."""
+    return int(min(max((_ASCENTS_OF / n) ** 2, _FEWEST), _MOST))
+
+
+def _ascend(target: Array, start: Array, patterns: Places, report: StepReport) -> Array:
+    """Return better factors: power steps with Anderson's extrapolation, or as they are where that loses ground."""
+    n, factors, plain, best = target.shape[1], start, start, start
     highest, before, mixer = 0.0, 0.0, Anderson()
-    for number in range(min(max((_ASCENTS_OF // n) ** 2, _FEWEST), _MOST)):
+    for number in range(ascents(n)):
         if number % _WINDOW == 0:
             if highest < before * (1 + _SETTLED):
                 break
             before = highest
         gram, norm = _gram(target, factors, patterns)
-        bound = norm**2 / float(np.einsum("pij,pij->pi", factors, factors).max(axis=1).sum())
+        bound = norm**2 / float(np.einsum("pij,pij->pi", factors, factors).max(axis=1).sum())  # times how often used
         report(number + 1, None)
         if bound < highest and factors is not plain:
             mixer.forget()
@@ -110,7 +123,24 @@ def dual_of_listed(
         else:
             lengths = np.sqrt(np.einsum("pij,pij->pi", plain, plain).max(axis=1))
             factors = _normed(mixed.reshape(plain.shape)) * lengths[:, None, None]
-    return best, np.where(patterns == n, -1, patterns)
+    return best
+
+
+def dual_carried(
+    target: Array, cells: Cells, factors: Array, patterns: Places, report: StepReport
+) -> tuple[Array, Places]:
+    """Return factors and patterns of steps from those of cells; the patterns use all factors several times.
+
+    Args:
+        target: T, shape (m, n).
+        cells: of its steps.
+        factors: shape (patterns, most, most).
+        patterns: of cells, filled up with -1.
+        report: told after each step; what it raises ends the ascent.
+    """
+    n = target.shape[1]
+    patterns = cells.patterns(np.where(patterns < 0, cells.count, patterns))
+    return _ascend(target, factors, patterns, report), np.where(patterns == n, -1, patterns)
 
 
 def _normed(factors: Array) -> Array:
@@ -128,8 +158,9 @@ def _gram(target: Array, factors: Array, patterns: Places) -> tuple[Array, float
     """Return X and ||T U^1/2||_*."""
     n = target.shape[1]
     dual = np.zeros((n + 1) ** 2)
-    places = patterns[:, :, None] * (n + 1) + patterns[:, None, :]
-    dual += np.bincount(places.ravel(), (factors @ factors.swapaxes(1, 2)).ravel(), len(dual))
+    squares = (factors @ factors.swapaxes(1, 2)).ravel()
+    for some in _shared(patterns, factors):
+        dual += np.bincount((some[:, :, None] * (n + 1) + some[:, None, :]).ravel(), squares, len(dual))
     dual = dual.reshape(n + 1, n + 1)[:n, :n]
     dual[np.diag_indices(n)] += _RIDGE * dual.trace() / n
     squares, left = np.linalg.eigh(target @ dual @ target.T)
@@ -138,8 +169,14 @@ def _gram(target: Array, factors: Array, patterns: Places) -> tuple[Array, float
     return rows @ rows.T, float(s.sum())
 
 
+def _shared(patterns: Places, factors: Array) -> Places:
+    """Return the patterns, by times that the factors are used."""
+    return patterns.reshape(-1, *factors.shape[:2])
+
+
 def _power_step(gram: Array, factors: Array, patterns: Places) -> Array:
-    aligned = blocks_of(np.pad(gram, ((0, 1), (0, 1))), patterns) @ factors
+    padded = np.pad(gram, ((0, 1), (0, 1)))
+    aligned = sum(blocks_of(padded, some) for some in _shared(patterns, factors)) @ factors
     norms = np.sqrt(np.einsum("pij,pij->pi", aligned, aligned))
     roots = norms.sum(axis=1) / np.sqrt((norms.sum(axis=1) ** 2).sum())
     return np.asarray(aligned * (roots[:, None] / np.where(norms > 0, norms, 1.0))[:, :, None])

@@ -9,23 +9,39 @@ over pairs of neighbours (`Chains`), and what is minimised is convex:
 Patterns are listed when a longest path shows that X breaks their constraint. Their shares of the sum are the dual's
 weights. The temperature t falls by stages, each of which begins where the last one ended: half a power of ten at once,
 since whole ones take two to three times as many steps.
+
+Many steps begin with X and the patterns of half as many cells (cells.py), found in the same way: the long descents are
+then those of few cells.
 """
 
+from __future__ import annotations
+
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.factors.sensitivity import Chains, memory_of
+from factorize.solvers.epochs.cells import Cells
 from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import StepReport
+from factorize.solvers.single.dense import triangle
 
+LARGEST_DUAL = 256
+"""Steps or cells up to which the listed patterns are searched for a dual."""
 _TEMPERATURES = tuple(10.0 ** (-power / 2) for power in range(4, 15))  # of the squared sensitivity
-_SHORT, _LAST_OF_LONG = 192, 3e-6  # steps that need not end earlier, at 4e-5 above the best of the class
-_ENOUGH, _ENOUGH_OF_LONG, _WINDOW = 0.003, 0.01, 10  # of the temperature: what so many steps have to gain
+_SHORT = 192  # steps whose descents end late
+_FEWEST = 64  # cells that begin without fewer cells, as LARGEST_DUAL steps do
+_LAST = ((_SHORT, 0.0), (LARGEST_DUAL, 3e-6), (512, 1e-4), (math.inf, 3e-4))  # temperatures for up to so many steps
+_FIRST_OF_MANY, _LAST_OF_CELLS, _LAST_OF_DUAL = 1e-3, 1e-3, 3e-5
+_BRIEF = 0.04  # steps of a descent from X of cells times the temperature, before the next look for patterns
+_COUNTING = 1e-3  # of the largest share: patterns of cells that are taken over
+_ENOUGH, _ENOUGH_OF_LONG, _ENOUGH_OF_CELLS = 0.003, 0.01, 0.05  # of the temperature: what a window has to gain
+_WINDOW = 10  # steps
 _MOST_STEPS = 2000  # of one descent
 _ROUNDS = 30
 _MOST_NEW = 8  # patterns that are listed at once, for each step
@@ -40,12 +56,22 @@ class ListedOptimum(NamedTuple):
         steps: taken.
         patterns: that count, filled up with n.
         shares: of each, which sum to 1.
+        target: T.
+        separation: between two steps of a pattern.
+        cells: what it began with.
     """
 
     gram: Array
     steps: int
     patterns: Places
     shares: Array
+    target: Array
+    separation: int
+    cells: ListedOptimum | None
+
+    def for_dual(self) -> ListedOptimum:
+        """Return this, or the cells that are few enough for a dual."""
+        return self if self.cells is None or len(self.gram) <= LARGEST_DUAL else self.cells.for_dual()
 
 
 class PatternSearch:
@@ -60,7 +86,9 @@ class PatternSearch:
     def __init__(self, target: Array, separation: int, most: int) -> None:
         self._target, self._separation, self._most = np.asfortranarray(target.T), separation, most
         n = target.shape[1]
-        self._short = n <= _SHORT
+        self._last = next(last for most_steps, last in _LAST if n <= most_steps)
+        self._enough = _ENOUGH if n <= _SHORT else _ENOUGH_OF_LONG
+        self._fewest, self._brief, self._temperatures = LARGEST_DUAL, math.inf, list(_TEMPERATURES)
         wide = n if most <= 3 else min(3 * separation, n)
         self._memory = memory_of(n, separation, most, wide) or 1
         self.bands = wide if self._memory > 1 else n if most == 2 else min(2 * separation, n)
@@ -86,15 +114,16 @@ class PatternSearch:
             return self._search(report)
 
     def _search(self, report: StepReport) -> ListedOptimum:
-        x, steps = np.sqrt(np.einsum("ij,ij->i", self._target, self._target))[self._rows] * self._own, 0
-        last = 0.0 if self._short else _LAST_OF_LONG
-        for temperature in (each for each in _TEMPERATURES if each > 0.99 * last):
+        x, cells = self._start(report)
+        steps = 0 if cells is None else cells.steps
+        for temperature in (each for each in self._temperatures if each > 0.99 * self._last):
+            most = int(min(self._brief / temperature, _MOST_STEPS))
             for _ in range(_ROUNDS):
                 self._list()
-                end, scale = self._descend(x, temperature, report, steps)
+                end, scale = self._descend(x, temperature, report, steps, most)
                 x, steps = end.best.z * scale, steps + end.steps
                 new = self._broken(self._whole(x), 1 + temperature)
-                if not len(new):
+                if not len(new) and end.steps < most:
                     break
                 self._patterns = np.concatenate([self._patterns, new])
             self._list()  # those of the last round, where all rounds found some
@@ -102,9 +131,30 @@ class PatternSearch:
             self._patterns = self._patterns[self._shares > _FAINT * self._shares.max()]
         self._list()
         self(x)
-        return ListedOptimum(self._whole(x), steps, self._patterns, self._shares)
+        gram, target = self._whole(x), self._target.T
+        return ListedOptimum(gram, steps, self._patterns, self._shares, target, self._separation, cells)
 
-    def _descend(self, x: Array, temperature: float, report: StepReport, before: int) -> tuple[End[Iterate], Array]:
+    def _start(self, report: StepReport) -> tuple[Array, ListedOptimum | None]:
+        """Return the first entries of X, and the cells that they come from; list the first patterns."""
+        n, fewer = len(self._target), -(-self._separation // 2)
+        if n <= self._fewest or fewer == self._separation:
+            return np.sqrt(np.einsum("ij,ij->i", self._target, self._target))[self._rows] * self._own, None
+        cells = Cells(n, self._separation, fewer)
+        search = PatternSearch(triangle(cells.sums(self._target.T)), fewer, self._most)
+        search._fewest, search._last = _FEWEST, _LAST_OF_DUAL if cells.count <= LARGEST_DUAL < n else _LAST_OF_CELLS
+        found = search._search(report)
+        counting = found.patterns[found.shares > _COUNTING * found.shares.max()]
+        self._patterns = np.unique(np.concatenate([self._patterns, cells.patterns(counting)]), axis=0)
+        self._brief, self._enough = _BRIEF, _ENOUGH_OF_CELLS
+        self._temperatures = [each for each in _TEMPERATURES if each < 1.01 * _FIRST_OF_MANY]
+        x = cells.gram(self._target.T, found.target, found.gram)[self._rows, self._columns]
+        while self._loss(x)[1] is None:  # without its entries far from the diagonal it need not be definite
+            x = np.where(self._own, x, x / 2)
+        return x, found
+
+    def _descend(
+        self, x: Array, temperature: float, report: StepReport, before: int, most: int
+    ) -> tuple[End[Iterate], Array]:
         """Return the end of a descent in entries of X over a scale, and that scale."""
         size = float((self._sum @ np.abs(x)).max())
         factor = float(np.sqrt(self._loss(x)[0] / size))
@@ -123,9 +173,9 @@ class PatternSearch:
             function,
             start,
             tolerance=0.0,
-            enough=temperature * (_ENOUGH if self._short else _ENOUGH_OF_LONG),
+            enough=temperature * self._enough,
             window=_WINDOW,
-            most=_MOST_STEPS,
+            most=most,
             report=lambda step, _: report(before + step, None),
         )
         return end, scale

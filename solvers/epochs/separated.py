@@ -6,7 +6,7 @@ interior point method (interior_point.py). They meet where no three steps of a p
 prefix sums they are 6e-5 apart at most, for matrices of random signs up to 1 %.
 
 With more steps a step of a pattern overlaps with the two before it alone (pattern_search.py), and the bound over all
-matrices (overlapping.py) says what that costs.
+matrices (overlapping.py) says what that costs. Many steps take both from cells of neighbouring steps (cells.py).
 """
 
 import math
@@ -15,11 +15,12 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.solvers.epochs.cells import Cells
 from factorize.solvers.epochs.feasible import strategy_of
 from factorize.solvers.epochs.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
-from factorize.solvers.epochs.overlapping import dual_of_listed, dual_of_patterns
-from factorize.solvers.epochs.pattern_search import PatternSearch
-from factorize.solvers.epochs.patterns import Places, count_of_patterns, disjoint_patterns, maximal_patterns
+from factorize.solvers.epochs.overlapping import dual_carried, dual_of_listed
+from factorize.solvers.epochs.pattern_search import LARGEST_DUAL, PatternSearch
+from factorize.solvers.epochs.patterns import Places, count_of_patterns, maximal_patterns
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
 from factorize.solvers.single.dense import RIDGES, loss_of, refuse_objective, scaled, triangle
@@ -31,12 +32,13 @@ MAX_PAIRS = 900
 """Pairs of steps that meet in a pattern, the unknowns of a Newton step: about a second."""
 MAX_ENTRIES = 1 << 22
 """Entries of the blocks' second derivatives, which every Newton step adds up: about a second."""
-MAX_N = 512
-"""Steps of a search over listed patterns, which decomposes X some thousand times: three minutes."""
+MAX_N = 1024
+"""Steps of a search over listed patterns, which decomposes X some hundred times: a minute or two."""
 _SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
 _NEWTON_STEPS = 160.0  # of both problems
 _SEARCH = 1e6  # multiplications of a search over listed patterns and of its bound, over n^2.5
 _SEARCH_AT_LEAST = 1e11
+_SEARCH_BY_CELLS = 2.6e9  # over n
 _EVIDENCE_ACCURACY = 1e-8
 _FAINT = 1e-14  # of the largest weight: what a pattern below it adds to a bound is lost in rounding
 
@@ -84,7 +86,8 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: Newton steps of both problems, or a search over listed patterns and their dual."""
     n = float(spec.workload.n)
     if not is_solved(spec):
-        return estimate_of(entries=60 * n**2, multiplications=_SEARCH_AT_LEAST + _SEARCH * n**2.5)
+        search = _SEARCH_AT_LEAST + _SEARCH * n**2.5 if n <= LARGEST_DUAL else _SEARCH_BY_CELLS * n
+        return estimate_of(entries=60 * n**2, multiplications=search)
     pairs, entries = _sizes(spec)
     return estimate_of(
         entries=6 * pairs**2 + 8 * entries, multiplications=_NEWTON_STEPS * (6 * pairs**3 + 300 * entries)
@@ -103,7 +106,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     target, patterns = _setting(problem)
     end = InteriorPoint(target, patterns, AbsoluteSums(), problem.tolerance).climb(report)
     strategy = _best_root(problem, target, end.best.gram)
-    dual = evidence(problem, report.within("bound"), exact=True) if problem.evaluates_itself else {}
+    dual = evidence(problem, report.within("bound")) if problem.evaluates_itself else {}
     outcome = Outcome.CONVERGED if end.gap <= problem.tolerance else Outcome.ROUNDING_LIMIT
     return Solution(strategy, outcome, end.steps, dual)
 
@@ -118,8 +121,11 @@ def _over_listed(problem: Problem, report: Reporter) -> Solution:
         bands[d, : problem.n - d] = strategy.array.diagonal(-d)
     dual = {}
     if problem.evaluates_itself:
-        bound = triangle(scaled(problem.target)), found.gram, found.patterns, found.shares, report.within("bound")
-        factors, patterns = dual_of_listed(*bound)
+        few, bound = found.for_dual(), report.within("bound")
+        factors, patterns = dual_of_listed(few.target, few.gram, few.patterns, few.shares, bound)
+        if few is not found:
+            cells = Cells(problem.n, separation, few.separation)
+            factors, patterns = dual_carried(triangle(scaled(problem.target)), cells, factors, patterns, bound)
         dual = {"factors": factors, "patterns": patterns.astype(np.float64)}
     return Solution(BandedMatrix(bands), Outcome.CONVERGED, found.steps, dual)
 
@@ -145,19 +151,13 @@ def _setting(problem: Problem) -> tuple[Array, list[Places]]:
     return _target(problem), maximal_patterns(problem.n, separation, most)
 
 
-def evidence(problem: Problem, report: StepReport, *, exact: bool) -> dict[str, Array]:
-    """Return factors and patterns of the dual for vectors of any dimension, see checker/bounds/evidence.py.
+def evidence(problem: Problem, report: StepReport) -> dict[str, Array]:
+    """Return the best factors and patterns of the dual for vectors of any dimension, see checker/bounds/evidence.py.
 
     Args:
         problem: with `min_sep`.
         report: told after each step; what it raises ends the search.
-        exact: whether the dual is solved to its optimum, and not ascended for some rounds.
     """
-    if not exact:
-        separation, most, _ = problem.participation.spread(problem.n)
-        start = disjoint_patterns(problem.n, separation, most)
-        found = dual_of_patterns(triangle(scaled(problem.target)), start, separation, most, report)
-        return {"factors": found[0], "patterns": found[1].astype(np.float64)}
     target, patterns = _setting(problem)
     best = InteriorPoint(target, patterns, Vectors(), _EVIDENCE_ACCURACY).climb(report).best
     most = max(some.shape[1] for some in patterns)

@@ -1,27 +1,35 @@
 """Dual evidence for a bound over all matrices under `min_sep` (checker/bounds/block_resolvents.py), for any claim.
 
-Few steps have the best that there is (separated.py). Up to LARGEST_DENSE patterns may overlap (overlapping.py). Beyond,
-the patterns {j, j + b, j + 2b, ...}, cut into pieces, are disjoint, so that the dual of fixed epochs serves. Workloads
-with a bidiagonal inverse take it from a ring, in O(n k^2) for k epochs (pieces.py); if b does not divide n, steps that
-nobody has fill up the first epoch. Others borrow the evidence of the prefix sum, since any evidence certifies.
+Few steps have the best that there is (separated.py). With more, patterns may overlap (overlapping.py): up to
+LARGEST_DENSE those of steps, and up to LARGEST_CELLS those of some hundred cells. Beyond, and where patterns are so
+long that few may be listed, the patterns {j, j + b, j + 2b, ...}, cut into pieces, are disjoint, so that the dual of
+fixed epochs serves. Workloads with a bidiagonal inverse take it from a ring, in O(n k^2) for k epochs (pieces.py); if
+b does not divide n, steps that nobody has fill up the first epoch. Others borrow the evidence of the prefix sum, since
+any evidence certifies.
 """
 
 import numpy as np
 
 from factorize.solvers.epochs import separated
+from factorize.solvers.epochs.cells import Cells
+from factorize.solvers.epochs.overlapping import MAX_WORK, ascents, dual_carried, dual_of_patterns
 from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.compiled import Array
-from factorize.solvers.problem import Problem, Reporter
+from factorize.solvers.problem import Problem, Reporter, StepReport
+from factorize.solvers.single.dense import scaled, triangle
 from factorize.spec import Spec
 from factorize.workloads.operators import BidiagonalInverse
 
 LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
 LARGEST_DENSE = 512  # n up to which decompositions are worth the evidence
+LARGEST_CELLS = 2048  # the same for the few with factors of cells, and what the certificate decomposes
+_CELLS = 128  # about: then the bound is 1 % below that of the steps' own patterns for n = 1024
 LARGEST_BORROWED = 1024  # n up to which the certificate's decomposition is, where it has no recurrence
 _ACCURACY = 3e-4  # a thousandth of what separates such a bound from the optimum
 _LEAST, _MOST = 1e-60, 1e60  # of the inverse's entries, whose fourth powers must be safe
 _RING = 1500.0  # multiplications for each step and pair of epochs
+_ASCENT = 10.0  # in products of n x n
 _DECOMPOSITIONS = 800.0  # in products of n x n: those of a hundred power steps, measured with 128 to 512 steps
 
 
@@ -34,8 +42,10 @@ def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
     """
     own = Problem(spec.model_copy(update={"optimize_for": None}))
     try:
-        if _decomposed(own):
-            return separated.evidence(own, report, exact=separated.is_short(spec))
+        if _decomposed(own) and separated.is_short(spec):
+            return separated.evidence(own, report)
+        if fewer := _fewer(own):
+            return _by_cells(own, fewer, report)
         dual = _by_ring(own, report)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):  # numbers that leave the range of doubles
         return {}
@@ -48,6 +58,8 @@ def work(spec: Spec) -> float:
     n, epochs = float(own.n), _epochs(own)
     if _decomposed(own):
         return _DECOMPOSITIONS * n**3
+    if _fewer(own):
+        return _DECOMPOSITIONS * (2.0 * _CELLS) ** 3 + _ASCENT * ascents(own.n) * n**3
     return _RING * n * (epochs + 1) ** 2 if n * epochs**2 <= LARGEST_RING else 0.0
 
 
@@ -58,6 +70,27 @@ def _epochs(own: Problem) -> int:
 def _decomposed(own: Problem) -> bool:
     """Whether the target is small enough to be decomposed at every step."""
     return max(own.n, own.workload.m) <= LARGEST_DENSE
+
+
+def _fewer(own: Problem) -> int:
+    """Return how far cells are apart under whose patterns steps may be listed, steps where these are few, or 0."""
+    separation, most, _ = own.participation.spread(own.n)
+    if _decomposed(own):
+        return separation
+    fewer = max(separation * _CELLS // own.n, 1)
+    enough = fewer < separation and 2 * fewer <= MAX_WORK // most**3
+    return fewer if enough and max(own.n, own.workload.m) <= LARGEST_CELLS else 0
+
+
+def _by_cells(own: Problem, fewer: int, report: StepReport) -> dict[str, Array]:
+    """Factors and patterns that overlap, of steps or of cells that are so far apart."""
+    separation, most, _ = own.participation.spread(own.n)
+    target, cells = triangle(scaled(own.target)), Cells(own.n, separation, fewer)
+    few = target if fewer == separation else triangle(cells.sums(target))
+    found = dual_of_patterns(few, disjoint_patterns(cells.count, fewer, most), fewer, most, report)
+    if fewer < separation:
+        found = dual_carried(target, cells, *found, report)
+    return {"factors": found[0], "patterns": found[1].astype(np.float64)}
 
 
 def _inverse(own: Problem) -> BidiagonalInverse | None:

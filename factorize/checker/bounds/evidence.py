@@ -53,7 +53,8 @@ def evidence_of(participation: Mapping[str, object], dual: Mapping[str, np.ndarr
     """Return F by lengths of patterns; None where the evidence is of another kind.
 
     All of it is multiplied by a power of two that brings its largest entry near 1: any scale proves the same. Blocks
-    of shorter patterns are cut to squares; columns that are left out make F F^T smaller.
+    of shorter patterns are cut to squares; columns that are left out make F F^T smaller. Of fewer blocks than patterns
+    each belongs to every so manieth one.
 
     Raises:
         CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
@@ -63,6 +64,8 @@ def evidence_of(participation: Mapping[str, object], dual: Mapping[str, np.ndarr
         return None
     patterns = _patterns_of(dual, form, n)
     factors = dual["factors"] if several else np.sqrt(weights_of(dual, "weights", n))[:, None, None]
+    if "patterns" in dual and len(factors) and len(patterns) % len(factors) == 0:
+        factors = np.concatenate([factors] * (len(patterns) // len(factors)))
     shape = (len(patterns), form.most, form.most)
     if factors.shape != shape or not np.isfinite(factors).all() or not factors.any():
         raise CertificateError(f"dual.factors must be finite, not all zero, of shape {shape}; got {factors.shape}")

@@ -77,6 +77,38 @@ def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.n
         yield values, norm_of(errors)
 
 
+def merged(factors: Sequence[Evidence], n: int) -> tuple[Sequence[Evidence], Fraction]:
+    """Return F and its cost, or where patterns overlap in very many columns one square L for all steps.
+
+    L L^T <= F F^T + 2 d I, which is evidence too: 2 d for each step alone, at a cost of 2 n d. With d more than all
+    that has been rounded no F F^T is too near to a singular one. Entries near 1 make what underflows nothing beside it.
+
+    Raises:
+        NotEnclosed: the triangle loses more to rounding than it may.
+    """
+    cost = sum((factor.cost() for factor in factors), start=Fraction(0))
+    if sum(factor.patterns.size for factor in factors) <= max(n, _COLUMNS):
+        return factors, cost
+    total, squares, met = np.zeros(n * n), 0.0, np.zeros(n, dtype=np.int64)
+    for patterns, blocks in factors:
+        places = patterns[:, :, None] * n + patterns[:, None, :]
+        total += np.bincount(places.ravel(), (blocks @ blocks.swapaxes(1, 2)).ravel(), n * n)
+        squares += float(np.einsum("pij,pij->", blocks, blocks)) * (1 + 2.0**-20)
+        met += np.bincount(patterns.ravel(), minlength=n)
+    added = gamma(int(met.max()) + len(factors) + max(factor.patterns.shape[1] for factor in factors) + 4) * squares
+    multiplied = gamma(roundings_of(n) + 1)
+    spare = 4 * (added + multiplied * squares)
+    dual = total.reshape(n, n) + spare * np.eye(n)
+    try:
+        lower = np.linalg.cholesky(dual)
+    except np.linalg.LinAlgError:
+        raise NotEnclosed("the evidence's patterns make a matrix that is not definite") from None
+    off = norm_of(column_norms(dual - gram(lower.T))) + multiplied * norm_of(column_norms(lower)) ** 2
+    if not (added + off) * (1 + SLACK) <= spare:
+        raise NotEnclosed("the evidence's patterns make a matrix whose triangle loses too much to rounding")
+    return [Evidence(np.arange(n)[None], lower[None])], cost + 2 * n * Fraction(spare)
+
+
 def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inverse: np.ndarray) -> np.ndarray:
     """Return Z F^-T, near the polar factor of W A F if C is near the optimum; Z = W A (C^T C)^-1.
 

@@ -13,7 +13,8 @@ from specs import spec_of
 import factorize
 from factorize.checker.check import check_factor_file
 from factorize.errors import UnsupportedProblem
-from factorize.solvers import choose
+from factorize.solvers import choose, solve
+from factorize.solvers.epochs.cells import Cells
 from factorize.solvers.epochs.pattern_search import PatternSearch
 from factorize.solvers.epochs.patterns import count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Problem
@@ -138,7 +139,34 @@ def test_the_checker_proves_more_steps_and_a_bound_near_them(tmp_path: Path) -> 
     assert found.certificate.relative_gap < 2e-4
 
 
+@pytest.mark.parametrize(("n", "separation", "fewer"), [(12, 4, 2), (13, 5, 3), (11, 5, 2), (9, 3, 3)])
+def test_patterns_of_cells_are_patterns_of_steps(n: int, separation: int, fewer: int) -> None:
+    """All of them, by a list of those that are allowed; and each step has a cell whose columns are added up."""
+    cells = Cells(n, separation, fewer)
+    allowed = set(min_sep_patterns(n, separation, 3))
+    few = [
+        np.pad(row, (0, 3 - len(row)), constant_values=cells.count) for row in min_sep_patterns(cells.count, fewer, 3)
+    ]
+    found = cells.patterns(np.array(few))
+    assert {tuple(row[row < n].tolist()) for row in found} <= allowed | {()}
+    assert np.unique(found[found < n]).tolist() == list(range(n)) and len(found) % len(few) == 0
+    assert cells.sums(np.ones((1, n))).sum() == n
+
+
+def test_cells_lead_to_the_same_optimum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """48 steps, 5 apart, from 29 and 17 cells 3 and 2 apart; the search without cells is the other road."""
+    alone = solve(apart(48, 5)).certificate
+    for name, value in {"LARGEST_DUAL": 30, "_FEWEST": 20, "_LAST": ((48, 1e-4),)}.items():
+        monkeypatch.setattr(f"factorize.solvers.epochs.pattern_search.{name}", value)
+    found = solve(apart(48, 5))
+    found.save(tmp_path / "optimum.safetensors")
+    report = check_factor_file((tmp_path / "optimum.safetensors").read_bytes())
+    assert report.supported and report.status("certificate.lower_bound") == "proved"
+    assert found.certificate.loss.objective == pytest.approx(alone.loss.objective, rel=1e-3)
+    assert 0.98 < found.certificate.lower_bound.objective / alone.lower_bound.objective < 1 + 1e-6
+
+
 def test_more_steps_are_refused_by_name_and_banded_by_auto() -> None:
-    with pytest.raises(UnsupportedProblem, match="up to 512 steps, and n=513; use banded with bands=8"):
-        choose(apart(513, 8))
+    with pytest.raises(UnsupportedProblem, match="up to 1024 steps, and n=1025; use banded with bands=8"):
+        choose(apart(1025, 8))
     assert choose(spec_of(256, "auto", {"kind": "min_sep", "min_sep": 8})).mechanism.kind == "banded"

@@ -92,3 +92,28 @@ def test_a_pattern_whose_weight_underflows_leaves_a_bound():
     dual = np.array([[[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.5], [0.5, 1.0]]])
     raised = _raised(dual, 1e-14)
     assert raised[0] == pytest.approx(1e-14 * np.eye(2), abs=1e-26) and raised[1] == pytest.approx(dual[1])
+
+
+def test_cells_prove_more_than_disjoint_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 steps, 8 apart, from 16 cells 2 apart: the best C that is known has 50.823 (docs/notes/method.md)."""
+    monkeypatch.setattr(separated_evidence, "LARGEST_DENSE", 8)
+    monkeypatch.setattr(separated_evidence, "LARGEST_CELLS", 0)
+    disjoint = bound_of(apart(64, 8))
+    monkeypatch.setattr(separated_evidence, "LARGEST_CELLS", 64)
+    monkeypatch.setattr(separated_evidence, "_CELLS", 16)
+    assert 1.005 * disjoint < bound_of(apart(64, 8)) < 50.823
+
+
+def test_merged_patterns_prove_what_they_prove_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A triangle in the place of all columns; no pattern has the last step."""
+    spec, draws = apart(12, 3, 3), np.random.default_rng(4)
+    patterns = np.array([[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, -1], [0, 3, 6], [2, 5, 8], [4, 7, 10], [1, 4, 7]] * 2)
+    factors = draws.normal(size=(8, 3, 3)) + 2 * np.eye(3)
+
+    def bound(factors: np.ndarray) -> float:
+        return lower_bound(spec.document(), {"factors": factors, "patterns": patterns.astype(np.float64)}, {}).objective
+
+    apart_from_each_other = bound(np.concatenate([factors, factors]))
+    assert bound(factors) == apart_from_each_other
+    monkeypatch.setattr("factorize.checker.doubles.nuclear_norms._COLUMNS", 1)
+    assert bound(factors) == pytest.approx(apart_from_each_other, rel=1e-6)
