@@ -70,8 +70,7 @@ def prove(path: Path, *, store: str, strict: bool = False) -> JsonObject:
         TooLarge: the sensitivity cannot be evaluated exactly at this size, and `strict` asks for it.
         WorkerEnded: the checker ended without an answer.
     """
-    answer: JsonObject = prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict})
-    return answer
+    return prover().ask("check", {"path": os.fspath(path), "store": store, "strict": strict})
 
 
 def certify(path: Path, *, store: str) -> JsonObject:
@@ -82,8 +81,7 @@ def certify(path: Path, *, store: str) -> JsonObject:
         StoreUnavailable: the disk refuses the file.
         WorkerEnded: see `prove`.
     """
-    answer: JsonObject = prover().ask("certify", {"path": os.fspath(path), "store": store})
-    return answer
+    return prover().ask("certify", {"path": os.fspath(path), "store": store})
 
 
 @cache

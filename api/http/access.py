@@ -34,8 +34,7 @@ class Call:
     @property
     def service(self) -> SolverService:
         """The running service."""
-        service: SolverService = self.request.app.state.service
-        return service
+        return self.request.app.state.service
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,7 @@ def _shown(key: AccessKey, call: Call) -> dict[str, object]:
 async def _read(call: Call) -> KeyRequest:
     body = await read_body(call.request)
     try:
-        request: KeyRequest = read_union(read_json(body), KeyRequest)
-        return request
+        return read_union(read_json(body), KeyRequest)
     except FactorizeError as error:
         problem = problem_of(error, body=body)
         if problem.slug == "invalid-spec":  # it is no spec, and its fields are named all the same

@@ -171,8 +171,7 @@ def _response(key: str, wanted: int | None, answer: bytes | None, progress: dict
 
 
 def _pending(call: Call) -> PendingAnswers:
-    pending: PendingAnswers = call.request.app.state.pending_answers
-    return pending
+    return call.request.app.state.pending_answers
 
 
 @router.get("/v1/answers/{digest}", responses=answers(200, 202, 404, 422, 429, 503, document=_ANSWERED))

@@ -207,8 +207,7 @@ def _counted(counts: Counter[str], owner: str) -> Iterator[None]:
 
 def gate_of(call: Call) -> WorkGate:
     """Return the gate of the running service."""
-    gate: WorkGate = call.request.app.state.work_gate
-    return gate
+    return call.request.app.state.work_gate
 
 
 def working(call: Call, name: str, seconds: float = math.inf) -> AbstractAsyncContextManager[None]:

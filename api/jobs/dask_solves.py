@@ -89,8 +89,7 @@ class DaskSolves:
         connection = self._connection
         if connection is None or not connection.up:
             return {}
-        workers: Mapping[str, object] = connection.client.scheduler_info(n_workers=-1)["workers"]
-        return workers
+        return connection.client.scheduler_info(n_workers=-1)["workers"]
 
     def submit(self, job: SolveJob, room: tuple[int, int]) -> Future[Any]:
         """Queue a solve. It goes on when this client dies; the same task is queued once, whoever submits it.

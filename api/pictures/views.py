@@ -7,6 +7,7 @@ panels of Figure 1 of Choquette-Choo et al. 2024, and `memory` what few buffers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from factorize.client.noise_source import source_of
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
+from factorize.samplings import SAMPLINGS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,14 +155,7 @@ def _short(factorization: Factorization) -> str:
     return label if objective.uniform else f"{label}, {describe_part(objective.document())}"
 
 
-COLOURS = {
-    "fixed": "#1f5fa8",
-    "cyclic_poisson": "#8a6d1d",
-    "poisson": "#6b4c9a",
-    "balls_in_bins": "#2a7f4f",
-    "random_allocation": "#8c564b",
-    "b_min_sep": "#b5467a",
-}
+COLOURS = dict(zip(SAMPLINGS, cycle(("#1f5fa8", "#8a6d1d", "#2a7f4f", "#6b4c9a", "#8c564b", "#b5467a"))))
 """Of the samplings, each its own."""
 _TAKEN = "#c1440e"
 _LEAST_GAP = 1e-4  # smaller ones are drawn as this: an optimum would stretch the axis by many decades

@@ -163,8 +163,7 @@ class Service:
         """
         filters = {"state": state, "workload": workload, "search": search, "limit": limit}
         query = urlencode({name: value for name, value in filters.items() if value is not None})
-        items: list[dict[str, object]] = self._call("GET", f"{PATH}?{query}")["items"]
-        return items
+        return self._call("GET", f"{PATH}?{query}")["items"]
 
     def canonicalize(self, spec: SpecSource) -> JsonObject:
         """Return the canonical spec, its digest, whether it is known, and an estimate of seconds and bytes."""

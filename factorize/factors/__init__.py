@@ -204,8 +204,7 @@ class Factors(CertifiedFactors):
 
     def verify(self) -> Certificate:
         """Prove the claims of the certificate from the bytes, and return it; see `Factorization.verify`."""
-        certificate: Certificate = self.opened().verify()
-        return certificate
+        return self.opened().verify()
 
     def save(self, path: str | bytes | Path) -> None:
         """Write one safetensors file, whole or not at all; see `Factorization.save`."""

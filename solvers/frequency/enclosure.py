@@ -21,6 +21,7 @@ from factorize.solvers.methods.compiled import Array
 
 _WIDEN = 8 * 2.0**-53
 _TINY = 1e-290
+_MAX_CELLS = 2**18
 
 
 @dataclass(frozen=True)
@@ -203,16 +204,13 @@ class Enclosure:
     cells: int
 
 
-def mean_enclosure(
-    function: Callable[[Cells], Jet], edges: Array, *, tolerance: float, most_cells: int = 2**18
-) -> Enclosure:
+def mean_enclosure(function: Callable[[Cells], Jet], edges: Array, *, tolerance: float) -> Enclosure:
     """Return bounds of the mean over the circle of an even function, halving the cells that keep them apart.
 
     Args:
         function: the jet over given cells.
         edges: of the first partition of (0, pi), increasing.
         tolerance: relative distance of the bounds at which to stop.
-        most_cells: limit.
 
     Raises:
         SolveFailed: at the limit the bounds are still apart by more than the tolerance, or infinite.
@@ -224,7 +222,7 @@ def mean_enclosure(
         if np.isfinite(above - below) and above - below <= tolerance * abs(below):
             allowance = 2.0**-50 * len(left) * max(abs(below), abs(above))  # of the two sums, and of pi
             return Enclosure((below - allowance) / np.pi, (above + allowance) / np.pi, len(left))
-        if 2 * len(left) > most_cells:
+        if 2 * len(left) > _MAX_CELLS:
             raise SolveFailed(
                 f"the bound could not be verified between grid points: {len(left)} cells leave it within "
                 f"[{below / np.pi:.6g}, {above / np.pi:.6g}]; use a smaller condition number or another learning_rate"

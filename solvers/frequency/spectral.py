@@ -177,9 +177,7 @@ class MinimumPhase:
     error: float
 
 
-def minimum_phase(
-    log_power: Callable[[Array], Array], count: int, *, tolerance: float = 1e-12, finest: int = _FINEST
-) -> MinimumPhase:
+def minimum_phase(log_power: Callable[[Array], Array], count: int, *, tolerance: float) -> MinimumPhase:
     """Return the series c with |c(e^{iw})|^2 = exp(log_power(w)), to a relative error in mean square.
 
     A power spectrum with features of width d needs about 32 / d frequencies; one that reaches zero or infinity (the
@@ -189,7 +187,6 @@ def minimum_phase(
         log_power: logarithm of the power spectrum on frequencies in [0, pi]; taken as even.
         count: number of coefficients wanted.
         tolerance: on the error.
-        finest: largest grid.
 
     Raises:
         SolveFailed: the largest grid does not resolve the spectrum, or a value is not finite.
@@ -202,7 +199,7 @@ def minimum_phase(
         coefficients, error = _factor(log_power, grid)
         if error <= tolerance:
             return MinimumPhase(coefficients[:count].copy(), grid, error)
-        if grid >= finest or not np.isfinite(error):
+        if grid >= _FINEST or not np.isfinite(error):
             raise SolveFailed(
                 f"the power spectrum is not resolved by {grid} frequencies (error {error:.1e}, tolerance "
                 f"{tolerance:.1e}); its narrowest feature should be wider than 32 divided by that number"

@@ -228,8 +228,7 @@ def _root_of_rank(at: AscentPoint) -> np.ndarray:
     """
     u, s, _ = singular(at.target * np.sqrt(at.v))
     rank = int((s > _RANK * s[0]).sum())
-    root: np.ndarray = (u[:, :rank].T @ at.target) / np.sqrt(s[:rank, None])
-    return root
+    return (u[:, :rank].T @ at.target) / np.sqrt(s[:rank, None])
 
 
 def ql_factor(root: np.ndarray) -> np.ndarray:

@@ -178,8 +178,7 @@ class _Target:
             root = np.sqrt(np.concatenate([u, v]))
             matrix = _curvature(left, s, right) / (root[:, None] * root) + 0.5 * root[:, None] * root
             matrix[np.diag_indices_from(matrix)] += diagonal
-            y: np.ndarray = np.linalg.solve(matrix, root * wanted) / root
-            return y
+            return np.linalg.solve(matrix, root * wanted) / root
 
         return Pair(u, v, e, x, value, gap, 8 * _UNIT, solve)
 

@@ -151,8 +151,7 @@ def _wait(store: Any, key: str, seconds: float) -> bytes | None:
         store.wait([key], timedelta(seconds=seconds))
     except RuntimeError:  # that of a limit of time, and of a store whose process ended
         return None
-    value: bytes = store.get(key)
-    return value
+    return store.get(key)
 
 
 def _shown(field: str, value: object) -> str:

@@ -109,8 +109,7 @@ class Placed:
 
         stride = tuple(int(s) for s in np.cumprod([1, *reversed(self.shape[1:])])[::-1]) if self.shape else ()
         whole = {"shape": torch.Size(self.shape), "stride": stride}
-        made: torch.Tensor = DTensor.from_local(part.contiguous(), self.mesh, self.placements, run_check=False, **whole)
-        return made
+        return DTensor.from_local(part.contiguous(), self.mesh, self.placements, run_check=False, **whole)
 
     def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what is here of a tensor that lies in the same way.

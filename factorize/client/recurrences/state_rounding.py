@@ -186,5 +186,4 @@ def _around(forward: np.ndarray, inner: np.ndarray) -> np.ndarray:
 
 
 def _times(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    product: np.ndarray = left * right if left.shape[-1] == 1 else left @ right
-    return product
+    return left * right if left.shape[-1] == 1 else left @ right
