@@ -71,10 +71,13 @@ class DeviceSource(Checkpointed):
 
     def next(self) -> torch.Tensor:
         """Return a step's noise, float32, in memory that the next call may write again."""
+        self.refuse_half()
         self._refuse_past(self.step + 1)
         self._use.take(self.step)
+        self._half = True
         self._move(self.step)
         self.step += 1
+        self._half = False
         return self._flat
 
     def _move(self, step: int) -> None:

@@ -21,6 +21,8 @@ class Checkpointed(Secret, ABC):
 
     step: int = 0
     steps: int
+    _half: bool = False
+    """Whether a step was begun and is not finished."""
     _stated: JsonObject
     """What every checkpoint of this noise says of it."""
     _use: NoiseUse
@@ -35,8 +37,11 @@ class Checkpointed(Secret, ABC):
         """
         if steps < 0:
             raise InvalidParameter(f"steps={steps} would go back, and release the same noise twice", field="steps")
+        self.refuse_half()
         self._refuse_past(self.step + steps)
+        self._half = True
         self._advance_to(self.step + steps)
+        self._half = False
 
     def state_dict(self, *, arrays: bool = True) -> JsonObject:
         """Return what a checkpoint needs beside the seed.
@@ -45,8 +50,11 @@ class Checkpointed(Secret, ABC):
             arrays: with the state's vectors, so that restarting costs nothing. These are sums of the noise: as secret
                 as the seed. Without them it is plain data that tells nothing of the noise, and restarting draws the
                 rows of all earlier steps again, with the same bits.
+
+        Raises:
+            InvalidParameter: a step was begun and is not finished, and its vectors are asked for.
         """
-        state, vectors = self.header(self.step), self.vectors if arrays else None
+        state, vectors = self.header(self.step), self.read_vectors() if arrays else None
         if vectors is not None:
             state["state"] = vectors.copy()
             state["state_sha256"] = _state_digest(state)
@@ -102,10 +110,35 @@ class Checkpointed(Secret, ABC):
 
     def restore(self, step: int, vectors: np.ndarray | None) -> None:
         """Go to a step with vectors that were checked to be its state; None makes them again."""
+        self._half = True
         self._begin(vectors)
         self.step = 0 if vectors is None else step
         self._advance_to(step)
         self._use.restore(step)
+        self._half = False
+
+    def read_vectors(self) -> np.ndarray | None:
+        """Return the state's own memory, which a checkpoint of this step keeps.
+
+        Raises:
+            InvalidParameter: see `refuse_half`.
+        """
+        self.refuse_half()
+        return self.vectors
+
+    def refuse_half(self) -> None:
+        """Refuse to go on, or to keep vectors, where Ctrl-C or an error has ended a step on the way.
+
+        Raises:
+            InvalidParameter: it has.
+        """
+        if self._half:
+            raise InvalidParameter(
+                f"step {self.step} of the noise was begun and not finished, so that some of its vectors are those of "
+                "the step after it; call load_state_dict with the last checkpoint, or with state_dict(arrays=False) of "
+                "this noise where nobody has seen what the step released",
+                field="step",
+            )
 
     @property
     @abstractmethod

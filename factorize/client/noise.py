@@ -200,15 +200,18 @@ class NoiseGenerator(Checkpointed):
             sink: see `factorize.client.engines.Sink`.
 
         Raises:
-            InvalidParameter: all n steps were taken.
+            InvalidParameter: all n steps were taken, or this one was begun and not finished.
             InvalidParticipation: the auditor has not seen this step's examples.
         """
+        self.refuse_half()
         self._refuse_past(self.step + 1)
         if self._auditor is not None:
             self._auditor.check_release(self.step)
         self._use.take(self.step)
+        self._half = True
         self._engine.step(self.step, sink)
         self.step += 1
+        self._half = False
         if self.step == self.steps:
             self._engine.close()
 

@@ -55,6 +55,9 @@ def bits(tree: Any) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
 
 
+ENDED = "right: a state is a value, and a step that was ended on the way has returned none"
+
+
 class Jax(Door):
     """`correlated_noise` of JAX in a loop of the caller's own."""
 
@@ -62,6 +65,7 @@ class Jax(Door):
     not_here = {
         "mixing_loss": "sums of clipped gradients come from outside; there is no loss to look at",
         "early": "it sees sums and no examples; a ParticipationAuditor beside it does",
+        "ended": ENDED,
     }
 
     def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Run:
@@ -177,6 +181,7 @@ class Made(Door):
     not_here = {
         "narrow": "right: gradients may be in half precision, since they are clipped and summed in float32 at least",
         "early": "right: the batches come in the order that the participation is for",
+        "ended": ENDED,
     }
 
     def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -70,6 +71,17 @@ def test_what_is_released_and_how_adam_steps() -> None:
         weights = torch.nn.utils.parameters_to_vector(own.parameters()) - moved.float()
         torch.nn.utils.vector_to_parameters(weights.detach(), own.parameters())
     assert torch.allclose(flat(model.parameters()), flat(own.parameters()), atol=1e-5)
+
+
+def test_a_step_that_took_one_noise_alone_is_the_last() -> None:
+    model, optimizer = made()
+    train(model, optimizer, range(1))
+    with mock.patch.object(optimizer.second_noise, "release", side_effect=KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            train(model, optimizer, range(1, 2))
+    optimizer.zero_grad()
+    with pytest.raises(InvalidParameter, match="the two noises are at steps 2 and 1: a step was ended on the way"):
+        train(model, optimizer, range(2, 3))
 
 
 def test_a_restart_makes_the_same_steps() -> None:

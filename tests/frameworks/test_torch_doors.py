@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from door_contract import (
     check,
     check_drawn_users,
     check_more,
+    ended_on_the_way,
     factors,
     of_sums,
     of_unseen_batches,
@@ -34,6 +37,7 @@ from opacus.optimizers import DPPerLayerOptimizer
 from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, default_collate
 
+from factorize.adapters.clipping import use_up
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.torch import NoiseGenerator
@@ -625,6 +629,41 @@ class Made(Door):
 
 
 DOORS = [Torch(), Opacus(), Made()]
+
+
+@pytest.mark.parametrize("door", [Opacus(), Made()], ids=lambda door: door.name)
+@pytest.mark.parametrize("cut", ["clipping", "noise", "release", "hook"])
+def test_no_step_is_taken_by_what_one_that_was_ended_leaves(door: Any, cut: str, tmp_path: Path) -> None:
+    """Not by this optimizer, nor its inner one, nor another, which may use what a hook sees: that has its noise."""
+    run = door.begin(tmp_path)
+    door.step(run)
+    before = [p.clone() for p in run.optimizer.params]
+
+    def first(samples: list[Any], *clip: Any) -> Iterator[torch.Tensor]:
+        yield next(use_up(samples, *clip))
+        raise KeyboardInterrupt
+
+    with ExitStack() as stack:
+        if cut == "noise":
+            stack.enter_context(ended_on_the_way())
+        else:
+            stack.enter_context(pytest.raises(KeyboardInterrupt))
+        if cut == "clipping":
+            stack.enter_context(mock.patch("factorize.adapters.opacus.use_up", first))
+        elif cut == "release":
+            stack.enter_context(mock.patch.object(run.optimizer, "release", side_effect=KeyboardInterrupt))
+        elif cut == "hook":
+            run.optimizer.attach_step_hook(mock.Mock(side_effect=KeyboardInterrupt))
+        door.step(run)
+    others = [] if cut == "hook" else [torch.optim.SGD(run.model.parameters(), lr=1.0)]
+    for optimizer in (run.optimizer, run.optimizer.original_optimizer, *others):
+        with pytest.raises(FactorizeError):
+            optimizer.step()
+    assert all(map(torch.equal, before, run.optimizer.params))
+    run.optimizer.zero_grad()
+    if cut != "hook":
+        with pytest.raises(FactorizeError):
+            run.optimizer.state_dict()
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)

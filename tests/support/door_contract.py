@@ -12,7 +12,8 @@ import hashlib
 import pickle
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +24,7 @@ import pytest
 from handmade import Handmade
 
 from factorize.auditor import ParticipationAuditor
+from factorize.client.engines import RowSums, Streaming
 from factorize.client.normals import keyed
 from factorize.errors import FactorizeError
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
@@ -352,6 +354,41 @@ def _twin(door: Door, folder: Path) -> None:
     door.end(run)
 
 
+@contextmanager
+def ended_on_the_way() -> Iterator[None]:
+    """Have Ctrl-C end what takes a row of noise, where the row is there and the step is not."""
+
+    def ended(kind: type) -> Any:
+        whole: Any = kind.step  # type: ignore[attr-defined]
+
+        def step(*arguments: Any) -> None:
+            whole(*arguments)
+            raise KeyboardInterrupt
+
+        return mock.patch.object(kind, "step", step)
+
+    with ended(Streaming), ended(RowSums), pytest.raises(KeyboardInterrupt):
+        yield
+
+
+def _ended(door: Door, folder: Path) -> None:
+    """The run takes no step more, and what it saves then is nothing, or the state of the step before."""
+    run = door.begin(folder / "one")
+    first = door.step(run)
+    with ended_on_the_way():
+        door.step(run)
+    refused(lambda: door.step(run), "not finished|not taken|zero_grad|begin again")
+    state = None
+    with suppress(FactorizeError):
+        state = door.saved(run)
+    door.end(run)
+    if state is not None:
+        run = door.begin(folder / "two", state=state)
+        again = [door.step(run) for _ in range(N - 1)]
+        door.end(run)
+        assert [first, *again] == _bits(door, folder / "three")
+
+
 def _short_seed(door: Door, folder: Path) -> None:
     refused(lambda: door.begin(folder, seed=2**64 - 1), "seed")
 
@@ -382,6 +419,7 @@ RULES: dict[str, tuple[str, Callable[[Door, Path], None]]] = {
     "fork": ("a fork of the process after the noise was made", _fork),
     "copy": ("a copy or a pickle of what holds the key", _copy),
     "twin": ("a second generator of one noise in a process, as a notebook's cell that runs twice makes", _twin),
+    "ended": ("a step that Ctrl-C, or an error, ends on the way, and another one after it", _ended),
     "short_seed": ("a secret seed below 2^64", _short_seed),
     "past_n": ("a step after the last", _past_n),
     "not_real": ("complex numbers", _mistake("not_real", "complex|real|floating")),

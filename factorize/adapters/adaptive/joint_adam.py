@@ -134,7 +134,17 @@ class JointAdam(CorrelatedOptimizer):
         return sums
 
     def add_noise(self) -> None:
-        """Put the released gradients into `p.grad` and the released squares into `p.released_square`."""
+        """Put the released gradients into `p.grad` and the released squares into `p.released_square`.
+
+        Raises:
+            InvalidParameter: a step before this one has taken one of the two noises alone.
+        """
+        if self.second_noise.step != self.noise.step:
+            raise InvalidParameter(
+                f"the two noises are at steps {self.noise.step} and {self.second_noise.step}: a step was ended on the "
+                "way; go on from the last checkpoint, by load_state_dict",
+                field="second_noise",
+            )
         super().add_noise()
         assert self._squares is not None
         kept = [getattr(p, "released_square", None) for p in self.params]

@@ -217,8 +217,8 @@ class ShardLayout:
             source: of this rank's noise.
             arrays: with the vectors, one DTensor for each tensor, which torch.distributed.checkpoint cuts anew.
         """
-        state, vectors = self.header_of(source), source.vectors
-        if not arrays or vectors is None:
+        state, vectors = self.header_of(source), source.read_vectors() if arrays else None
+        if vectors is None:
             return state
         state["state_sum"] = self._sum(source.step, vectors)
         columns = zip(self.parts, torch.from_numpy(vectors).split(self.sizes, dim=1), strict=True)

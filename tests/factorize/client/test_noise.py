@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from door_contract import ended_on_the_way
 from redrawn_cases import likely
 from scipy import stats
 from structure_cases import NAMES, N, strategies
@@ -267,6 +268,21 @@ class TestCheckpoints:
         assert generator.state_dict()["state"].shape == (recurrence.vectors, 30)
         assert recurrence.vectors <= 5
         assert json.loads(json.dumps(generator.state_dict(arrays=False)))["step"] == 1
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_step_that_was_ended_on_the_way(self, name):
+        """Closing does not hide it, and without vectors all earlier rows are made again."""
+        run, rows = generator_of(name), draw(name, 3)
+        run.next()
+        with ended_on_the_way():
+            run.next()
+        for _ in range(2):
+            for act in (run.next, run.skip, run.state_dict):
+                with pytest.raises(InvalidParameter, match="step 1 of the noise was begun and not finished"):
+                    act()
+            run.close()
+        run.load_state_dict(run.state_dict(arrays=False))
+        assert np.array_equal(np.stack(list(run)), rows[1:])
 
     def test_vectors_of_another_step_or_damaged(self):
         generator = generator_of("blt", 30)
