@@ -104,15 +104,16 @@ def _inverse(own: Problem) -> BidiagonalInverse | None:
 
 def _by_ring(own: Problem, report: Reporter) -> Array | None:
     """W from the dual of fixed epochs, or None where its blocks or the certificate's would be too large."""
-    from factorize.solvers.epochs.blocks import Ring
-    from factorize.solvers.epochs.pieces import PieceRing, dual_of_pieces
+    from factorize.solvers.epochs.blocks import Ring, after_power_step, maximise
+    from factorize.solvers.epochs.pieces import PieceRing
 
     n, inverse = own.n, _inverse(own)
     if n * _epochs(own) ** 2 > LARGEST_RING or (inverse is None and max(n, own.workload.m) > LARGEST_BORROWED):
         return None
     p, q, patterns = _pieces(own, inverse)
     ring = PieceRing(Ring(p, q, _epochs(own)), patterns)
-    return dual_of_pieces(ring, _ACCURACY, lambda step, _gap: report(step, None))
+    end = maximise(ring, tolerance=_ACCURACY, report=lambda step, _gap: report(step, None), coarse=True)
+    return after_power_step(end.best)
 
 
 def _patterns(own: Problem) -> Places:
