@@ -12,6 +12,7 @@ import random
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -108,10 +109,10 @@ class FederatedRounds(Secret):
         self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
         self.path, self.steps, self.clients_a_round = local_path(path), held.steps, clients_a_round
-        about = held.digest, self.steps, clients, clients, "fixed", "user"
+        noise = partial(PrivacyStatement, self.calibration, held.digest, sampling="fixed", unit="user", factors=held)
         notes = () if receipt is not None else (_UNSEEN,)
-        self.statement = PrivacyStatement(
-            self.calibration, *about, users=clients, loss="per_client", factors=held, replaced=notes
+        self.statement = noise(
+            steps=self.steps, examples=clients, used=clients, users=clients, loss="per_client", replaced=notes
         )
         self.refused: Counter[str] = Counter()
         self.fleet = KnownClients(self.clients)

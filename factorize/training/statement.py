@@ -1,7 +1,7 @@
 """The statement of what a job made private guarantees, and what that rests on: for a log or a model card."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
@@ -56,6 +56,7 @@ class PrivacyStatement:
 
     calibration: Calibration
     digest: str
+    _: KW_ONLY
     steps: int
     examples: int
     used: int

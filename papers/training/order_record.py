@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -50,8 +51,9 @@ class OrderRecord:
         self._orders, self._starts = list(orders), np.cumsum([0, *sizes[:-1]])
         self._auditor = ParticipationAuditor.of(calibration, factors.steps, unit=unit)
         used = sum(len(np.unique(indices)) for indices in seen)
-        about = factors.digest, factors.steps, sum(sizes), used, "fixed", unit
-        statement = PrivacyStatement(calibration, *about, users=sum(sizes) if unit == "user" else None)
+        noise = partial(PrivacyStatement, calibration, factors.digest, steps=factors.steps)
+        counted = {"examples": sum(sizes), "used": used, "users": sum(sizes) if unit == "user" else None}
+        statement = noise(**counted, sampling="fixed", unit=unit)
         receipt.begin(statement, [factors], self._auditor, generator="sfc64", dtype=dtype, commitments=commitments)
 
     def record(self, step: int) -> None:

@@ -51,7 +51,9 @@ def home(tmp_path: Path) -> Path:
         "prefix", n=8, mechanism="identity", store=tmp_path / "store", to=tmp_path / "f.safetensors"
     )
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
-    statement = PrivacyStatement(calibration, factors.digest, 8, 8, 8, "fixed", "example")
+    statement = PrivacyStatement(
+        calibration, factors.digest, steps=8, examples=8, used=8, sampling="fixed", unit="example"
+    )
     auditor = ParticipationAuditor.of(calibration, 8)
     receipt = Receipt(tmp_path / "r.json")
     receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
@@ -175,7 +177,13 @@ def released(home: Path, model: Any, name: str = "d.json") -> Path:
     """Return the receipt of a run that has ended with a model."""
     factors = factorize.load(home / "f.safetensors")
     statement = PrivacyStatement(
-        factors.calibrate(epsilon=2.0, delta=1e-5), factors.digest, 8, 8, 8, "fixed", "example"
+        factors.calibrate(epsilon=2.0, delta=1e-5),
+        factors.digest,
+        steps=8,
+        examples=8,
+        used=8,
+        sampling="fixed",
+        unit="example",
     )
     receipt = Receipt(home / name)
     auditor = ParticipationAuditor.of(statement.calibration, 8)

@@ -83,7 +83,9 @@ def test_its_verdict_on_small_specs_is_that_of_the_product(site: Path, tmp_path:
         calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
         path = tmp_path / f"{place:03}.json"
         auditor = ParticipationAuditor.of(calibration, 16)
-        statement = PrivacyStatement(calibration, factors.digest, 16, 16, 16, "fixed", "example")
+        statement = PrivacyStatement(
+            calibration, factors.digest, steps=16, examples=16, used=16, sampling="fixed", unit="example"
+        )
         Receipt(path).begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
         auditor.record([0])
         factors.save(path.with_suffix(".safetensors"))
@@ -102,7 +104,9 @@ def test_a_bet_without_scipy_or_a_signature_without_its_extra_is_not_looked_at(s
     factors = factorize.solve("prefix", n=12, epochs=3, mechanism="blt", buffers=1)
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling="balls_in_bins", bins=4)
     order = balls_in_bins(24, 4, 3, bytes(range(32)))
-    statement = PrivacyStatement(calibration, factors.digest, 12, 24, 24, "balls_in_bins", "example")
+    statement = PrivacyStatement(
+        calibration, factors.digest, steps=12, examples=24, used=24, sampling="balls_in_bins", unit="example"
+    )
     receipt, file = tmp_path / "receipt.json", tmp_path / "factors.safetensors"
     auditor = BinsAuditor.of(order)
     Receipt(receipt).begin(statement, [factors], auditor, generator="sfc64", dtype="float32")

@@ -57,11 +57,11 @@ def taken(
     statement = PrivacyStatement(
         calibration,
         factors[0].digest,
-        factors[0].steps,
-        24,
-        24,
-        calibration.sampling,
-        "example" if users is None else "user",
+        steps=factors[0].steps,
+        examples=24,
+        used=24,
+        sampling=calibration.sampling,
+        unit="example" if users is None else "user",
         moments=moments,
         users=users,
     )

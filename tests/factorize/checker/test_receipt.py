@@ -97,7 +97,9 @@ def test_no_changed_factor_file_makes_a_receipt_say_more_than_is_true(tmp_path: 
         factors = random_result(rng, structure, n=4)
         calibration = factors.calibrate(**GUARANTEED)
         receipt, auditor = Receipt(tmp_path / f"{turn}.json"), ParticipationAuditor.of(calibration, 4)
-        statement = PrivacyStatement(calibration, factors.digest, 4, 4, 4, "fixed", "example")
+        statement = PrivacyStatement(
+            calibration, factors.digest, steps=4, examples=4, used=4, sampling="fixed", unit="example"
+        )
         receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
         document = json.loads(receipt.path.read_bytes())
 
@@ -152,7 +154,9 @@ def begun(path: Path, **options: Any) -> tuple[Receipt, ParticipationAuditor, Ca
     auditor = ParticipationAuditor.of(calibration, 12)
     order = fixed_order(24, 6, epochs=3, seed=1)
     receipt = Receipt(path, **options)
-    statement = PrivacyStatement(calibration, factors.digest, 12, 24, 24, "fixed", "example")
+    statement = PrivacyStatement(
+        calibration, factors.digest, steps=12, examples=24, used=24, sampling="fixed", unit="example"
+    )
     receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
     factors.save(path.with_name("factors.safetensors"))
     return receipt, auditor, lambda step: order[step].tolist()

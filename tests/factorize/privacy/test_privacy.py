@@ -265,7 +265,7 @@ def test_a_sampling_bounds_an_attack_by_its_total_variation(noise: float) -> Non
 def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
     one = Sensitivity(1.0, "exact", "by hand", {"kind": "single"})
     calibration = calibrate(one, PrivacyTarget(epsilon=2.0, delta=1e-5))
-    made = PrivacyStatement(calibration, "0" * 64, 8, 8, 8, "fixed", "example")
+    made = PrivacyStatement(calibration, "0" * 64, steps=8, examples=8, used=8, sampling="fixed", unit="example")
     assert made.together is None and "together" not in made.document() and "is not covered" in str(made)
     four = replace(made, trials=4)
     assert four.together is not None and four.document()["together"]["mu"] == pytest.approx(2 * calibration.mu)
@@ -296,5 +296,7 @@ def test_a_statement_rounds_its_bounds_up_and_says_nothing_of_what_is_absent() -
         (PrivacyTarget(mu=0.5), None, ("0.5-Gaussian differential privacy", "no divisor,")),
     ):
         calibration = calibrate(one, target, divisor=divisor)
-        said = str(PrivacyStatement(calibration, "0" * 64, 8, 8, 8, "fixed", "example"))
+        said = str(
+            PrivacyStatement(calibration, "0" * 64, steps=8, examples=8, used=8, sampling="fixed", unit="example")
+        )
         assert all(word in said for word in words) and "None" not in said
