@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from json_log import json_lines
 
-from factorize.api.telemetry import about, bound, read_client_id, read_traceparent
+from factorize.api.telemetry import about, log_about, read_client_id, read_traceparent
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -21,7 +21,7 @@ def written() -> Any:
 
 
 def test_a_line_is_one_object_in_ascii_whatever_it_says(written: Any) -> None:
-    with bound(request_id="abc", caller=""):
+    with log_about(request_id="abc", caller=""):
         logging.getLogger("factorize.x").info("two\nlines %s \u2028", "\x1b[31m", extra={"about": {"status": 200}})
     (line,) = written()
     assert line["message"] == "two\nlines \x1b[31m \u2028"
