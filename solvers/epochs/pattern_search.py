@@ -249,21 +249,26 @@ def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit:
     chosen = np.argsort(-worst[first, second])[: _MOST_NEW * n]
     first, second = first[chosen], second[chosen]
     later = sums[:, first, second].argmax(axis=0)
-    after = _follow(onward, first, second, later, most)
-    before = n - 1 - _follow(back, n - 1 - second, n - 1 - first, len(sums) - 1 - later, most)
+    after = _follow(onward, separation, first, second, later, most)
+    before = n - 1 - _follow(back, separation, n - 1 - second, n - 1 - first, len(sums) - 1 - later, most)
     found = np.column_stack([np.where(before < 0, n, before), first, second, after])
     return np.unique(np.sort(found, axis=1)[:, :most], axis=0)
 
 
-def _follow(chains: Chains, first: Places, second: Places, left: Places, most: int) -> Places:
+def _follow(chains: Chains, separation: int, first: Places, second: Places, left: Places, most: int) -> Places:
     """Return the steps that follow neighbours, at most `left` if numbers are limited, n for none, shape (.., most)."""
     n, found, tables = len(chains.own), [], np.array(chains.tables)
+    near = np.arange(n) if chains.limited else np.arange(separation, 2 * separation)
     for _ in range(most):
         runs = (second < n) & (left > 0 if chains.limited else True)
         i, j, left = np.where(runs, first, 0), np.where(runs, second, 0), np.maximum(left - 1, 0)
-        rows = (np.stack([i, j]) + 1) * (chains.memory - 1)
-        gains = chains.earlier[rows[0]] + chains.ways[j] + chains.own + tables[left, rows[1]]
-        step = np.where(runs & (gains.max(axis=1) > 0), gains.argmax(axis=1), n)
+        nexts = near[None] if chains.limited else np.minimum(j[:, None] + near, n - 1)
+        rows = (np.stack([i, j]) + 1)[:, :, None] * (chains.memory - 1)
+        gains = chains.earlier[rows[0], nexts] + chains.ways[j[:, None], nexts] + chains.own[nexts]
+        gains += tables[left[:, None], rows[1], nexts]
+        best = gains.argmax(axis=1)
+        reached = np.broadcast_to(nexts, gains.shape)[np.arange(len(gains)), best]
+        step = np.where(runs & (gains.max(axis=1) > 0), reached, n)
         found.append(step)
         first, second = second, step
     return np.array(found).T
