@@ -142,7 +142,7 @@ class Jet:
 
 
 @dataclass(frozen=True)
-class Cells:
+class Arcs:
     """A partition of (0, pi).
 
     Attributes:
@@ -154,7 +154,7 @@ class Cells:
     radius: Array
 
     @classmethod
-    def between(cls, left: Array, right: Array) -> Cells:
+    def between(cls, left: Array, right: Array) -> Arcs:
         """Return the cells between these ends; their radius covers the rounding of their centre."""
         centre = 0.5 * (left + right)
         return cls(centre, np.maximum(right - centre, centre - left) * (1 + 2.0**-50))
@@ -204,7 +204,7 @@ class Enclosure:
     cells: int
 
 
-def mean_enclosure(function: Callable[[Cells], Jet], edges: Array, *, tolerance: float) -> Enclosure:
+def mean_enclosure(function: Callable[[Arcs], Jet], edges: Array, *, tolerance: float) -> Enclosure:
     """Return bounds of the mean over the circle of an even function, halving the cells that keep them apart.
 
     Args:
@@ -236,10 +236,10 @@ def mean_enclosure(function: Callable[[Cells], Jet], edges: Array, *, tolerance:
         lower, upper = (np.concatenate([a[~wide], b]) for a, b in zip((lower, upper), fresh, strict=True))
 
 
-def _integrals(function: Callable[[Cells], Jet], left: Array, right: Array) -> tuple[Array, Array]:
+def _integrals(function: Callable[[Arcs], Jet], left: Array, right: Array) -> tuple[Array, Array]:
     """Return lower and upper bounds of the integral over each cell; infinite where the function may not exist."""
-    cells = Cells.between(left, right)
-    middle = Cells(cells.centre, np.full_like(left, 2.0**-51))  # contains the exact midpoint
+    cells = Arcs.between(left, right)
+    middle = Arcs(cells.centre, np.full_like(left, 2.0**-51))  # contains the exact midpoint
     with np.errstate(all="ignore"):
         cube = cells.radius**3 / 3
         width = CellIntervals.around(right - left, right - left)

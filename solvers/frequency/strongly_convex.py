@@ -19,7 +19,7 @@ import numpy as np
 from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
 from factorize.solution import Outcome
 from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
-from factorize.solvers.frequency.enclosure import Cells, Enclosure, Jet, mean_enclosure
+from factorize.solvers.frequency.enclosure import Arcs, Enclosure, Jet, mean_enclosure
 from factorize.solvers.methods.compiled import Array
 
 FREQUENCIES = 1024
@@ -46,7 +46,7 @@ class Design:
     outcome: Outcome
 
 
-def gain_jet(multiplier: Multiplier, plant: Plant, cells: Cells) -> Jet:
+def gain_jet(multiplier: Multiplier, plant: Plant, cells: Arcs) -> Jet:
     """Return the jet of psi over cells; infinite where p may not be positive."""
     eta, mu, smooth = plant.learning_rate, plant.strong_convexity, plant.smoothness
     nothing = np.zeros(len(multiplier.even) + 1)
@@ -82,19 +82,19 @@ def nu_bound(plant: Plant, nu: float) -> Enclosure:
     """
     q = 1 - nu
 
-    def jet(cells: Cells) -> Jet:
+    def jet(cells: Arcs) -> Jet:
         return cells.series(np.array([1 + q * q, -2 * q]), np.zeros(2)).root()
 
     return _bound_for(plant, lambda w: np.sqrt(distance_squared(nu, w)), jet, limiting_sensitivity_squared(nu))
 
 
 def _bound_for(
-    plant: Plant, power: Callable[[Array], Array], jet: Callable[[Cells], Jet | None], sensitivity_squared: float
+    plant: Plant, power: Callable[[Array], Array], jet: Callable[[Arcs], Jet | None], sensitivity_squared: float
 ) -> Enclosure:
     w, weights = warped_grid(FREQUENCIES, plant.width)
     multiplier = ConeProgram(plant, w, weights, lags=LAGS).solve(power(w)).multiplier
 
-    def integrand(cells: Cells) -> Jet:
+    def integrand(cells: Arcs) -> Jet:
         gain, filtered = gain_jet(multiplier, plant, cells), jet(cells)
         return gain if filtered is None else gain * filtered
 
