@@ -15,7 +15,15 @@ from opacus.grad_sample import AbstractGradSampleModule, GradSampleModule
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 
 from factorize.adapters.layer_rows import keep_pass
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -148,6 +156,28 @@ def _check_dataset(dataset: object) -> None:
             "give a data set with __len__ and __getitem__ (list(stream), for one that fits into the memory)",
             field="data",
         )
+
+
+def refuse_repeats(dataset: object) -> None:
+    """Refuse a data set that names some of its examples more than once, as to have more of a rare class.
+
+    Raises:
+        InvalidParticipation: it does, so that they take part oftener than the participation allows.
+    """
+    parts, named = [dataset], []
+    if isinstance(dataset, Subset):
+        parts, named = [dataset.dataset], list(dataset.indices)
+    elif isinstance(dataset, ConcatDataset):
+        parts, named = list(dataset.datasets), [id(part) for part in dataset.datasets]
+    if len(set(named)) < len(named):
+        raise InvalidParticipation(
+            f"the {type(dataset).__name__} names some of its examples more than once, and each would take part oftener "
+            "than the participation allows; give each once, or users=[number of the example of each item], whose "
+            "items take turns",
+            field="data",
+        )
+    for part in parts if named else ():
+        refuse_repeats(part)
 
 
 class ExampleGradients(GradSampleModule):

@@ -13,7 +13,14 @@ from opacus import GradSampleModule
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
-from factorize.adapters.given import GRAD_SAMPLE_MODES, ExampleGradients, GivenData, check_model, check_optimizer
+from factorize.adapters.given import (
+    GRAD_SAMPLE_MODES,
+    ExampleGradients,
+    GivenData,
+    check_model,
+    check_optimizer,
+    refuse_repeats,
+)
 from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
@@ -154,6 +161,8 @@ def make_private(
         workload = partial(adam_workload, "iterate", betas[0]) if betas[0] else partial(workload_of, inner)
         source = FactorSource(spec, workload, memory, bands, url, store, solve)
         given = GivenData.read(data, batch_size, sampling=sampling, remainder=remainder)
+        if users is None:
+            refuse_repeats(given.dataset)
         job = TrainingJob(
             JobData(examples=len(given.dataset), users=users),
             JobBatching(

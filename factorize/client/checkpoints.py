@@ -110,6 +110,7 @@ class Checkpointed(Secret, ABC):
 
     def restore(self, step: int, vectors: np.ndarray | None) -> None:
         """Go to a step with vectors that were checked to be its state; None makes them again."""
+        self._use.refuse_back(step + self._half)
         self._half = True
         self._begin(vectors)
         self.step = 0 if vectors is None else step

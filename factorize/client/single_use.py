@@ -75,6 +75,21 @@ class NoiseUse:
             )
         self._next[place] = step + 1
 
+    def refuse_back(self, step: int) -> None:
+        """Refuse to go back before steps whose rows were handed out here.
+
+        Raises:
+            InvalidParameter: step is before the last of them.
+        """
+        taken = max(self._next.values(), default=0)
+        if step < taken:
+            raise InvalidParameter(
+                f"steps {step} to {taken - 1} have had their noise here, and taken again, with another learning rate "
+                "say, they have the same noise on other gradients, whose difference shows the data; go on from the "
+                "newest state. Where nobody has seen the weights of these steps, call close() first",
+                field="step",
+            )
+
     def restore(self, step: int) -> None:
         """Go to the position of a checkpoint: what was made after it is made again."""
         self._next = {0: step}

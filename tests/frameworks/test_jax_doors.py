@@ -16,6 +16,7 @@ from door_contract import (
     CLIP,
     EPOCHS,
     EXAMPLES,
+    REORDERED,
     RULES,
     SEED,
     SIZE,
@@ -239,11 +240,18 @@ class Made(Door):
             "losses that are not one number for each example": Mistake("refused", self._losses, "not one number"),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "newest state"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "did not sum the examples"),
+            REORDERED: Mistake("believed", self._reordered),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
             "an example whose gradient is not finite": Mistake("right", self._infinite),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
+
+    def _reordered(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        total = run.gradients(PARAMETERS, (X[::-1], Y[::-1]), *next(iter(run.made.batches)))
+        run.made.noise.update(total, run.state)
 
     def _drawn_users(self, folder: Path) -> None:
         def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:

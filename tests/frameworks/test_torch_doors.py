@@ -17,6 +17,7 @@ from door_contract import (
     CLIP,
     EPOCHS,
     EXAMPLES,
+    REORDERED,
     RULES,
     SEED,
     SIZE,
@@ -28,6 +29,7 @@ from door_contract import (
     check_more,
     ended_on_the_way,
     factors,
+    of_going_back,
     of_sums,
     of_unseen_batches,
 )
@@ -35,7 +37,15 @@ from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPPerLayerOptimizer
 from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from factorize.adapters.clipping import use_up
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
@@ -124,6 +134,7 @@ class Torch(Door):
                 "this factorization has",
             ),
             **of_unseen_batches(partial(NoiseGenerator, factors(), parameters=parameters, seed=SEED)),
+            **of_going_back(self, lambda run, state: run.load_state_dict(state)),
             **of_sums(release),
         }
 
@@ -257,6 +268,7 @@ class Opacus(Door):
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", lambda folder: other_weights(self, folder), "same checkpoint"
             ),
+            **of_going_back(self, lambda run, state: run.optimizer.load_state_dict(state)),
             "a part of a batch": Mistake("refused", self._part, "examples|rows"),
             "two batches before one step": Mistake("refused", self._two, "step"),
             "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
@@ -528,10 +540,13 @@ class Made(Door):
             "a data set or a collation that makes an item of several examples": Mistake(
                 "refused", self._mixed, "of one example alone"
             ),
+            **of_going_back(self, lambda run, state: run.optimizer.load_state_dict(state)),
             "a part of a batch": Mistake("refused", self._part, "examples|rows"),
             "two batches before one step": Mistake("refused", self._two, "step"),
             "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
             "losses that are not one number for each example": Mistake("refused", self._one_loss, "one for each"),
+            "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
+            REORDERED: Mistake("believed", self._reordered),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
@@ -571,6 +586,22 @@ class Made(Door):
         self.step(Job(made.model, made.optimizer, self.batches(made)))
         self.end(Job(made.model, made.optimizer, None))
         next(iter(self.made(data=DataLoader(Items("pair"), batch_size=SIZE)).loader))
+
+    def _repeated(self, folder: Path) -> None:
+        items = loader().dataset
+        again = [Subset(items, [0, 1, 2, 3, 4, 4]), ConcatDataset([Subset(items, range(3))] * 2)]
+        for data in again:
+            with pytest.raises(FactorizeError, match="more than once"):
+                self.made(data=DataLoader(data, batch_size=SIZE))
+        self.made(data=DataLoader(Subset(ConcatDataset(again[:1]), range(EXAMPLES)), batch_size=SIZE))
+
+    def _reordered(self, folder: Path) -> None:
+        run, kept = self.begin(folder), X.clone()
+        self.step(run)
+        X.copy_(kept.flip(0))
+        self.step(run)
+        X.copy_(kept)
+        self.end(run)
 
     def _drawn_users(self, folder: Path) -> None:
         def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:

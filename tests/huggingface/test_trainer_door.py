@@ -14,6 +14,7 @@ from door_contract import (
     CLIP,
     EPOCHS,
     EXAMPLES,
+    REORDERED,
     RULES,
     SEED,
     SIZE,
@@ -23,6 +24,7 @@ from door_contract import (
     check_drawn_users,
     check_more,
     factors,
+    of_going_back,
 )
 from transformers import TrainerCallback, TrainingArguments
 
@@ -118,6 +120,7 @@ class HuggingFace(Door):
         model: torch.nn.Module | None = None,
         optimizer: Any = None,
         arguments: dict[str, Any] | None = None,
+        data: Any = None,
         **privacy: Any,
     ) -> Run:
         args = TrainingArguments(
@@ -133,7 +136,9 @@ class HuggingFace(Door):
         asked = {"epsilon": 2.0, "delta": 1e-5, "spec": factors(), "clip_norm": CLIP, "seed": SEED, **privacy}
         model = Classifier() if model is None else model
         given = PrivacyArguments(**asked)
-        trainer = PrivateTrainer(model, args, train_dataset=DATA, privacy=given, optimizers=(optimizer, None))
+        trainer = PrivateTrainer(
+            model, args, train_dataset=DATA if data is None else data, privacy=given, optimizers=(optimizer, None)
+        )
         trainer.get_train_dataloader()
         return Run(trainer, self.items(trainer))
 
@@ -201,6 +206,9 @@ class HuggingFace(Door):
             "weights of another checkpoint than the optimizer's": Mistake(
                 "refused", self._other_weights, "same checkpoint"
             ),
+            **of_going_back(self, lambda run, state: run.optimizer.load_state_dict(state)),
+            "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
+            REORDERED: Mistake("believed", self._reordered),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "as it comes"),
             "a data set or a collation that makes an item of several examples": Mistake(
                 "refused", self._mixed, "of one example alone"
@@ -214,6 +222,17 @@ class HuggingFace(Door):
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
+
+    def _repeated(self, folder: Path) -> None:
+        self.made(folder, data=torch.utils.data.Subset(DATA, [0, 1, 2, 3, 4, 4]))
+
+    def _reordered(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        DATA.reverse()
+        self.step(run)
+        DATA.reverse()
+        self.end(run)
 
     def _drawn_users(self, folder: Path) -> None:
         def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:

@@ -157,6 +157,28 @@ def of_sums(release: Callable[..., Any]) -> dict[str, Mistake]:
     }
 
 
+def of_going_back(door: Door, load: Callable[[Any, Any], Any]) -> dict[str, Mistake]:
+    """Return the mistake of a run that goes back to a checkpoint, as after a loss that grew, to go on at another rate.
+
+    Args:
+        door: that the run is of.
+        load: gives a state to a run.
+    """
+
+    def act(folder: Path) -> None:
+        run = door.begin(folder)
+        door.step(run)
+        state = door.saved(run)
+        door.step(run)
+        load(run, state)
+
+    row = "going back to an earlier checkpoint in one process"
+    return {row: Mistake("refused", act, "have had their noise here")}
+
+
+REORDERED = "data whose order changes on the way, or examples of earlier steps in a batch, as of a replay buffer"
+
+
 class Door(ABC):
     """A door: how a job begins, steps and goes on, and mistakes that it may make there.
 

@@ -294,6 +294,9 @@ class TestCheckpoints:
         for wrong in ({**first, "step": 2}, {**second, "state": first["state"]}, damaged):
             with pytest.raises(InvalidParameter, match="vectors are not those of step 2"):
                 generator.load_state_dict(wrong)
+        with pytest.raises(InvalidParameter, match=r"steps 1 to 1 have had their noise here.*call close\(\)"):
+            generator.load_state_dict(first)
+        generator.close()
         generator.load_state_dict(first)
         assert generator.step == 1
 

@@ -18,6 +18,7 @@ from door_contract import (
     check,
     check_more,
     factors,
+    of_going_back,
     of_sums,
     of_unseen_batches,
 )
@@ -81,6 +82,7 @@ class Numpy(Door):
             ),
             **of_unseen_batches(partial(NoiseGenerator, source, shape=SIZE, seed=SEED)),
             **of_sums(release),
+            **of_going_back(self, NoiseGenerator.load_state_dict),
         }
 
 
