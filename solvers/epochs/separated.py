@@ -38,7 +38,8 @@ _SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
 _NEWTON_STEPS = 160.0  # of both problems
 _SEARCH = 1e6  # multiplications of a search over listed patterns and of its bound, over n^2.5
 _SEARCH_AT_LEAST = 1e11
-_SEARCH_BY_CELLS = 2.6e9  # over n
+_SEARCH_BY_CELLS = 2.6e9  # over n, for so many steps of a pattern:
+_FEW_PARTICIPATIONS = 10
 _EVIDENCE_ACCURACY = 1e-8
 _FAINT = 1e-14  # of the largest weight: what a pattern below it adds to a bound is lost in rounding
 
@@ -86,7 +87,8 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: Newton steps of both problems, or a search over listed patterns and their dual."""
     n = float(spec.workload.n)
     if not is_solved(spec):
-        search = _SEARCH_AT_LEAST + _SEARCH * n**2.5 if n <= LARGEST_DUAL else _SEARCH_BY_CELLS * n
+        longer = max(1.0, spec.participation.spread(spec.workload.n).most / _FEW_PARTICIPATIONS)
+        search = _SEARCH_AT_LEAST + _SEARCH * n**2.5 if n <= LARGEST_DUAL else _SEARCH_BY_CELLS * n * longer
         return estimate_of(entries=60 * n**2, multiplications=search)
     pairs, entries = _sizes(spec)
     return estimate_of(
