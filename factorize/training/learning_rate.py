@@ -59,6 +59,8 @@ RAISED: Final = (0.05, 0.1)
 """Shares of the steps after which a rate of Adam is raised that began at MIN_SHARE."""
 CHECKED: Final = 0.2
 """Share of the steps after which every rate may be lowered."""
+MEAN_GAIN: Final = 1.7
+"""How much larger a constant rate may be where the mean of the last weights is left: it has less of the noise."""
 MIN_SHARE: Final = 0.25
 """Least factor for a rate: below it, what the data moved is lost in what noise did."""
 _PROBED = 4096
@@ -84,6 +86,7 @@ def best_rate(
     steps: int,
     average: float,
     limits: Limits = LIMITS,
+    checked: bool = True,
 ) -> float:
     """Return the largest learning rate of a schedule, for a clip norm of 1.
 
@@ -97,12 +100,13 @@ def best_rate(
         steps: of the run.
         average: mean of the learning rates of all steps, over the largest.
         limits: of another fit.
+        checked: whether the run has the check, which leaves the mean of the last weights where the rate is constant.
     """
-    walk = last * average / limits.walk
+    walk, more = last * average / limits.walk, MEAN_GAIN if checked and math.isclose(average, 1.0) else 1.0
     if optimizer not in ADAPTIVE:
-        return (1 - momentum) / math.hypot(walk, 1 / (limits.reach * (1 + momentum)))
+        return more * (1 - momentum) / math.hypot(walk, 1 / (limits.reach * (1 + momentum)))
     jump = step / (limits.step * math.sqrt(steps))
-    return math.hypot(step, limits.mean / math.sqrt(parameters)) / math.hypot(walk, 1 / limits.divided, jump)
+    return more * math.hypot(step, limits.mean / math.sqrt(parameters)) / math.hypot(walk, 1 / limits.divided, jump)
 
 
 def noise_moved(

@@ -34,7 +34,8 @@ def checked(one: Trained, row: str, mnist: Path | None, free: float | None) -> d
         free: the rate without privacy that the caller names, if any.
     """
     job, cell = one.job, one.rows[row]
-    rate, sigma, factors = cell.advised(job, free=free), cell.numbers["sigma"], factors_of(job, row, SOLVED)
+    rate = cell.advised(job, free=free, checked=free is None)
+    sigma, factors = cell.numbers["sigma"], factors_of(job, row, SOLVED)
     second, decay = (0.999, job.weight_decay) if job.optimizer in ADAPTIVE else (None, 0.0)
     moments = (job.momentum, second, decay if job.optimizer == "adamw" else 0.0)
     run = runs_of(job, row, factors, sigma, mnist)

@@ -112,11 +112,16 @@ class Cell:
         at, grid = math.log2(rate), self.octaves
         return float(np.interp(at, grid, accuracies) - BEYOND * max(grid[0] - at, at - grid[-1], 0.0))
 
-    def advised(self, job: RateJob, limits: Limits = LIMITS, free: float | None = None) -> float:
-        """Return the rate that is advised; `free` is the best one without privacy, where the caller knows it."""
+    def advised(
+        self, job: RateJob, limits: Limits = LIMITS, free: float | None = None, *, checked: bool = False
+    ) -> float:
+        """Return the rate that is advised, for a run with or without the check.
+
+        `free` is the best one without privacy, where the caller knows it.
+        """
         own = self.numbers
         last, step = own["sigma"] * own["last"][0], own["sigma"] * own["single"]
-        shape = {"steps": job.steps, "average": mean_rate(job), "limits": limits}
+        shape = {"steps": job.steps, "average": mean_rate(job), "limits": limits, "checked": checked}
         rate = best_rate(job.optimizer, job.momentum, own["parameters"], last, step, **shape)
         if free is None or job.optimizer in ADAPTIVE:
             return rate

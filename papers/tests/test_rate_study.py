@@ -130,9 +130,8 @@ def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
         cells.append(made_cell(one, study.FREE, 0.0, 1.0, 99.0))
         for place, row in enumerate(rows):
             sigma = scale * 0.02 * 2**place
-            best = predictors.best_rate(
-                "sgd", 0.0, 100, 5 * sigma, sigma, steps=one.steps, average=predictors.mean_rate(one), limits=limits
-            )
+            shape = {"steps": one.steps, "average": predictors.mean_rate(one), "limits": limits, "checked": False}
+            best = predictors.best_rate("sgd", 0.0, 100, 5 * sigma, sigma, **shape)
             cells.append(made_cell(one, row, sigma, best, 90.0 - place))
     path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
     found = predictors.trained_jobs([job, other], path)

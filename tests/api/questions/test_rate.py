@@ -12,7 +12,15 @@ from factorize.api.questions.job_code import codes
 from factorize.api.questions.rate import Rates
 from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest, read_job
 from factorize.structures.layouts import build_matrix
-from factorize.training.learning_rate import LIMITS, Limits, best_rate, noise_moved, noise_of_steps, share_of_data
+from factorize.training.learning_rate import (
+    LIMITS,
+    MEAN_GAIN,
+    Limits,
+    best_rate,
+    noise_moved,
+    noise_of_steps,
+    share_of_data,
+)
 
 LOSS = {"rmse": 4.0, "last_iterate": 6.0}
 ROW = {"rmse_at_privacy": 50.0, "sigma_of_sums": 10.0, "noise_of_steps": 1.2, "loss": LOSS}
@@ -33,6 +41,14 @@ def test_the_noise_of_the_weights_and_of_single_steps_bound_the_rate() -> None:
     assert best_rate("sgd", 0.9, 16_000, last, step, **shape) == pytest.approx(0.1 / math.hypot(1, 1 / 1.9))
     found = best_rate("adamw", 0.0, 16, last, step, **shape)
     assert found == pytest.approx(math.hypot(3, 4 / 4) / math.sqrt(3))  # second moments of 3 and 1; three limits of 1
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_constant_rate_is_larger_where_the_mean_of_the_last_weights_is_left(optimizer: str) -> None:
+    one, other = (best_rate(optimizer, 0.0, 400, 0.1, 0.2, steps=90, average=1.0, checked=x) for x in (True, False))
+    assert one == pytest.approx(MEAN_GAIN * other)
+    falling = (best_rate(optimizer, 0.0, 400, 0.1, 0.2, steps=90, average=0.99, checked=x) for x in (True, False))
+    assert next(falling) == next(falling)
 
 
 def test_the_noise_of_single_steps_is_that_of_the_rows_of_the_inverse() -> None:
