@@ -95,6 +95,7 @@ def torch_rows(generator: NoiseGenerator) -> np.ndarray:
     narrow, source._flat = source._flat, torch.empty(N, dtype=torch.float64)
     for step in range(N):
         rows[step] = source.next()
+    source.close()  # these rows were released to nobody
     source.restore(0, None)
     source._flat = narrow
     for step in range(N):
