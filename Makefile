@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests run side by side, two processes more than there are processors, since many wait; each takes up to 2 GB.
-PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 2)')
+# Tests run side by side, one process more than there are processors, since many wait; each takes up to 2 GB.
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 # A process takes a share of neighbouring tests, so that they share their fixtures, and at the end steals from the others.
 SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist worksteal
 # Some images set it: hundreds of processes would each compile all that they import.
