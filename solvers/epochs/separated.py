@@ -32,8 +32,9 @@ MAX_PAIRS = 900
 """Pairs of steps that meet in a pattern, the unknowns of a Newton step: about a second."""
 MAX_ENTRIES = 1 << 22
 """Entries of the blocks' second derivatives, which every Newton step adds up: about a second."""
-MAX_N = 1024
-"""Steps of a search over listed patterns, which decomposes X some hundred times: a minute or two."""
+MAX_N, MAX_N_OF_LONG_PATTERNS, MAX_PARTICIPATIONS = 1024, 512, 16
+"""Steps of a search over listed patterns, which decomposes X some hundred times: a minute or two, four of 1024 steps
+with 16 participations. With more of them patterns are so long that fewer steps are searched."""
 _SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
 _NEWTON_STEPS = 160.0  # of both problems
 _SEARCH = 1e6  # multiplications of a search over listed patterns and of its bound, over n^2.5
@@ -52,12 +53,15 @@ def own(spec: Spec) -> bool:
 def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     n = spec.workload.n
-    if is_solved(spec) or n <= MAX_N:
+    separation, participations, _ = spec.participation.spread(n)
+    limit, often = MAX_N, ""
+    if participations > MAX_PARTICIPATIONS:
+        limit, often = MAX_N_OF_LONG_PATTERNS, f" with {participations} participations"
+    if is_solved(spec) or n <= limit:
         return None
-    separation = spec.participation.spread(n).separation
     return (
-        f"the optimum over all matrices under min_sep={separation} is searched for up to {MAX_N} steps, and n={n}; use "
-        f"banded with bands={separation}, which 'auto' names"
+        f"the optimum over all matrices under min_sep={separation} is searched for up to {limit} steps{often}, and "
+        f"n={n}; use banded with bands={separation}, which 'auto' names"
     )
 
 

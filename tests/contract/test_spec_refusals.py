@@ -46,7 +46,8 @@ LOWER = {"kind": "matrix", "rows": [[1.0, 0.0], [2.0, 1.0]]}
 REFUSED: list[tuple[Spec, str]] = [
     (spec_of(16, {"kind": "added", "sha256": "0" * 64}), "'added' is a strategy of your own"),
     (spec_of(16, None, 2, MAX), "nu_toeplitz or square_root"),
-    (spec_of(1100, "dense", MIN_SEP), "use banded with bands=4"),
+    (spec_of(600, "dense", MIN_SEP), "use banded with bands=4"),
+    (spec_of(1100, "dense", {"kind": "min_sep", "min_sep": 200}), "up to 1024 steps.*use banded with bands=200"),
     (spec_of(65, "semidefinite", tolerance=1e-6), "n <= 64, got n=65; use 'dense'"),
     *((spec_of(8, mechanism(root, 9)), "bands=9 exceeds n=8; use bands <= n") for root in ROOTS),
     *((spec_of(COSINE, mechanism(root, 2)), "schedule is none here; use optimize_for") for root in ROOTS),

@@ -20,6 +20,8 @@ from factorize.errors import CertificateError
 
 LARGEST_IN_BAND = 4096
 """Longest n for which the bound over banded matrices is proved, with some five arrays of n x n numbers."""
+MAX_SHARED_ENTRIES = 1 << 25
+"""Of blocks that several patterns share, once for each: a small file of them would fill the memory."""
 
 
 class LowerBound(NamedTuple):
@@ -64,7 +66,12 @@ def evidence_of(participation: Mapping[str, object], dual: Mapping[str, np.ndarr
         return None
     patterns = _patterns_of(dual, form, n)
     factors = dual["factors"] if several else np.sqrt(weights_of(dual, "weights", n))[:, None, None]
-    if "patterns" in dual and len(factors) and len(patterns) % len(factors) == 0:
+    if "patterns" in dual and 0 < len(factors) < len(patterns) and len(patterns) % len(factors) == 0:
+        if len(patterns) * factors[0].size > MAX_SHARED_ENTRIES:
+            raise CertificateError(
+                f"dual.patterns has {len(patterns)} rows that share blocks of {factors[0].size} entries, together more "
+                f"than {MAX_SHARED_ENTRIES}; list fewer patterns"
+            )
         factors = np.concatenate([factors] * (len(patterns) // len(factors)))
     shape = (len(patterns), form.most, form.most)
     if factors.shape != shape or not np.isfinite(factors).all() or not factors.any():

@@ -30,7 +30,7 @@ from factorize.checker.doubles.whole import norm_above
 from factorize.checker.spec.objectives import Weighing
 
 LARGEST_VECTORS = 2048
-"""Longest n for which eigenvectors are computed: about 10 products of matrices of that size."""
+"""Longest n for which eigenvectors are computed, about 10 products of matrices of that size, and F is merged."""
 _FARTHEST = 0.5  # norm of P^T P - I above which nothing is to be won
 _NEAR = 1e-10  # of its square over the columns: what another step would win is below that
 _MOST_STEPS = 6
@@ -87,7 +87,7 @@ def merged(factors: Sequence[Evidence], n: int) -> tuple[Sequence[Evidence], Fra
         NotEnclosed: the triangle loses more to rounding than it may.
     """
     cost = sum((factor.cost() for factor in factors), start=Fraction(0))
-    if sum(factor.patterns.size for factor in factors) <= max(n, _COLUMNS):
+    if sum(factor.patterns.size for factor in factors) <= max(n, _COLUMNS) or n > LARGEST_VECTORS:
         return factors, cost
     total, squares, met = np.zeros(n * n), 0.0, np.zeros(n, dtype=np.int64)
     for patterns, blocks in factors:

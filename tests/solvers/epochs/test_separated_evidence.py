@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from specs import spec_of
 
+from factorize.checker.bounds.evidence import evidence_of
 from factorize.checker.utility import lower_bound
+from factorize.errors import CertificateError
 from factorize.solution import Progress
 from factorize.solvers.epochs import separated_evidence
 from factorize.solvers.epochs.blocks import _raised
@@ -117,3 +119,11 @@ def test_merged_patterns_prove_what_they_prove_apart(monkeypatch: pytest.MonkeyP
     assert bound(factors) == apart_from_each_other
     monkeypatch.setattr("factorize.checker.doubles.nuclear_norms._COLUMNS", 1)
     assert bound(factors) == pytest.approx(apart_from_each_other, rel=1e-6)
+
+
+def test_a_small_file_whose_patterns_share_large_blocks_is_refused() -> None:
+    """28 MB of patterns with one block of 900 x 900 would be 26 GB of them."""
+    rows = np.broadcast_to(np.arange(900.0), (4000, 900))
+    dual = {"factors": np.eye(900)[None], "patterns": rows}
+    with pytest.raises(CertificateError, match="4000 rows that share blocks of 810000 entries.*list fewer patterns"):
+        evidence_of({"kind": "min_sep", "min_sep": 1}, dual, 900)
