@@ -3,8 +3,11 @@
 Names are loaded on first use, so that importing this package costs next to nothing in a training job.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
+
+from factorize.moved_modules import MovedModules
 
 __version__ = "0.1.0"
 
@@ -31,6 +34,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'factorize' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+sys.meta_path.append(MovedModules())
 
 
 def __dir__() -> list[str]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from house import PACKAGES, ROOT, files
+
+from factorize.moved_modules import NEW_PATHS
 
 IMPORTERS = ("import_module", "__import__")
 MAY_IMPORT = {
@@ -38,6 +42,7 @@ IMPORT_BY_A_TABLE = {
     "factorize/__init__.py",
     "factorize/accounting/__init__.py",
     "factorize/factors/__init__.py",
+    "factorize/moved_modules.py",
     "api/commands/application.py",
     "api/jobs/database.py",
     "api/proof.py",
@@ -46,8 +51,8 @@ IMPORT_BY_A_TABLE = {
     "api/workers/worker_process.py",
     "solvers/register.py",
 }
-"""Where the name of what is imported is no constant: public names and their homes, pictures, what workers load, dialects of SQL,
-models whose fields are options, and solvers."""
+"""Where the name of what is imported is no constant: public names and their homes, pictures, modules that moved, what workers load,
+dialects of SQL, models whose fields are options, and solvers."""
 
 
 ABSENT = {
@@ -180,6 +185,21 @@ def test_imports_are_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     for (statement, absent), loaded in zip(ABSENT.items(), done.stdout.splitlines(), strict=True):
         assert not set(loaded.split()) & absent, statement
+
+
+@pytest.mark.parametrize(("earlier", "new"), NEW_PATHS.items())
+def test_the_earlier_path_of_a_module_names_the_same_module(earlier: str, new: str) -> None:
+    file = ROOT / earlier.replace(".", "/")
+    assert not file.is_dir() and not file.with_suffix(".py").exists(), "a module at the earlier path hides the new one"
+    sys.modules.pop(earlier, None)
+    with pytest.warns(DeprecationWarning, match=re.escape(f"{earlier} has moved to {new}")):
+        assert import_module(earlier) is import_module(new)
+    assert getattr(import_module(earlier.rpartition(".")[0]), earlier.rpartition(".")[2]) is import_module(new)
+
+
+def test_an_earlier_path_of_nothing_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError, match="factorize.certificate.nothing"):
+        import_module("factorize.certificate.nothing")
 
 
 def test_public_names_are_sorted_and_exist() -> None:
