@@ -97,7 +97,7 @@ def versus(document: dict[str, Any]) -> str:
                     f"`{mine}` is ahead of `{other}` in {ahead} of {len(gaps)} cells, by two errors of the difference "
                     f"in {clear}, and as far behind in {behind}."
                 )
-    return " ".join(said)
+    return "\n".join(said)
 
 
 TESTS: tuple[Callable[[tuple[float, float]], bool], ...] = (
@@ -125,9 +125,9 @@ def _sentence(document: dict[str, Any]) -> str:
     further = f"; where the best was at an end, {least:g} to {most:g}"
     wider = least < grid["rates"][0] or most > grid["rates"][-1]
     return (
-        f"{document['date']}. {model[0].upper()}{model[1:]}, {document['examples']} training examples, batches of "
-        f"{grid['batch']}, delta {grid['delta']:g}, clip norm {grid['clip_norm']:g}, {grid['seeds']} seeds. Rates "
-        f"{rates}{further if wider else ''}. Of {len(private)} chosen rates {high} are the largest that was tried, "
+        f"{document['date']}.\n{model[0].upper()}{model[1:]}, {document['examples']} training examples, batches of "
+        f"{grid['batch']}, delta {grid['delta']:g}, clip norm {grid['clip_norm']:g}, {grid['seeds']} seeds.\nRates "
+        f"{rates}{further if wider else ''}.\nOf {len(private)} chosen rates {high} are the largest that was tried, "
         f"and {low} the smallest."
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
+from sentences import rewritten
 
 from factorize import errors, participation
 from factorize.spec import mechanisms, objective
@@ -66,6 +67,22 @@ def test_every_rule_of_a_sensitivity_is_explained() -> None:
     rules, explained = sensitivity_rules(), " ".join(page("docs/sensitivity.md").split())
     assert {"column norms", "two-stage Gram bound", "limit of column norms"} < rules
     assert not {rule for rule in rules if f"`{rule}`" not in explained}
+
+
+def test_a_line_of_prose_is_a_sentence() -> None:
+    folders = ("docs", "papers", "factorize", "deploy", "release", "tests", ".github")
+    pages = [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))]
+    other = [str(path.relative_to(ROOT)) for path in pages if rewritten(path.read_text()) != path.read_text()]
+    assert other == [], "python tests/support/sentences.py rewrites pages so"
+
+
+def test_a_paragraph_is_divided_after_its_sentences() -> None:
+    page = "- See [a. B](x.md) and\n  `c. D` (e.g. F. G) in [0, 1). By 30. Of Lee et al. I know\n\n1. One. 2 more.\n\n| A. B |\n"
+    assert rewritten(page) == (
+        "- See [a. B](x.md) and `c. D` (e.g. F. G) in [0, 1).\n  By 30.\n  Of Lee et al. I know\n\n"
+        "1. One.\n   2 more.\n\n| A. B |\n"
+    )
+    assert rewritten(rewritten(page)) == rewritten(page)
 
 
 def test_what_is_cited_can_be_looked_up() -> None:

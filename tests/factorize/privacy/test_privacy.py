@@ -225,7 +225,7 @@ def test_a_target_that_is_none_is_refused_when_it_is_made(given_target: dict[str
 
 def test_the_page_on_privacy_names_every_field_of_the_answer() -> None:
     page = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text()
-    listed = page.split("The answer has the fields\n`")[1].split("`")[0].replace("\n", " ").split(", ")
+    listed = page.split("The answer has the fields `")[1].split("`")[0].split(", ")
     assert listed == list(calibrate(Certified(), TARGET).document())
 
 
