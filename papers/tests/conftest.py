@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from factorize.client.single_use import NoiseUse
 
 sys.path.append(str(Path(__file__).parent))
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True)
