@@ -20,8 +20,9 @@ import torch
 from factorize.training.learning_rate import ADAPTIVE
 from factorize.training.rate_check import ArrayRateCheck
 from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, SEEN
-from papers.leaderboard.rate_predictors import CHECKED_RESULTS, Trained, Verdict, trained_jobs
+from papers.leaderboard.rate_predictors import Verdict
 from papers.leaderboard.rate_study import CLIP_NORM, SOLVED, cells, factors_of, runs_of
+from papers.leaderboard.trained_jobs import CHECKED_RESULTS, Trained, trained_jobs
 
 
 def checked(one: Trained, row: str, mnist: Path | None, free: float | None) -> dict[str, Any]:

@@ -12,9 +12,11 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="needs torch; `make test-frameworks` runs it")
 
+from factorize.training.learning_rate import LIMITS, best_rate  # noqa: E402
 from papers.leaderboard import layered_models as layered  # noqa: E402
 from papers.leaderboard import rate_predictors as predictors  # noqa: E402
 from papers.leaderboard import rate_study as study  # noqa: E402
+from papers.leaderboard import trained_jobs  # noqa: E402
 
 NETWORKS = {
     "logistic": (layered.logistic(9, 4), 1),
@@ -104,7 +106,7 @@ def test_a_quick_run_has_all_rows_and_goes_on_where_it_was(
     assert all(0 <= value <= 100 for cell in cells for values in cell["test"] for value in values)
     assert not list(study.run(study.QUICK, path, None, solved)), "nothing is trained twice"
     assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0 0.01: without privacy: ")
-    (trained,) = predictors.trained_jobs(study.QUICK, path)
+    (trained,) = trained_jobs.trained_jobs(study.QUICK, path)
     verdict = predictors.Verdict.of(trained)
     assert (
         verdict.first == "blt, balls in bins"
@@ -130,13 +132,13 @@ def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
         cells.append(made_cell(one, study.FREE, 0.0, 1.0, 99.0))
         for place, row in enumerate(rows):
             sigma = scale * 0.02 * 2**place
-            shape = {"steps": one.steps, "average": predictors.mean_rate(one), "limits": limits, "checked": False}
-            best = predictors.best_rate("sgd", 0.0, 100, 5 * sigma, sigma, **shape)
+            shape = {"steps": one.steps, "average": trained_jobs.mean_rate(one), "limits": limits, "checked": False}
+            best = best_rate("sgd", 0.0, 100, 5 * sigma, sigma, **shape)
             cells.append(made_cell(one, row, sigma, best, 90.0 - place))
     path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
-    found = predictors.trained_jobs([job, other], path)
+    found = trained_jobs.trained_jobs([job, other], path)
     assert [one.job for one in found] == [job, other] and list(found[0].rows) == rows
-    assert found[0].rank(predictors.ALL_STEPS) == pytest.approx(1.0)
+    assert found[0].rank(trained_jobs.ALL_STEPS) == pytest.approx(1.0)
     assert predictors.octaves(found, limits) == pytest.approx(np.zeros(12))
     fitted = predictors.fitted(found)
     assert (fitted.walk, fitted.reach) == pytest.approx((12.0, 6.0), rel=0.1)
@@ -159,5 +161,5 @@ def test_the_results_that_are_shipped_are_of_the_jobs_that_are_named() -> None:
 
 def test_the_package_states_what_the_results_say() -> None:
     assert predictors.stated() == json.loads(predictors.STATED.read_text())
-    again = predictors.fitted(predictors.trained_jobs(study.SEEN))
-    assert again[:4] == pytest.approx(predictors.LIMITS[:4], rel=0.01)
+    again = predictors.fitted(trained_jobs.trained_jobs(study.SEEN))
+    assert again[:4] == pytest.approx(LIMITS[:4], rel=0.01)
