@@ -26,14 +26,14 @@ from factorize.structures.endless import AnyStrategy
 
 @dataclass(frozen=True, kw_only=True)
 class AmplifiedCalibration(Calibration):
-    """A calibration whose epsilon counts on the sampling; `rho` and `mu` are what the noise gives without it.
+    """A calibration whose epsilon relies on secret sampling; `rho` and `mu` hold without it.
 
     Attributes:
-        sampling_probability: of each example of the step's group; the training job must sample so, independently.
+        sampling_probability: probability that a step samples an example of its group, for which the job must sample so.
         groups: number of groups the examples are split into, once; step t samples from group t mod groups.
         compositions: steps at which one example may be sampled.
-        largest_column: of C, its norm rounded up, which the accounting counts on beside the sensitivity.
-        dataset_size: N, from which and the groups the probability follows.
+        largest_column: the largest norm of a column of C, rounded up, which the accounting uses beside the sensitivity.
+        dataset_size: N, which gives the probability together with the number of groups.
         batch_size: expected number of sampled examples per step.
     """
 
@@ -49,13 +49,13 @@ class AmplifiedCalibration(Calibration):
 
     @property
     def presence(self) -> Presence:
-        """Each step of an example's group."""
+        """Return each step of an example's group."""
         return Presence(self.groups, self.sampling_probability, independent=True)
 
     def _wanted(self, mine: Sensitivity, strategy: Callable[[], AnyStrategy]) -> Sensitivity:
         """Return the sensitivity of examples that are sampled once per turn of the groups.
 
-        With more bands than groups examples would meet their own noise; sigma is for columns of a largest norm.
+        With more bands than groups an example would meet its own noise again; sigma covers columns of the largest norm.
         """
         c = strategy().finite()
         if c.bandwidth() > self.groups:
@@ -96,9 +96,9 @@ def calibrate_amplified(
 
     Args:
         factorization: with a C of few bands; the identity has one, and is DP-SGD.
-        epsilon: of (epsilon, delta)-DP; None where it is asked for.
-        delta: of (epsilon, delta)-DP; None where it is asked for.
-        sigma: standard deviation per entry of Z, for sums; None where it is asked for.
+        epsilon: the epsilon of (epsilon, delta)-DP; None to have it found.
+        delta: the delta of (epsilon, delta)-DP; None to have it found.
+        sigma: standard deviation per entry of Z, for sums; None to have it found.
         dataset_size: N, public.
         batch_size: expected number of sampled examples per step; it divides nothing.
         divisor: the fixed public divisor where steps are means; None for sums.
@@ -123,10 +123,10 @@ def calibrate_amplified(
     if isinstance(question, PrivacyTarget):
         assert question.epsilon is not None and question.delta is not None
         at, held = question.epsilon, question.delta
-        of_norm_1 = _estimated(at, held, law.probability, law.epochs)  # the same for every C of as many bands
+        of_norm_1 = _estimated(at, held, law.probability, law.epochs)  # the same for every C with as many bands
         noise = math.nextafter(of_norm_1 * clip * law.largest * (1 + 2.0**-50), math.inf)
         while law.delta(multiplier_of(noise, clip_norm=clip), at) > held:
-            noise *= 1 + law.tolerance / 4  # cells move with the noise, and delta with the cells
+            noise *= 1 + law.tolerance / 4  # the distribution's cells move with the noise, and delta with the cells
         within_scale("sigma", noise)
     else:
         noise, multiplier = question.sigma, multiplier_of(question.sigma, clip_norm=clip)

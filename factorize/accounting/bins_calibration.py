@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import NoiseClaim, prefixed
-from factorize.accounting.claim_search import LEAST_EPSILON, ClaimSearch
+from factorize.accounting.claim_search import MIN_EPSILON, ClaimSearch
 from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.accounting.min_sep_law import MinSepLaw
@@ -24,17 +24,17 @@ from factorize.privacy.question import WORK, GivenNoise, Method, Question, Sampl
 
 @dataclass(frozen=True, kw_only=True)
 class BinsCalibration(Calibration):
-    """A calibration whose epsilon counts on one step of each example in every epoch; `rho` and `mu` do not.
+    """A calibration whose epsilon relies on one secret step of each example in every epoch; `rho` and `mu` do not.
 
     Attributes:
-        law: on the C that it is for.
+        law: the law of participation on the C that this noise is for.
         bins: b; each example draws one of them in secret.
-        epochs: steps of an example, at most.
+        epochs: the largest number of steps that an example takes part in.
         claim: the document, with everything that a verifier needs beside C.
-        samples: drawn for it.
-        seconds: that it took.
-        deterministic_sigma: of the bounds that need no sampling.
-        epsilon_without_secrecy: at the same delta, if the draws, batches or batch sizes become known.
+        samples: number of samples that were drawn for the claim.
+        seconds: time that the calibration took.
+        deterministic_sigma: the sigma by the bounds that need no sampling.
+        epsilon_without_secrecy: epsilon at the same delta, if the draws, batches or batch sizes become known.
         signed: whether |C| stood in for a C that has, or may have, negative entries.
         absolute_cost: sensitivity of |C| over that of C for these participations, 1 where nothing was lost; None where
             the latter is not known.
@@ -54,16 +54,16 @@ class BinsCalibration(Calibration):
 
     @property
     def presence(self) -> Presence:
-        """One bin of each example, of equal chances."""
+        """Return the law of one bin for each example, drawn with equal chances."""
         return Presence(self.bins, 1.0 / self.bins, independent=False)
 
     @property
     def without_secrecy(self) -> str:
-        """What epsilon is then."""
+        """State which epsilon holds if the draws become known."""
         return f" If bins, batches or batch sizes become known, epsilon is {at_most(self.epsilon_without_secrecy)}."
 
     def check_belongs(self, mine: Sensitivity, strategy: Callable[[], Any], *, digest: str | None = None) -> None:
-        """Refuse another factorization, also one of equal sensitivity: its columns may be more alike."""
+        """Refuse another factorization, even one of equal sensitivity: its columns may be more alike."""
         super().check_belongs(mine, strategy, digest=digest)
         if digest is not None and prefixed(digest) != self.claim.factors:
             raise InvalidParameter(
@@ -77,7 +77,7 @@ class BinsCalibration(Calibration):
         if dict(mine.participation) == dict(self.sensitivity.participation):
             return mine
         c = strategy()
-        assert not isinstance(self.law, MinSepLaw)  # whose calibration has this method of its own
+        assert not isinstance(self.law, MinSepLaw)  # calibrations of a MinSepLaw override this method
         return self.law.of(c, self.bins).stated(c)
 
     def document(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class BinsCalibration(Calibration):
 
 @dataclass(frozen=True, kw_only=True)
 class MinSepCalibration(BinsCalibration):
-    """A calibration whose epsilon counts on secret steps of each example, `bins` or more apart.
+    """A calibration whose epsilon relies on secret steps of each example, at least `bins` apart.
 
     Attributes:
         dataset_size: N, public.
@@ -102,21 +102,21 @@ class MinSepCalibration(BinsCalibration):
 
     @property
     def sampling_probability(self) -> float:
-        """p, of a step for an example that took part in none of the last `bins` - 1."""
+        """The probability p of a step for an example that took part in none of the last `bins` - 1 steps."""
         return self.law.probability
 
     @property
     def groups(self) -> int:
-        """The least distance of two steps of an example."""
+        """The smallest distance between two steps of an example."""
         return self.bins
 
     @property
     def presence(self) -> Presence:
-        """Every step, with the chance that it has at any time; two that are near never come together."""
+        """Return the chance of every step at any time; two steps that are near never come together."""
         return Presence(1, self.batch_size / self.dataset_size, independent=True)
 
     def _wanted(self, mine: Sensitivity, strategy: Callable[[], Any]) -> Sensitivity:
-        """Return the sensitivity of steps so far apart; InvalidParameter for a C with more bands."""
+        """Return the sensitivity of steps at least `bins` apart; raise InvalidParameter for a C with more bands."""
         c = strategy().finite()
         if c.bandwidth() > self.bins:
             raise InvalidParameter(
@@ -144,12 +144,12 @@ def calibrate_bins(
     """Return the noise where each example's steps are drawn in secret, or what a given noise is worth.
 
     Args:
-        kind: of the calibration.
+        kind: the class of the calibration.
         factorization: a `factorize.Factorization`, or factors that have a file.
-        make_law: from the factorization to the law on its C.
+        make_law: a function that takes the factorization and returns the law on its C.
         question: two of epsilon, delta and sigma; the claim is about the third.
         asked: divisor, clip norm, method and work.
-        **own: what calibrations of the kind state beside those of bins.
+        **own: the fields that calibrations of this class have beyond those for bins.
 
     Reference:
         docs/amplification.md; docs/notes/amplification-proofs.md, theorems 4, 5, 7 and 9.
@@ -168,7 +168,7 @@ def calibrate_bins(
     most = 0 if asked.method == "deterministic" else WORK if asked.work is None else asked.work
     accepted = ClaimSearch(law, question, clip_norm=clip, work=most).claim(held)
     claim, bounded = accepted.claim, accepted.bounded.multiplier
-    if isinstance(question, GivenNoise) and claim.epsilon > LEAST_EPSILON:
+    if isinstance(question, GivenNoise) and claim.epsilon > MIN_EPSILON:
         bounded = law.sigma(claim.epsilon, claim.delta)
     noise_multiplier = multiplier_of(claim.sigma, clip_norm=clip, sensitivity=law.sensitivity)
     of_c = isinstance(law, BinsLaw) and law.steps % law.bins == 0

@@ -1,4 +1,4 @@
-"""Balls in bins: an example draws one step of the epoch, once, for good. A closed form for delta, without sampling.
+"""Balls in bins: each example draws its step of the epoch once and keeps it. A closed form for delta, no sampling.
 
 With L = mean_j exp(Y_j) the likelihood ratio of the dominating pair, K = G / s^2 and T = e^epsilon,
 
@@ -24,18 +24,19 @@ from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.participation import FixedEpochs, Single
 from factorize.structures.endless import AnyStrategy
 
-LARGEST_ORDER = 4096
-"""Orders m that are tried; log W(m) is convex in m, so that the search stops at its minimum."""
-MOST_ROWS = 128
-"""Bins up to which an estimate looks at all of them; of more, which are much alike, at every second, third, ..."""
+MAX_ORDER = 4096
+"""The largest order m that is tried. log W(m) is convex in m, so the search usually stops at its minimum first."""
+MAX_ROWS = 128
+"""The most bins that an estimate looks at. Of more bins, which are much alike, it takes every second, third, ..."""
 
 
 class BinsLaw(Law):
-    """Balls in bins on one C; it remembers the last order that was best.
+    """Balls in bins on one C; it remembers the order that was best last.
 
     Args:
-        gram: of the bins.
-        estimated: whether E* may be the mean over some of the bins: no bound, and near it in a fraction of the time.
+        gram: the Gram matrix of the bins.
+        estimated: whether E* may be the mean over some of the bins. That is no bound, but near it, in a fraction of the
+            time.
     """
 
     name = "balls_in_bins"
@@ -43,7 +44,7 @@ class BinsLaw(Law):
     def __init__(self, gram: BinGram, *, estimated: bool = False) -> None:
         super().__init__(gram.steps, gram.bins, gram.sensitivity, signed=gram.signed)
         self._held, self.gram = gram, gram.gram
-        self._some = -(-gram.bins // MOST_ROWS) if estimated else 1
+        self._some = -(-gram.bins // MAX_ROWS) if estimated else 1
         self._largest = gram.gram[:: self._some].max(axis=1)
         self._below = gram.gram[:: self._some] - self._largest[:, None]
         self._order = 8
@@ -64,7 +65,7 @@ class BinsLaw(Law):
 
     def guess(self, epsilon: float, delta: float) -> float | None:
         """Return the estimate of many bins."""
-        if self.bins <= MOST_ROWS or self._some > 1:
+        if self.bins <= MAX_ROWS or self._some > 1:
             return None
         return BinsLaw(self._held, estimated=True).sigma(epsilon, delta, tolerance=1e-4)
 
@@ -85,7 +86,7 @@ class BinsLaw(Law):
         return self._order, value
 
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
-        """Return that of the same steps in a fixed order, or of |C| where the last epoch is short."""
+        """Return the sensitivity of the same steps in a fixed order, or of |C| where the last epoch is short."""
         if self.steps % self.bins == 0:
             participation = FixedEpochs(kind="fixed_epochs", epochs=self.epochs) if self.epochs > 1 else Single()
             return sensitivity_of(strategy, participation)
@@ -98,7 +99,7 @@ class BinsLaw(Law):
 
 
 def log_put_of_second_moment(moment: float, epsilon: float) -> float:
-    """Return the log of E (1 - e^epsilon L)_+ or more from log E L^2, by theorem 7 b; 0 where that says nothing."""
+    """Return an upper bound on log E (1 - e^epsilon L)_+ from log E L^2 (theorem 7 b); 0 where it bounds nothing."""
     from scipy.special import ndtr
 
     lost, moment = 0.0, moment + MARGIN * (1 + abs(moment))
@@ -128,7 +129,7 @@ def best_order_from(start: int, log_weight: Callable[[int], float], *, close: fl
     Args:
         start: where the search begins.
         log_weight: log W(m).
-        close: relative, of m: the search ends with steps of this size.
+        close: relative tolerance of m: the search ends with steps of this size.
     """
     known: dict[int, float] = {}
 
@@ -139,7 +140,7 @@ def best_order_from(start: int, log_weight: Callable[[int], float], *, close: fl
 
     order, step = start, max(1, int(close * start))
     while step >= max(1, int(close * order)):
-        nearest = min((max(2, order - step), order, min(LARGEST_ORDER, order + step)), key=at)
+        nearest = min((max(2, order - step), order, min(MAX_ORDER, order + step)), key=at)
         step = step * 2 if nearest != order else step // 2
         order = nearest
     return order, at(order)

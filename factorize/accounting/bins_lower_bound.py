@@ -1,4 +1,4 @@
-"""The lower bound under balls in bins: an amplified error that no strategy matrix beats, dense or signed ones neither.
+"""The lower bound under balls in bins: an amplified error that no strategy matrix beats, even if dense or signed.
 
 With sigma at clip norm 1 and without a divisor, two facts about the dominating pair bound it from below (theorem 8,
 docs/notes/amplification-proofs.md):
@@ -21,16 +21,18 @@ from factorize.errors import InvalidParameter
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.spec import Spec
 
-_SLACK = 1e-9  # relative, of mu: far above what its computation loses
-_LARGEST = 1 << 25  # entries of T times the bins, as an array
+_MU_MARGIN = 1e-9
+"""Relative margin of mu, which is far above what its computation loses."""
+_MAX_ENTRIES = 1 << 25
+"""The most entries of the array that holds T times the bins: 256 MiB of doubles."""
 
 
 @dataclass(frozen=True)
 class BinsLowerBound:
-    """What no strategy beats at a privacy.
+    """A lower bound on the error of every strategy at one privacy.
 
     Attributes:
-        objective: sigma^2 x error at least, in the objective's units, for contributions of norm 1 and sums.
+        objective: the smallest sigma^2 x error, in the objective's units, for contributions of norm 1 and sums.
         rule: `single bin` or `hull of the bins`.
     """
 
@@ -39,7 +41,7 @@ class BinsLowerBound:
 
     @property
     def rmse(self) -> float:
-        """Its root."""
+        """The square root of the objective."""
         return math.sqrt(self.objective)
 
 
@@ -72,7 +74,7 @@ def _single_bin(
         return None
     level = epsilon + math.log(bins)
     if _mu_above(level, delta * bins) ** 2 > 2 * (math.sqrt(1 + level**2) - 1):
-        return None  # delta as a function of mu^2 is convex up to there
+        return None  # delta is a convex function of mu^2 only up to this mu
     largest = np.sqrt(np.einsum("jik,jik->ji", dual["factors"], dual["factors"]).max(axis=1))
     if not largest.all():
         return None
@@ -88,7 +90,7 @@ def _hull(spec: Spec, bins: int, epsilon: float, delta: float) -> BinsLowerBound
     from scipy.optimize import nnls
 
     work = max(spec.workload.m, spec.workload.n) * bins
-    if work > _LARGEST or spec.objective.row_weights(spec.workload.m) is None:
+    if work > _MAX_ENTRIES or spec.objective.row_weights(spec.workload.m) is None:
         return None
     members = np.tile(np.eye(bins), (-(-spec.workload.n // bins), 1))[: spec.workload.n]
     sums = spec.objective.weigh(spec.workload.apply(members))
@@ -108,5 +110,5 @@ def _hull(spec: Spec, bins: int, epsilon: float, delta: float) -> BinsLowerBound
 
 
 def _mu_above(epsilon: float, delta: float) -> float:
-    """Return mu of the Gaussian mechanism with that delta at epsilon, from above."""
-    return (1 + _SLACK) / noise_multiplier_for_epsilon(epsilon, delta)
+    """Return an upper bound on mu of the Gaussian mechanism with this delta at epsilon."""
+    return (1 + _MU_MARGIN) / noise_multiplier_for_epsilon(epsilon, delta)

@@ -21,15 +21,15 @@ Direction = Literal["pq", "qp"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimEvidence:
-    """What shows that delta holds in one direction.
+    """The evidence that delta holds in one direction.
 
     Attributes:
         rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp), `loss_distribution` or `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
-        samples: of a bet, a multiple of 8192.
-        shared: of a bet, the variance of the part that is integrated in closed form, or 0; None of b-min-sep.
-        rate: q of b-min-sep's qp.
+        samples: number of samples of a bet, a multiple of 8192.
+        shared: variance of the part that a bet integrates in closed form, or 0; None for b-min-sep.
+        rate: q of the direction qp, for b-min-sep.
     """
 
     rule: str
@@ -60,15 +60,15 @@ class NoiseClaim:
         factors: digest of the factorization, `sha256:` and 64 hexadecimal digits.
         steps: n.
         bins: b.
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        epsilon: the epsilon of (epsilon, delta)-DP.
+        delta: the delta of (epsilon, delta)-DP.
         sigma: standard deviation per entry of Z, for sums.
         clip_norm: bound on one contribution.
-        pq: evidence for the data with the example against those without.
+        pq: evidence for the data with the example against the data without it.
         qp: evidence for the other direction.
-        attempt: how many claims were tested for this question, this one included.
-        unamplified_epsilon: that of the Gaussian mechanism at delta: what holds if the draws are not secret.
-        probability: of a step, under b-min-sep.
+        attempt: number of claims that were tested for this question, this one included.
+        unamplified_epsilon: epsilon of the Gaussian mechanism at delta, which holds even if the draws become known.
+        probability: probability of a step, under b-min-sep.
     """
 
     sampling: str
@@ -87,7 +87,7 @@ class NoiseClaim:
 
     @property
     def sampled(self) -> bool:
-        """Whether a direction rests on a bet."""
+        """Whether a bet supports one of the directions."""
         return "bet" in (self.pq.rule, self.qp.rule)
 
     def document(self) -> dict[str, Any]:
@@ -116,11 +116,11 @@ class NoiseClaim:
         return "sha256:" + hashlib.sha256(canonical_json(self.document())).hexdigest()
 
     def tested(self, factors: CertifiedFactors) -> CalibrationReport:
-        """Return what the checker says of the claim, from the tensors of C."""
+        """Return the checker's report on the claim, from the tensors of C."""
         strategy = partial(Strategy, factors.structure, factors.strategy_tensors(), factors.steps)
         return check_claim(factors.digest, strategy, self.document())
 
 
 def prefixed(digest: str) -> str:
-    """Return a digest with what names its kind."""
+    """Return a digest with the prefix that names its kind."""
     return digest if digest.startswith("sha256:") else f"sha256:{digest}"

@@ -1,4 +1,4 @@
-"""The Gram matrix of the bins: all that balls-in-bins accounting needs to know of C.
+"""The Gram matrix of the bins: everything that the accounting of balls in bins needs to know of C.
 
 Bin j holds the steps j, j + b, j + 2b, ... G_jl = <m_j, m_l>, with m_j the sum of the columns of |C| over the steps of
 bin j. What the run gives away is at most what a mixture of Gaussians with these shifts does, whatever n, the dimension
@@ -21,9 +21,11 @@ from factorize.structures.endless import AnyStrategy
 from factorize.structures.recursion import RecursiveMatrix
 
 _MARGIN = 1e-9
-"""Relative, upward: more than sums of as many as 10^6 positive doubles lose."""
-_ROWS = 256  # at once, of a C that is added up by rows
-_SPARED = 2.0**-10  # of the shared part: what is left stays a covariance in doubles
+"""Relative margin upward, which is more than sums of as many as 10^6 positive doubles lose."""
+_ROWS_AT_ONCE = 256
+"""The number of rows of |C| that are added up at a time, which limits the memory for a C without recursion."""
+_SHARE_LEFT_OUT = 2.0**-10
+"""The relative share of the shared part that is left out, so that the rest stays a covariance in doubles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ class BinGram:
     Attributes:
         gram: G, shape (b, b), symmetric.
         steps: n.
-        signed: whether |C| is not C, so that the answer may be larger than it has to be.
+        signed: whether |C| differs from C, so that the answer may be larger than necessary.
     """
 
     gram: np.ndarray
@@ -42,17 +44,17 @@ class BinGram:
 
     @property
     def bins(self) -> int:
-        """Their number, b."""
+        """The number of bins, b."""
         return len(self.gram)
 
     @property
     def epochs(self) -> int:
-        """Steps of the first bin, the largest: ceil(n / b)."""
+        """The number of steps of the first bin, which is the largest: ceil(n / b)."""
         return -(-self.steps // self.bins)
 
     @cached_property
     def sensitivity(self) -> float:
-        """Without amplification: max_j sqrt(G_jj)."""
+        """The sensitivity without amplification: max_j sqrt(G_jj)."""
         return float(np.sqrt(self.gram.diagonal().max()))
 
 
@@ -110,8 +112,8 @@ def _sums(matrix: Matrix, classes: np.ndarray) -> np.ndarray:
     """Return |C| times the indicators of the classes, shape (n, bins)."""
     if isinstance(matrix, RecursiveMatrix) and not matrix.signed:
         return matrix.recursion.products(classes.T).T
-    starts = range(0, matrix.n, _ROWS)
-    return np.concatenate([np.abs(matrix.rows(i, min(i + _ROWS, matrix.n))) @ classes for i in starts])
+    starts = range(0, matrix.n, _ROWS_AT_ONCE)
+    return np.concatenate([np.abs(matrix.rows(i, min(i + _ROWS_AT_ONCE, matrix.n))) @ classes for i in starts])
 
 
 def _check_bins(bins: int, steps: int) -> None:
@@ -128,14 +130,14 @@ def gram_of_column(column: np.ndarray, bins: int) -> np.ndarray:
     """Return G of a Toeplitz C: row t of m_j is p_{t-j}, p_t = |c_t| + |c_{t-b}| + ..., so one column tells all bins.
 
     Args:
-        column: of |C|, shape (n,).
+        column: the first column of |C|, shape (n,).
         bins: b.
     """
     n = len(column)
     padded = np.zeros(-(-n // bins) * bins)
     padded[:n] = column
     p = np.cumsum(padded.reshape(-1, bins), axis=0).ravel()[:n]
-    gram, shared = np.empty((bins, bins)), n - bins + 1  # the products that all bins of a lag share
+    gram, shared = np.empty((bins, bins)), n - bins + 1  # all bins of a lag share these products
     for lag in range(bins):
         last = np.cumsum(p[shared : n - lag] * p[shared + lag :])
         sums = p[:shared] @ p[lag : lag + shared] + np.append(0.0, last)
@@ -145,9 +147,9 @@ def gram_of_column(column: np.ndarray, bins: int) -> np.ndarray:
 
 
 def shared_part(gram: np.ndarray) -> float:
-    """Return nearly the largest t^2 for which G - t^2 1 1^T is a covariance, 1 / (1^T G^-1 1); 0 where none is found.
+    """Return a t^2 for which G - t^2 1 1^T is a covariance, near the largest, 1 / (1^T G^-1 1); 0 where none is found.
 
-    Any t^2 is sound whose rest has a Cholesky factor.
+    Every t^2 for which the rest has a Cholesky factor is sound.
     """
     bins = len(gram)
     tau = 2.0**-47 * bins * float(gram.max())
@@ -155,4 +157,4 @@ def shared_part(gram: np.ndarray) -> float:
         whole = float(np.linalg.solve(gram + tau * (1 + np.eye(bins)), np.ones(bins)).sum())
     except np.linalg.LinAlgError:
         return 0.0
-    return (1 - _SPARED) / whole if whole > 0 else 0.0
+    return (1 - _SHARE_LEFT_OUT) / whole if whole > 0 else 0.0

@@ -22,13 +22,13 @@ from factorize.numbers.scalars import double_above, finite_real, root_above, wit
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 
-FREE = "joint moments: the second is free"
-BOTH = "joint moments: both sensitivities"
-REPLACED = "joint moments: largest of both differences"
-TWICE = "joint moments: twice both sensitivities"
-_LEADING = "monotone Toeplitz: leading pattern"
-_TOEPLITZ = {"toeplitz", "banded_toeplitz", "blt", "inverse_banded_toeplitz"}
-"""Structures whose first column is the largest."""
+FREE_RULE = "joint moments: the second is free"
+SUM_RULE = "joint moments: both sensitivities"
+DIFFERENCES_RULE = "joint moments: largest of both differences"
+DOUBLED_RULE = "joint moments: twice both sensitivities"
+_LEADING_RULE = "monotone Toeplitz: leading pattern"
+_TOEPLITZ_STRUCTURES = {"toeplitz", "banded_toeplitz", "blt", "inverse_banded_toeplitz"}
+"""The structures whose first column has the largest norm."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class MomentCalibration(Calibration):
     """The noise of one of two moments that are released together.
 
     Attributes:
-        own: sensitivity of that moment's strategy alone, by which its factorization is known.
+        own: sensitivity of this moment's own strategy, which identifies its factorization.
     """
 
     own: Sensitivity
 
     def check_mean(self, norm: float) -> None:
-        """Refuse what can only be a sum; squares of a contribution have norm at most that of the clip norm's square."""
+        """Refuse what can only be a sum; the squares of a contribution have a norm of at most the clip norm squared."""
         super().check_mean(norm / max(1.0, self.clip_norm))
 
     def _wanted(self, mine: Sensitivity, strategy: object) -> Sensitivity:
-        """The pair's, where the factorization is the one that it was calibrated for."""
+        """Return the pair's sensitivity, if the factorization is the one that it was calibrated for."""
         return self.sensitivity if differing(self.own, mine) is None else mine
 
 
@@ -68,7 +68,7 @@ class JointMoments:
     Attributes:
         first: noise of C1, of sums (and means) of clipped gradients.
         second: noise of C2, of sums (and means) of the squares of clipped gradients.
-        digests: of both factorizations.
+        digests: the digests of both factorizations.
     """
 
     first: MomentCalibration
@@ -77,12 +77,12 @@ class JointMoments:
 
     @property
     def sensitivity(self) -> MomentSensitivity:
-        """Of the pair."""
+        """The sensitivity of the pair."""
         assert isinstance(self.first.sensitivity, MomentSensitivity)
         return self.first.sensitivity
 
     def document(self) -> dict[str, Any]:
-        """Return the plain JSON form: what a receipt states, and is proved from the bytes of both files."""
+        """Return the plain JSON form, which a receipt states and the bytes of both files prove."""
         return {
             **self.first.document(),
             "second_sigma_of_sums": self.second.sigma_of_sums,
@@ -98,8 +98,8 @@ def moment_sensitivity(
     """Return the sensitivity of first and second moments together.
 
     Args:
-        first: of C1.
-        second: of C2, for the same steps and participation; it may be the same factorization.
+        first: factors of C1.
+        second: factors of C2, for the same steps and participation; it may be the same factorization.
         weight: w > 0 of the second moments.
         adjacency: `zero_out` or `replace_one`.
 
@@ -121,12 +121,12 @@ def moment_sensitivity(
     single = dict(one.participation) == {"kind": "single"}
     if relation is Adjacency.ZERO_OUT or not single:
         exact = relation is Adjacency.ZERO_OUT and _attained(first, second)
-        squared, rule = alpha + beta, BOTH if relation is Adjacency.ZERO_OUT else TWICE
+        squared, rule = alpha + beta, SUM_RULE if relation is Adjacency.ZERO_OUT else DOUBLED_RULE
     elif alpha >= 2 * beta:
-        squared, rule, exact = alpha, FREE, one.exact
+        squared, rule, exact = alpha, FREE_RULE, one.exact
     else:
-        squared, rule, exact = (alpha + 2 * beta) ** 2 / (8 * beta), REPLACED, False
-    value = one.value if rule == FREE else root_above(squared, "sensitivity")
+        squared, rule, exact = (alpha + 2 * beta) ** 2 / (8 * beta), DIFFERENCES_RULE, False
+    value = one.value if rule == FREE_RULE else root_above(squared, "sensitivity")
     return MomentSensitivity(value, "exact" if exact else "upper_bound", rule, dict(one.participation), float(w))
 
 
@@ -158,7 +158,7 @@ def calibrate_moments(
     """
     one, two = certified(first), certified(second)
     ratio = one.sensitivity.value / two.sensitivity.value
-    w = ratio / math.sqrt(2.0) * (1 - 2.0**-28) if weight is None else weight  # stated values are up to 1e-9 above
+    w = ratio / math.sqrt(2.0) * (1 - 2.0**-28) if weight is None else weight  # stated values are 1e-9 above at most
     pair = moment_sensitivity(one, two, weight=w, adjacency=adjacency)
     plain = calibrate(pair, target, clip_norm=clip_norm, divisor=divisor, adjacency=adjacency)
     common = {name: value for name, value in vars(plain).items() if name != "sigma_of_sums"}
@@ -179,5 +179,5 @@ def _attained(first: CertifiedFactors, second: CertifiedFactors) -> bool:
     if not (one.exact and two.exact):
         return False
     if dict(one.participation) == {"kind": "single"}:
-        return first.digest == second.digest or {first.structure, second.structure} <= _TOEPLITZ
-    return one.rule == two.rule == _LEADING
+        return first.digest == second.digest or {first.structure, second.structure} <= _TOEPLITZ_STRUCTURES
+    return one.rule == two.rule == _LEADING_RULE

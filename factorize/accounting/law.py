@@ -1,6 +1,6 @@
 """The law of participation on one C: closed bounds of delta, and one search for whichever number is not given.
 
-Bounds are in plain doubles with a margin upward of about 1e-9: what is published as a claim, the checker proves.
+Bounds are in plain doubles with a margin upward of about 1e-9: the checker proves what is published as a claim.
 """
 
 import math
@@ -17,15 +17,15 @@ from factorize.participation import MinSep
 from factorize.structures.endless import AnyStrategy
 
 MARGIN = 1e-9
-"""Of a logarithm, upward: more than doubles lose of it."""
+"""Relative margin of a logarithm, upward: doubles lose less."""
 
 
 class Bound(NamedTuple):
     """An upper bound of delta in one direction.
 
     Attributes:
-        rule: of the claim that says it: `star_bound`, `closed_form`, `loss_distribution` or `gaussian`.
-        log_delta: its logarithm.
+        rule: the rule that a claim names for it: `star_bound`, `closed_form`, `loss_distribution` or `gaussian`.
+        log_delta: the logarithm of the bound.
         tilt: m, where the rule has one.
         rate: q, where the rule has one.
     """
@@ -40,38 +40,38 @@ class Curve(ABC):
     """Delta of a run as a falling function of the noise and of epsilon, and one search for whichever is not given.
 
     Args:
-        sensitivity: of C under the law, if the draws become known.
+        sensitivity: the sensitivity of C under the law, if the draws become known.
     """
 
     tolerance: ClassVar[float] = 1e-7
-    """Of the logarithm of a multiplier that is searched for."""
+    """Absolute tolerance of the logarithm of a multiplier that is searched for."""
     epsilon_tolerance: ClassVar[float] = 1e-7
-    """Of an epsilon that is searched for."""
+    """Absolute tolerance of an epsilon that is searched for."""
 
     def __init__(self, sensitivity: float) -> None:
         self.sensitivity = sensitivity
 
     @abstractmethod
     def log_delta(self, multiplier: float, epsilon: float) -> float:
-        """Return the logarithm of delta of both directions, at most 0."""
+        """Return the logarithm of delta for both directions, at most 0."""
 
     def guess(self, epsilon: float, delta: float) -> float | None:
-        """Return an s near the one that gives (epsilon, delta), where one is known."""
+        """Return an s near the one that gives (epsilon, delta), or None where no such guess is known."""
         return None
 
     def delta(self, multiplier: float, epsilon: float) -> float:
-        """Return a delta that the run has at epsilon, never 0.
+        """Return an upper bound, never 0, on the delta of the run at epsilon.
 
         Args:
             multiplier: s = sigma / clip_norm, for sums of contributions.
-            epsilon: at least 0.
+            epsilon: the epsilon, at least 0.
         """
         noise = finite_real("multiplier", multiplier, remedy="give sigma / clip_norm, above 0")
         level = finite_real("epsilon", epsilon, strict=False, remedy="give a finite epsilon >= 0")
         return min(math.nextafter(math.exp(self.log_delta(noise, level)), 1.0), 1.0)
 
     def epsilon(self, multiplier: float, delta: float) -> float:
-        """Return an epsilon that the run has at delta, within the tolerance of the smallest.
+        """Return an epsilon that the run has at delta, within the tolerance of the smallest one.
 
         Raises:
             InvalidParameter: a value outside its range, or so little noise that no epsilon up to 10^6 holds.
@@ -99,10 +99,10 @@ class Curve(ABC):
         It is at most that of the Gaussian mechanism without amplification.
 
         Args:
-            epsilon: of (epsilon, delta)-DP.
-            delta: of (epsilon, delta)-DP.
-            near: a guess that is searched from first; by default `guess`.
-            tolerance: relative, of s; by default that of the class.
+            epsilon: the epsilon of (epsilon, delta)-DP.
+            delta: the delta of (epsilon, delta)-DP.
+            near: a guess where the search begins; by default `guess`.
+            tolerance: relative tolerance of s; by default that of the class.
 
         Raises:
             InvalidParameter: a value outside its range.
@@ -111,7 +111,7 @@ class Curve(ABC):
         excess = _excess(lambda log_multiplier: self.log_delta(math.exp(log_multiplier), level), delta)
         high = math.log(noise_multiplier_for_epsilon(level, delta) * self.sensitivity) + 2 * MARGIN
         start = near or self.guess(level, delta)
-        # a Gaussian tail e^(-s^2 c), as delta is, has this slope
+        # delta is about a Gaussian tail e^(-s^2 c), which has this slope
         crossing = start and descend_near(excess, math.log(start), 2 * math.log(delta), tolerance=close, reach=1.0)
         if crossing:
             return math.exp(crossing[0])
@@ -126,15 +126,15 @@ class Law(Curve):
 
     Args:
         steps: n.
-        bins: steps of which an example takes one in each epoch.
-        sensitivity: of C under the law, if the draws become known.
-        signed: whether |C| stands in for C, so that the answer may be larger than it has to be.
+        bins: the number of steps of an epoch, in one of which an example takes part.
+        sensitivity: the sensitivity of C under the law, if the draws become known.
+        signed: whether |C| stands in for C, so that the answer may be larger than necessary.
     """
 
     name: ClassVar[str]
     margin: ClassVar[float] = 0.005
-    """Relative, of sigma: what a claim adds to the estimate. With less the estimate's own error decides, and a verifier
-    with a seed of its own may refuse a claim that passed by luck."""
+    """Relative margin of sigma that a claim adds to the estimate. With less, the estimate's own error decides, and a
+    verifier with another seed may refuse a claim that passed by luck."""
 
     def __init__(self, steps: int, bins: int, sensitivity: float, *, signed: bool) -> None:
         super().__init__(sensitivity)
@@ -142,31 +142,31 @@ class Law(Curve):
 
     @property
     def epochs(self) -> int:
-        """Ceil(n / b)."""
+        """The number of epochs, ceil(n / b)."""
         return -(-self.steps // self.bins)
 
     @abstractmethod
     def removal(self, multiplier: float, epsilon: float) -> Bound:
-        """Return the bound of (P, Q), the data with the example against those without."""
+        """Return the bound of (P, Q), the data with the example against the data without it."""
 
     @abstractmethod
     def addition(self, multiplier: float, epsilon: float) -> Bound:
         """Return the bound of (Q, P)."""
 
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
-        """Return the sensitivity without amplification, as a calibration states it: of steps at least b apart."""
+        """Return the sensitivity without amplification, of steps at least b apart, which a calibration states."""
         return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
 
     def bounds(self, multiplier: float, epsilon: float) -> tuple[Bound, Bound]:
-        """Return the smaller bound of each direction: by the draws' secrecy, or without it."""
-        mu = self.sensitivity / multiplier * (1 + MARGIN)  # a mixture is as far from Q as its farthest part
+        """Return the smaller bound of each direction, with the draws secret or known."""
+        mu = self.sensitivity / multiplier * (1 + MARGIN)  # a mixture is at most as far from Q as its farthest part
         known = gaussian_delta(epsilon, max(mu, 1 / MAX_NOISE_MULTIPLIER)) if mu < MAX_NOISE_MULTIPLIER else 1.0
         plain = Bound("gaussian", math.log(known))
         pq, qp = self.removal(multiplier, epsilon), self.addition(multiplier, epsilon)
         return min(pq, plain, key=lambda bound: bound.log_delta), min(qp, plain, key=lambda bound: bound.log_delta)
 
     def total_variation(self, multiplier: float) -> float:
-        """Return at least delta at epsilon 0, which is the same in both directions: the most that an attack gains."""
+        """Return an upper bound on delta at epsilon 0, the most that an attack gains; both directions have the same."""
         return min(math.exp(min(bound.log_delta for bound in self.bounds(multiplier, 0.0))) * (1 + MARGIN), 1.0)
 
     def log_delta(self, multiplier: float, epsilon: float) -> float:
@@ -175,13 +175,13 @@ class Law(Curve):
 
 
 def multiplier_about(epsilon: float, delta: float, copies: int, chance: float) -> float:
-    """Return nearly the s of a run of steps, or blocks, whose losses were as those of one Gaussian mechanism.
+    """Return an approximate s for steps, or blocks, whose losses were those of one Gaussian mechanism.
 
     Args:
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
-        copies: k, independent.
-        chance: p, where the likelihood ratio of each has the variance p (e^(1 / s^2) - 1).
+        epsilon: the epsilon of (epsilon, delta)-DP.
+        delta: the delta of (epsilon, delta)-DP.
+        copies: the number k of independent steps or blocks.
+        chance: the p for which the likelihood ratio of each has the variance p (e^(1 / s^2) - 1).
     """
     each = noise_multiplier_for_epsilon(epsilon, delta) ** -2 / copies
     return float(math.log1p(math.expm1(min(each, 500.0)) / chance) ** -0.5)
@@ -192,18 +192,21 @@ def _excess(log_delta: Callable[[float], float], delta: float) -> Callable[[floa
     return lambda point: log_delta(point) - target
 
 
-_STEPS = 200
-_SECANTS = 8
-_SMOOTH = 8.0  # tolerances, on whose scale a difference says the slope
+_MAX_STEPS = 200
+"""The most steps of a search: 66 of them are bisections, which shrink the interval by a factor of 10^19."""
+_MAX_SECANTS = 8
+"""The most steps of a search by secants, which gives up where they do not converge at once."""
+_MIN_SLOPE_STEP = 8.0
+"""The shortest step, in tolerances, whose difference gives a new slope: functions need not be smooth below it."""
 
 
 def descend(excess: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-7) -> float:
     """Return a point within a tolerance of where a falling function crosses 0, on the side where it is at most 0.
 
-    False position with halved ends (Illinois), and a bisection every third step, so that both ends move.
+    It takes false positions with halved ends (Illinois), and a bisection every third step, so that both ends move.
     """
     at_low, at_high = excess(low), excess(high)
-    for step in range(_STEPS):
+    for step in range(_MAX_STEPS):
         if high - low <= tolerance:
             break
         share = at_low / (at_low - at_high) if at_high < 0 < at_low and step % 3 < 2 else 0.5
@@ -222,17 +225,17 @@ def descend_near(
 ) -> tuple[float, float] | None:
     """Return a point within a tolerance above where a falling function crosses 0, and the slope there, by secants.
 
-    The function was seen at most 0 at the point. Where secants do not lead there, the answer is None.
+    The function was seen to be at most 0 at the point. Where secants do not lead there, the answer is None.
 
     Args:
         excess: the function.
         near: a guess.
-        slope: of the function there, about; negative.
-        tolerance: of the point; the function need not be smooth on that scale.
-        reach: from the guess; what is beyond is not looked for.
+        slope: the approximate slope of the function there, which is negative.
+        tolerance: tolerance of the point; the function need not be smooth on that scale.
+        reach: the largest distance from the guess at which the search looks.
     """
     point, value, low = near, excess(near), -math.inf
-    for _ in range(_SECANTS):
+    for _ in range(_MAX_SECANTS):
         if value > 0:
             low = max(low, point)
         elif slope * tolerance <= value or 0 <= point - low <= tolerance:
@@ -241,7 +244,7 @@ def descend_near(
         if abs(point + step - near) > reach:
             return None
         there = excess(point + step)
-        if abs(step) > _SMOOTH * tolerance:
+        if abs(step) > _MIN_SLOPE_STEP * tolerance:
             slope = (there - value) / step
         if not slope < 0:
             return None

@@ -1,9 +1,9 @@
-"""The loss distribution of a run under random bins, for dp_accounting: what composes with runs of every other kind.
+"""The loss distribution of a run under random bins, for dp_accounting, which composes it with runs of any other kind.
 
 The deterministic bounds give delta of both directions at every epsilon: points above the curve of the run's dominating
 pair. Their greatest convex minorant in T = e^epsilon is still above it, since that curve is convex. The distribution
 whose curve connects these dots dominates the run's (Doroshenko et al. 2022, Connect the dots), so that dp_accounting
-composes it with any other, and what it says is never too small.
+composes it with any other, and its answer is never too small.
 """
 
 import math
@@ -18,9 +18,10 @@ from factorize.numbers.scalars import finite_real, multiplier_of
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import sampling_of
 
-_NEGLIGIBLE = math.log(1e-30)
-"""Of a delta: beyond the epsilon that has it, the loss counts as infinite."""
-_LARGEST_EPSILON = 200.0
+_MIN_LOG_DELTA = math.log(1e-30)
+"""The logarithm of a negligible delta: at the epsilon that has it, and above, the loss counts as infinite."""
+_MAX_EPSILON = 200.0
+"""The largest epsilon that is tabulated: a run with so little noise is refused, since its grid would be huge."""
 
 
 def loss_distribution(
@@ -35,8 +36,8 @@ def loss_distribution(
 ) -> Any:
     """Return dp_accounting's `PrivacyLossDistribution` of a run under random bins, from above.
 
-    Runs are independent if each draws its own bins and its own Z. `compose` those of the other runs with it, made with
-    the same interval; adjacency is zero-out throughout.
+    Runs are independent if each draws its own bins and its own Z. `compose` this distribution with those of other runs
+    that were made with the same interval; adjacency is zero-out throughout.
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
@@ -74,12 +75,12 @@ def distribution_of(law: Law, multiplier: float, interval: float, points: int) -
         ) from None
     if points < 2:
         raise InvalidParameter(f"points={points} are no curve; give at least 2", field="points")
-    largest = 1.0  # an epsilon at which both deltas are negligible
-    while law.log_delta(multiplier, largest) > _NEGLIGIBLE:
+    largest = 1.0  # grows to an epsilon at which both deltas are negligible
+    while law.log_delta(multiplier, largest) > _MIN_LOG_DELTA:
         largest *= 1.25
-        if largest > _LARGEST_EPSILON:
+        if largest > _MAX_EPSILON:
             raise InvalidParameter(
-                f"at multiplier={multiplier:g} losses above {_LARGEST_EPSILON:g} are not negligible; give more noise",
+                f"at multiplier={multiplier:g} losses above {_MAX_EPSILON:g} are not negligible; give more noise",
                 field="sigma",
             )
     dots = np.unique(np.ceil(np.linspace(0.0, largest, points) / interval).astype(int))
@@ -101,7 +102,7 @@ def convex_minorant(epsilons: np.ndarray, deltas: np.ndarray) -> np.ndarray:
 
     Args:
         epsilons: rising.
-        deltas: each at least a convex curve's that starts at (0, 1).
+        deltas: deltas, each at least that of a convex curve that starts at (0, 1).
     """
     x, y = np.concatenate([[0.0], np.exp(epsilons)]), np.concatenate([[1.0], np.minimum.accumulate(deltas)])
     hull: list[int] = []

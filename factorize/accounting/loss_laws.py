@@ -1,4 +1,4 @@
-"""Laws of independent blocks, by the privacy loss distribution that the checker proves: what they show, it accepts.
+"""Laws of independent blocks, by the privacy loss distribution that the checker proves and accepts.
 
 - Random allocation, on a C with one band: each example draws one step of every epoch anew. The epochs are k independent
   blocks of b steps (theorem 9). The same bounds hold where each example chooses k of all n = k b steps: that is a
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from factorize.checker.sampling.losses import GridLaw, Losses, StepLaw
 
-LARGEST_BLOCK = 1 << 24
+MAX_BLOCK_STEPS = 1 << 24
+"""The most steps of a block that a claim may have."""
 
 
 class LossLaw(Law):
@@ -43,8 +44,8 @@ class LossLaw(Law):
     Args:
         steps: n.
         bins: b, the steps of a block.
-        square: the largest squared norm of what a step shows of an example, from above.
-        chance: p, where the likelihood ratio of a block has about the variance p (e^(1 / s^2) - 1).
+        square: an upper bound on the squared norm of what a step shows of an example.
+        chance: the p for which the likelihood ratio of a block has about the variance p (e^(1 / s^2) - 1).
         signed: whether an entry of C may be negative.
     """
 
@@ -60,7 +61,7 @@ class LossLaw(Law):
 
         Args:
             multiplier: s = sigma / clip_norm.
-            step_law: of one step, where the result is to be an estimate.
+            step_law: the law of one step, where an estimate is enough.
         """
 
     def sigma(
@@ -72,11 +73,11 @@ class LossLaw(Law):
         """
         found = self.estimated_sigma(epsilon, delta, near=near, tolerance=tolerance)
         while self.delta(found, epsilon) > delta:
-            found *= 1 + (tolerance or self.tolerance) / 4  # cells move with the noise, and delta with the cells
+            found *= 1 + (tolerance or self.tolerance) / 4  # cells move with the noise, and delta moves with the cells
         return found
 
     def estimated_sigma(self, epsilon: float, delta: float, **options: float | None) -> float:
-        """Return `sigma` by laws in doubles, which are made in a fiftieth of the time of those that are proved."""
+        """Return `sigma` by laws in doubles, which take a fiftieth of the time of proved ones."""
         estimated = copy(self)
         estimated._proved, estimated._losses_at = False, lru_cache(maxsize=4)(estimated._losses)
         return Law.sigma(estimated, epsilon, delta, **options)
@@ -90,7 +91,7 @@ class LossLaw(Law):
         return self._bound(multiplier, lambda losses: losses.addition(epsilon))
 
     def guess(self, epsilon: float, delta: float) -> float:
-        """Return that of a run whose losses were as those of one Gaussian mechanism."""
+        """Return the multiplier of a run whose losses were those of one Gaussian mechanism."""
         return math.sqrt(self.square) * multiplier_about(epsilon, delta, self.epochs, self._chance)
 
     def _losses(self, multiplier: float) -> Losses | None:
@@ -100,24 +101,24 @@ class LossLaw(Law):
             return None
 
     def _bound(self, multiplier: float, delta: Callable[[Losses], arb]) -> Bound:
-        """Return the logarithm of a delta, a little more than that."""
+        """Return a bound whose logarithm of delta is slightly raised."""
         losses = self._losses_at(multiplier)
         value = 0.0 if losses is None else math.log(float(delta(losses).upper()))
         return Bound("loss_distribution", min(value + MARGIN * (1 + abs(value)), 0.0))
 
 
 class AllocationLaw(LossLaw):
-    """One step of each example in every epoch, drawn anew.
+    """A law by which each example draws one step in every epoch anew.
 
     Args:
         steps: n.
         bins: b = n / k, the steps of an epoch.
-        square: the largest squared entry of C, from above.
-        signed: whether an entry may be negative.
+        square: an upper bound on the squared entries of C.
+        signed: whether an entry of C may be negative.
     """
 
     name = "random_allocation"
-    tolerance = 2e-4  # places move with the multiplier, and delta is not smooth on a finer scale
+    tolerance = 2e-4  # the grid moves with the multiplier, and delta is not smooth on a finer scale
 
     def __init__(self, steps: int, bins: int, square: float, *, signed: bool) -> None:
         super().__init__(steps, bins, square, 1 / bins, signed=signed)
@@ -145,7 +146,7 @@ class AllocationLaw(LossLaw):
                 field="sampling",
             )
         n = held.n
-        whole_number("bins", bins, high=min(n, LARGEST_BLOCK), remedy=f"give the steps of an epoch of the n={n}")
+        whole_number("bins", bins, high=min(n, MAX_BLOCK_STEPS), remedy=f"give the steps of an epoch of the n={n}")
         if n % bins:
             raise InvalidParameter(
                 f"bins={bins} do not divide n={n} steps into k blocks; give n / k for a k that divides n", field="bins"
@@ -154,25 +155,25 @@ class AllocationLaw(LossLaw):
         return cls(n, int(bins), double_above(square, "sensitivity"), signed=held.signed)
 
     def losses(self, multiplier: float, step_law: StepLaw | None = None) -> Losses:
-        """Return those of theorem 9."""
+        """Return the losses of theorem 9."""
         from factorize.checker.sampling.losses import losses_of_blocks
 
         return losses_of_blocks(Fraction(self.square), multiplier, self.bins, self.epochs, step_law)
 
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
-        """Return that of all choices of as many steps."""
+        """Return the sensitivity over all choices of as many steps."""
         pattern = MinSep(kind="min_sep", min_sep=1, max_participations=self.epochs)
         return Sensitivity(self.sensitivity, "upper_bound", "largest entry for each step", pattern.document())
 
 
 class PoissonLaw(LossLaw):
-    """Steps in turn from as many groups as C has bands, each of which samples every example of its group for itself.
+    """Steps that belong to as many groups as C has bands, in turn; each samples every example of its group by itself.
 
     Args:
         steps: n.
-        groups: as many as C has bands; with one it is the Poisson sampling of DP-SGD.
-        largest: norm of a column of C, from above.
-        probability: that a step samples an example of its group, in (0, 1].
+        groups: the number of groups, which is the number of bands of C; one group is the Poisson sampling of DP-SGD.
+        largest: an upper bound on the norm of a column of C.
+        probability: probability that a step samples an example of its group, in (0, 1].
     """
 
     name = "cyclic_poisson"
@@ -203,7 +204,7 @@ class PoissonLaw(LossLaw):
         return cls(strategy.n, bands, largest_column(strategy), sampling_probability(bands, dataset_size, batch_size))
 
     def losses(self, multiplier: float, step_law: StepLaw | None = None) -> Losses:
-        """Return those of theorem 10."""
+        """Return the losses of theorem 10."""
         from factorize.checker.sampling.losses import losses_of_samples
 
         return losses_of_samples(Fraction(self.largest) ** 2, multiplier, self.probability, self.epochs, step_law)
@@ -221,7 +222,7 @@ def _nearly_step_law(width: float, probability: float, finest: float) -> GridLaw
         normal = (np.log(np.maximum(np.expm1(ends) / probability + 1, 0.0)) + width**2 / 2) / width
 
     def chances(z: np.ndarray) -> np.ndarray:
-        near_zero = -np.abs(z)  # where the tail, which is small, has all its digits
+        near_zero = -np.abs(z)  # the tail, which is small, has all its digits below zero
         return np.where(z[:-1] > 0, ndtr(near_zero[:-1]) - ndtr(near_zero[1:]), ndtr(z[1:]) - ndtr(z[:-1]))
 
     mass = chances(normal)

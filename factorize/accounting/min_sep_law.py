@@ -2,7 +2,7 @@
 
 An example that took part in none of the last b - 1 steps takes part in a step with probability p, in secret (Dong and
 Ganesh, arXiv 2602.09338). With b = 1 and C = I this is the Poisson sampling of DP-SGD, and with p = 1 balls in bins.
-What is estimated here is drawn as the checker draws it, from other seeds: nothing rests on it
+Estimates here are drawn as the checker draws, from other seeds, and no claim rests on them
 (docs/notes/amplification-proofs.md, theorems 11 and 12).
 """
 
@@ -26,30 +26,40 @@ from factorize.numbers.scalars import whole_number
 from factorize.participation import MinSep
 from factorize.structures.base import Matrix
 
-_CLOSE = 2e-3  # relative, of sigma: less than the error of an estimate
-_RATES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # q over p, tried for the other direction
+_SIGMA_TOLERANCE = 2e-3
+"""Relative tolerance of sigma in a search, which is less than the error of an estimate."""
+_RATE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
+"""The values of q over p that are tried for the direction (Q, P)."""
 _TILTS = tuple(2.0**power for power in range(-3, 6))
-_LESS = 0.95  # of the star bound's sigma, from which the search starts
-_POOR, _BLIND = 0.1, 0.5  # relative error of an estimate of delta that another order may mend; that says nothing
-_LEAST = 1e-300  # delta of which logarithms are taken: where nothing was seen or the ceiling underflows
-_PAIRED = 1024  # candidates that are looked at together for pairs of steps
-_COSTLY = 4  # candidates for each that is kept and whose noise is drawn, about
-_CHEAP_WORDS, _CHEAP_PAIRS = 5, 256  # of a candidate's words and pairs of paths, that cost as much as one normal
-_MOST_WORDS = 1 << 12  # of a candidate: with more, as at a tiny epsilon, samples take minutes, and bounds are claimed
+"""The values of eta that are tried for the direction (Q, P)."""
+_START = 0.95
+"""The search starts from this share of the star bound's sigma."""
+_REORDER_ERROR, _BLIND_ERROR = 0.1, 0.5
+"""Relative errors of a delta: above the first another order is tried, above the second the ceiling is the estimate."""
+_MIN_DELTA = 1e-300
+"""The smallest delta whose logarithm is taken, for estimates that saw nothing or whose ceiling underflows."""
+_CANDIDATES_AT_ONCE = 1024
+"""The number of candidates that are drawn together for weights of pairs of steps."""
+_CANDIDATES_PER_KEPT = 4
+"""The approximate number of candidates for each one that is kept and whose noise is drawn."""
+_WORDS_PER_NORMAL, _PAIRS_PER_NORMAL = 5, 256
+"""Words of a candidate, and pairs of its paths, that cost as much as one normal."""
+_MAX_WORDS = 1 << 12
+"""The most words of a candidate: with more, as at a tiny epsilon, samples take minutes, and bounds are claimed."""
 
 
 class MinSepLaw(Law):
-    """Steps with a probability, at least as many steps apart as C has bands.
+    """Steps that each have a probability, at least as many steps apart as C has bands.
 
     Args:
-        columns: at least |C[t + d, t]|, shape (n, b).
-        sensitivity: of steps so far apart, from above.
+        columns: upper bounds on |C[t + d, t]|, shape (n, b).
+        sensitivity: an upper bound on the sensitivity of steps so far apart.
         probability: p, in (0, 1].
     """
 
     name = "b_min_sep"
     tolerance = 1e-3
-    margin = 0.006  # two thirds of the samples of 0.005, and within 1 % of the truth
+    margin = 0.006  # a margin of 0.006 takes two thirds of the samples of 0.005, and is within 1 % of the truth
 
     def __init__(self, columns: np.ndarray, sensitivity: float, probability: float) -> None:
         steps, separation = columns.shape
@@ -61,7 +71,7 @@ class MinSepLaw(Law):
 
     @classmethod
     def of(cls, strategy: Matrix, dataset_size: int, batch_size: int) -> Self:
-        """Return the law on a banded C, b the number of its bands.
+        """Return the law on a banded C, with b the number of its bands.
 
         Raises:
             ConditionNotMet: C has as many bands as columns, or batches are larger than N / b.
@@ -81,14 +91,14 @@ class MinSepLaw(Law):
         return cls(min_sep.columns_of(held, bands), norm, probability)
 
     def _at(self, multiplier: float) -> min_sep.MinSepSteps | None:
-        """Return the steps' law over a multiplier; None where there is too little noise."""
+        """Return the law of the steps at a multiplier; None where there is too little noise."""
         try:
             return min_sep.MinSepSteps(self.columns, multiplier, self.probability)
         except InvalidParameter:
             return None
 
     def enough_at(self, multiplier: float) -> min_sep.MinSepSteps:
-        """Return the steps' law over a multiplier; raise InvalidParameter where there is too little noise."""
+        """Return the law of the steps at a multiplier; raise InvalidParameter where there is too little noise."""
         law = self.at(multiplier)
         if law is None:
             raise InvalidParameter(
@@ -99,7 +109,7 @@ class MinSepLaw(Law):
         return law
 
     def _log_moment_at(self, multiplier: float, order: int) -> float:
-        """Return at least log E; infinite where doubles do not hold it."""
+        """Return an upper bound on log E; infinity where doubles cannot hold it."""
         law = self.at(multiplier)
         try:
             return math.inf if law is None else min_sep.Centres(law, order).log_moment + law.slack(order)
@@ -124,7 +134,7 @@ class MinSepLaw(Law):
         return self._order
 
     def addition(self, multiplier: float, epsilon: float) -> Bound:
-        """Return the closed form at the best of some q."""
+        """Return the closed form at the best q of those that are tried."""
         law, found = self.at(multiplier), Bound("closed_form", 0.0, rate=self.probability)
         if law is None:
             return found
@@ -137,40 +147,40 @@ class MinSepLaw(Law):
         return found
 
     def words(self, order: int) -> int:
-        """Return the words of a candidate."""
+        """Return the number of words of a candidate."""
         return order * (self.epochs + 2)
 
     def can_be_sampled(self, multiplier: float, epsilon: float) -> bool:
-        """Return whether a candidate takes so few words that a claim by samples takes seconds."""
-        return self.words(self.best_order(multiplier, epsilon)) <= _MOST_WORDS
+        """Return whether a candidate takes so few words that samples for a claim take seconds."""
+        return self.words(self.best_order(multiplier, epsilon)) <= _MAX_WORDS
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The q that are tried."""
-        return tuple(share * self.probability for share in _RATES)
+        """The values of q that are tried."""
+        return tuple(share * self.probability for share in _RATE_SHARES)
 
     def guess(self, epsilon: float, delta: float) -> float | None:
-        """Return that of as many groups as C has bands, sampled in turn, were their losses Gaussian."""
+        """Return the multiplier of as many groups as C has bands, sampled in turn, if their losses were Gaussian."""
         largest, chance = float((self.columns**2).sum(axis=1).max()), self.bins * self.probability
         share = chance / (1 + chance - self.probability)
         return math.sqrt(largest) * multiplier_about(epsilon, delta, self.epochs, share**2)
 
 
 class MinSepEstimate(Curve):
-    """Weights as the checker draws them, on streams of one seed.
+    """Weights that are drawn as the checker draws them, on streams of one seed.
 
     Args:
-        law: on C.
-        seed: of the streams.
-        samples: candidates of each direction, whole chunks.
+        law: the law on C.
+        seed: seed of the streams.
+        samples: number of candidates for each direction, rounded up to whole chunks.
     """
 
-    tolerance = _CLOSE
-    epsilon_tolerance = _CLOSE
+    tolerance = _SIGMA_TOLERANCE
+    epsilon_tolerance = _SIGMA_TOLERANCE
 
     def __init__(self, law: MinSepLaw, *, seed: int = 0, samples: int | None = None) -> None:
         super().__init__(law.sensitivity)
-        self.law, self.width = law, max(law.steps // _COSTLY, 1)  # normals of a sample, about
+        self.law, self.width = law, max(law.steps // _CANDIDATES_PER_KEPT, 1)  # normals of a sample, roughly
         self._order: int | None = None
         self._seed, self.samples = seed, -(-(samples or CHUNK) // CHUNK) * CHUNK
         self.forward = lru_cache(maxsize=8)(self._forward)
@@ -181,7 +191,7 @@ class MinSepEstimate(Curve):
         m = order or self._order or self.law.best_order(multiplier, epsilon)
         try:
             weights = min_sep.removal(law, epsilon, m)
-        except InvalidParameter:  # with less noise than at first, doubles hold smaller orders alone
+        except InvalidParameter:  # doubles hold only smaller orders if there is less noise than at first
             m = self.law.best_order(multiplier, epsilon)
             weights = min_sep.removal(law, epsilon, m)
         self._order = m
@@ -192,8 +202,8 @@ class MinSepEstimate(Curve):
         return self.law.best_order(multiplier, epsilon)
 
     def cost(self, order: int) -> int:
-        """Return what a candidate costs, in normals of a sample."""
-        return max(self.width, self.law.words(order) // _CHEAP_WORDS, order**2 // _CHEAP_PAIRS)
+        """Return the cost of a candidate, in normals of a sample."""
+        return max(self.width, self.law.words(order) // _WORDS_PER_NORMAL, order**2 // _PAIRS_PER_NORMAL)
 
     def reverse(self, multiplier: float, epsilon: float) -> Sampled:
         """Return weights for delta of (Q, P), with the shift and q whose ceiling is lowest."""
@@ -207,7 +217,7 @@ class MinSepEstimate(Curve):
         raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
 
     def _reverse_terms(self, law: min_sep.MinSepSteps, epsilon: float) -> list[tuple[float, float, float]]:
-        """Return log W with eta and q, the lowest first."""
+        """Return (log W, eta, q) of all that are tried, the lowest first."""
         found = []
         for rate in self.law.rates:
             field = min_sep.Field(law, rate)
@@ -220,16 +230,16 @@ class MinSepEstimate(Curve):
     def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
         """Return D[t + d, t], the derivative of delta of (P, Q) by the entries of C^T C up to a factor, shape (b, n).
 
-        As `StarEstimate.pair_weights`; here D_st = E_Q[L^2 P(s) P(t) delta_Dirac(L - e^epsilon)] with P(t) the chance
-        of step t given what was seen.
+        See `StarEstimate.pair_weights`; here D_st = E_Q[L^2 P(s) P(t) delta_Dirac(L - e^epsilon)] with P(t) the chance
+        of step t given the observation.
         """
         law, random = self.law.enough_at(multiplier), np.random.default_rng(0)
         m = self.law.best_order(multiplier, epsilon)
         centres, total = min_sep.Centres(law, m), np.zeros(self.law.columns.T.shape)
-        for _ in range(0, self.samples, _PAIRED):
-            words = random.bit_generator.random_raw(_PAIRED * m * (law.most + 2))
-            counts, logs = centres.draw(words.reshape(_PAIRED, -1))
-            kept = np.flatnonzero(random.random(_PAIRED) < np.exp(np.minimum(logs, 0.0)))
+        for _ in range(0, self.samples, _CANDIDATES_AT_ONCE):
+            words = random.bit_generator.random_raw(_CANDIDATES_AT_ONCE * m * (law.most + 2))
+            counts, logs = centres.draw(words.reshape(_CANDIDATES_AT_ONCE, -1))
+            kept = np.flatnonzero(random.random(_CANDIDATES_AT_ONCE) < np.exp(np.minimum(logs, 0.0)))
             x = random.standard_normal((law.steps, len(kept))) + law.matrix @ counts[kept].T
             log_l, chances = _posterior(law, x)
             weighted = chances * np.exp((2 - m) * (log_l - epsilon) - (log_l - epsilon) ** 2 / (2 * width**2))
@@ -245,23 +255,23 @@ class MinSepEstimate(Curve):
             sampled = self.forward(multiplier, epsilon)
         except InvalidParameter:  # doubles hold no order
             return 0.0
-        if sampled.relative_error > _POOR:  # the order is that of another multiplier
+        if sampled.relative_error > _REORDER_ERROR:  # the order is the best one of another multiplier
             self._order = self.law.best_order(multiplier, epsilon)
             sampled = self.forward(multiplier, epsilon, self._order)
-        blind = sampled.relative_error > _BLIND
-        return min(math.log(max(sampled.ceiling if blind else sampled.delta, _LEAST)), 0.0)
+        blind = sampled.relative_error > _BLIND_ERROR
+        return min(math.log(max(sampled.ceiling if blind else sampled.delta, _MIN_DELTA)), 0.0)
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a little less than the star bound needs."""
-        return _LESS * self.law.sigma(epsilon, delta)
+        return _START * self.law.sigma(epsilon, delta)
 
     def _drawn(self, weights: Weights) -> np.ndarray:
         drawn = np.concatenate([weights.draw(Stream((self._seed, 0), i)) for i in range(self.samples // CHUNK)])
-        return drawn - drawn.min()  # what every weight has for rounding would hide that nothing was seen
+        return drawn - drawn.min()  # a rounding that all weights share would hide that nothing was seen
 
 
 def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float:
-    """Return p for batches of an expected size: batch_size / (N - (b - 1) batch_size), for examples that do not rest.
+    """Return p for batches of an expected size: batch_size / (N - (b - 1) batch_size), over examples that do not rest.
 
     Raises:
         ConditionNotMet: batches are larger than N / b, which is every example in every b-th step.

@@ -13,12 +13,12 @@ import numpy as np
 
 from factorize.checker.sampling.bets import MAX_DEPTH, log_call
 
-LARGEST_LEVEL = 1000.0
-"""Of |epsilon|: beyond, doubles lose too much of d."""
+MAX_LEVEL = 1000.0
+"""The largest |epsilon| of a payoff: above it, doubles lose too many digits of d."""
 
 
 def raised(y: np.ndarray, level: float, spread: float) -> np.ndarray:
-    """Return y, or where it is less the y at which d = -30: there e^(-m y) call(y) is larger."""
+    """Return y, or the y at which d = -30 if y is less: there e^(-m y) call(y) is larger."""
     return np.maximum(y, level - spread * (MAX_DEPTH + spread / 2))
 
 
@@ -29,7 +29,7 @@ def log_put(y: np.ndarray | float, level: float, spread: float) -> np.ndarray:
 
 
 def log_call_ceiling(level: float, spread: float, order: float) -> float:
-    """Return the largest value of log call(y) - m y, for y that are raised.
+    """Return the largest value of log call(y) - m y over all y that `raised` returns.
 
     Args:
         level: log T.
@@ -49,12 +49,12 @@ def log_call_ceiling(level: float, spread: float, order: float) -> float:
 
 
 def log_reverse_ceiling(kbar: float, kappa: float, level: float, eta: float, spread: float) -> float:
-    """Return the log of sup put(y) e^(eta y) times the tilt's constant: the ceiling of the other direction."""
+    """Return the log of sup put(y) e^(eta y) times the tilt's constant: the ceiling of the direction (Q, P)."""
     return log_call_ceiling(0.0, spread, 1 + eta) + eta * (kbar / 2 - level) + eta**2 * kappa / 2
 
 
 def best_tilt(kbar: float, kappa: float, level: float, spread: float) -> float:
-    """Return nearly the eta of the lowest ceiling of the other direction, whose log is convex in eta."""
+    """Return nearly the eta of the lowest ceiling of the direction (Q, P), whose log is convex in eta."""
     from scipy.optimize import minimize_scalar
 
     def ceiling(log_eta: float) -> float:
@@ -64,7 +64,7 @@ def best_tilt(kbar: float, kappa: float, level: float, spread: float) -> float:
 
 
 def _slope(y: float, level: float, spread: float) -> float:
-    """The derivative of log call(y), e^y Phi(d) / call(y), for t above 0."""
+    """Return the derivative of log call(y), e^y Phi(d) / call(y), for t above 0."""
     from scipy.special import log_ndtr
 
     d = (y - level) / spread + spread / 2

@@ -16,32 +16,41 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.accounting.bins_law import MOST_ROWS, BinsLaw, best_order_from
+from factorize.accounting.bins_law import MAX_ROWS, BinsLaw, best_order_from
 from factorize.accounting.gram_matrix import BinGram, shared_part
 from factorize.accounting.law import Curve
-from factorize.accounting.payoff import LARGEST_LEVEL, best_tilt, log_call_ceiling, log_put, log_reverse_ceiling, raised
+from factorize.accounting.payoff import MAX_LEVEL, best_tilt, log_call_ceiling, log_put, log_reverse_ceiling, raised
 from factorize.checker.sampling.bets import LEAST_SPREAD, MOST_SPREAD, log_call, log_mean_exp, sums_of_rows
 
 CHUNK = 4096
-_NUMBERS = 1 << 23  # of normals kept
-_CLOSE = 2e-4  # relative, of sigma: less than the estimate's own error
-_LIGHT = 1e4  # of m^2 times the largest K: up to there single precision is good for an estimate
-_TUPLE_WORK = 2.0  # of each pick of a tuple, in bins of a sample
-_MOST_PICKS, _LEAST_SAMPLES = 128, 1024  # of a sample: where it has more, there are fewer samples, but so many
-_ORDERS_SAMPLES, _CLOSE_ORDER = 512, 1 / 32  # the same where orders are compared, and relative, of the order
-_SEEN = 0.1  # of the largest second moment that a ceiling allows: it may be there, and not be seen
-_LESS, _NEAR = 0.9, 1e-3  # of the star bound's sigma, from which the search starts; relative, of that of many bins
+"""The number of samples that one thread computes at a time."""
+_MAX_NORMALS = 1 << 23
+"""The most normals that an estimate keeps: 32 MiB in single precision."""
+_SIGMA_TOLERANCE = 2e-4
+"""Relative tolerance of sigma in a search, which is less than the estimate's own error."""
+_MAX_SINGLE_PRECISION_SUM = 1e4
+"""The largest m^2 times entry of K for which an estimate is computed in single precision."""
+_WORK_PER_PICK = 2.0
+"""The work for each pick of a tuple, in bins of a sample."""
+_MAX_PICKS, _MIN_SAMPLES = 128, 1024
+"""Tuples with more picks than this have fewer samples, but at least as many as the second number."""
+_MIN_ORDER_SAMPLES, _ORDER_TOLERANCE = 512, 1 / 32
+"""The least number of samples where orders are compared, and the relative tolerance of the order."""
+_UNSEEN_SHARE = 0.1
+"""Share of the largest second moment under the ceiling that is added to the seen one, since samples may miss it."""
+_START, _START_ERROR = 0.9, 1e-3
+"""The search starts from this share of the star bound's sigma, which for many bins has this relative tolerance."""
 
 
 class Sampled(NamedTuple):
-    """Weights of one direction with what they were drawn by.
+    """Weights of one direction, with the settings that they were drawn under.
 
     Attributes:
         weights: shape (samples,), with mean delta.
-        ceiling: W, that none exceeds.
+        ceiling: W, which no weight exceeds.
         tilt: m of the forward direction, eta of the reverse one.
-        shared: variance of the part that is integrated in closed form; 0 where all is drawn, None of b-min-sep.
-        chances: of each weight's tuple to be kept by a bet, shape (samples,); None where that is drawn too.
+        shared: variance of the part that is integrated in closed form; 0 where all is drawn, None for b-min-sep.
+        chances: chance of a bet to keep each weight's tuple, shape (samples,); None where a bet draws that, too.
         rate: q of b-min-sep's reverse direction.
     """
 
@@ -54,23 +63,23 @@ class Sampled(NamedTuple):
 
     @property
     def delta(self) -> float:
-        """The mean."""
+        """The mean of the weights."""
         return float(self.weights.mean())
 
     @property
     def relative_error(self) -> float:
-        """Standard error of the mean over the mean; it is itself an estimate, and small where nothing was seen."""
+        """The standard error of the mean over the mean, itself an estimate that is small where nothing was seen."""
         mean = self.delta
         return float(self.weights.std() / math.sqrt(len(self.weights)) / mean) if mean > 0 else math.inf
 
 
 class Rest(NamedTuple):
-    """What is drawn at s = 1: all of the noise, or what bins do not share.
+    """The part of the noise that is drawn at s = 1: all of it, or the rest without the part that bins share.
 
     Attributes:
-        law: of the rest.
+        law: the law of balls in bins for the rest.
         base: L times normals, shape (samples, b), in single precision.
-        shared: variance of what is left out.
+        shared: variance of the part that is left out.
     """
 
     law: BinsLaw
@@ -79,25 +88,25 @@ class Rest(NamedTuple):
 
 
 def candidate_work(order: int, bins: int, chance: float) -> float:
-    """Return what a candidate of a bet costs, in bins of a sample: its tuple, and noise where it is kept."""
-    return _TUPLE_WORK * order + chance * bins
+    """Return the cost of a bet's candidate, in bins of a sample: its tuple, and its noise if it is kept."""
+    return _WORK_PER_PICK * order + chance * bins
 
 
 def usual_samples(bins: int) -> int:
-    """Return how many samples an estimate takes by default: 4096 to 16384, fewer for many bins."""
-    return max(CHUNK, min(4 * CHUNK, _NUMBERS // bins // CHUNK * CHUNK))
+    """Return the number of samples that an estimate takes by default: 4096 to 16384, fewer for many bins."""
+    return max(CHUNK, min(4 * CHUNK, _MAX_NORMALS // bins // CHUNK * CHUNK))
 
 
 class StarEstimate(Curve):
     """Weights at any multiplier and epsilon on one set of normals and picks.
 
     Args:
-        gram: of the bins.
-        seed: of the common random numbers.
-        samples: their number; from 4096 to 16384 by default, fewer for many bins.
+        gram: the Gram matrix of the bins.
+        seed: seed of the common random numbers.
+        samples: number of samples; from 4096 to 16384 by default, fewer for many bins.
     """
 
-    tolerance = _CLOSE
+    tolerance = _SIGMA_TOLERANCE
 
     def __init__(self, gram: BinGram, *, seed: int = 0, samples: int | None = None) -> None:
         super().__init__(gram.sensitivity)
@@ -106,13 +115,13 @@ class StarEstimate(Curve):
         self.law = BinsLaw(gram, estimated=True)
         self._shared_variance = shared_part(gram.gram)
         self._drawn = cache(self._draw)
-        self._order = 8  # where the search for the best one starts
+        self._order = 8  # the order where the search for the best one starts
         self._random = np.random.default_rng(seed)
         self._normals = self._random.standard_normal((self.samples, gram.bins)).astype(np.float32)
         self._uniforms = np.empty((self.samples, 0))
 
     def cost(self, order: int) -> int:
-        """Return what the noise of a sample costs, whatever the order."""
+        """Return the cost of a sample's noise, which is the same for every order."""
         return self.width
 
     def forward(
@@ -120,13 +129,13 @@ class StarEstimate(Curve):
     ) -> Sampled:
         """Return weights for delta of (P, Q); by default with the order whose ceiling is lowest.
 
-        By default, too, of all samples, but of fewer where each has a long tuple.
+        By default it uses all samples, or fewer where each has a long tuple.
         """
         rest = self._rest(multiplier, epsilon)
         spread, m = math.sqrt(rest.shared) / multiplier, order or self.lowest_order(multiplier, epsilon)
         kernel = rest.law.gram / multiplier**2
-        picks, log_moment = self._tuples(kernel, m, samples or self._fewer(self.samples, m, _LEAST_SAMPLES))
-        single = m * m * float(kernel.max()) < _LIGHT
+        picks, log_moment = self._tuples(kernel, m, samples or self._fewer(self.samples, m, _MIN_SAMPLES))
+        single = m * m * float(kernel.max()) < _MAX_SINGLE_PRECISION_SUM
         rows = kernel.astype(np.float32) if single else kernel
 
         def some(start: int) -> tuple[np.ndarray, np.ndarray]:
@@ -145,20 +154,20 @@ class StarEstimate(Curve):
         return Sampled(weights, ceiling, m, spread**2, chances)
 
     def _fewer(self, samples: int, order: int, least: int) -> int:
-        """Return how many samples cost no more than these do where the order is smaller than the bins."""
-        return min(samples, max(least, samples * max(_MOST_PICKS, 2 * self.width) // order))
+        """Return the number of samples that cost no more than these do where the order is smaller than the bins."""
+        return min(samples, max(least, samples * max(_MAX_PICKS, 2 * self.width) // order))
 
     def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
-        """Return an order whose bet takes little work: by the second moment of some weights, and by their ceiling."""
+        """Return an order whose bet takes little work, by the second moment of some weights and by their ceiling."""
 
         def log_work(order: int) -> float:
-            sampled = self.forward(multiplier, epsilon, order, self._fewer(CHUNK, order, _ORDERS_SAMPLES))
+            sampled = self.forward(multiplier, epsilon, order, self._fewer(CHUNK, order, _MIN_ORDER_SAMPLES))
             assert sampled.chances is not None
             second = float((sampled.weights**2 / np.maximum(sampled.chances, 1e-300)).mean())
             each = candidate_work(order, self.gram.bins, float(sampled.chances.mean()))
-            return math.log(max(second + _SEEN * sampled.ceiling * delta, 1e-320)) + math.log(each)
+            return math.log(max(second + _UNSEEN_SHARE * sampled.ceiling * delta, 1e-320)) + math.log(each)
 
-        return best_order_from(self.lowest_order(multiplier, epsilon), log_work, close=_CLOSE_ORDER)[0]
+        return best_order_from(self.lowest_order(multiplier, epsilon), log_work, close=_ORDER_TOLERANCE)[0]
 
     def lowest_order(self, multiplier: float, epsilon: float) -> int:
         """Return the order whose ceiling is lowest."""
@@ -195,10 +204,10 @@ class StarEstimate(Curve):
         return kappa, eta, math.exp(min(log_reverse_ceiling(kbar, kappa, epsilon, eta, spread), 700.0))
 
     def _rest(self, multiplier: float, epsilon: float) -> Rest:
-        """Return what is drawn: the rest of the noise where the protocol has a shared part so small."""
+        """Return the part that is drawn: the rest of the noise where the protocol allows a shared part of this size."""
         spread = math.sqrt(self._shared_variance) / multiplier
         inside = LEAST_SPREAD * (1 + 1e-6) <= spread <= MOST_SPREAD * (1 - 1e-6)
-        return self._drawn(self._shared_variance if inside and abs(epsilon) <= LARGEST_LEVEL - 1 else 0.0)
+        return self._drawn(self._shared_variance if inside and abs(epsilon) <= MAX_LEVEL - 1 else 0.0)
 
     def _draw(self, shared: float) -> Rest:
         rest = self.gram.gram - shared
@@ -212,13 +221,13 @@ class StarEstimate(Curve):
         if missing > 0:
             self._uniforms = np.hstack([self._uniforms, self._random.random((self.samples, missing))])
         uniforms, bins = self._uniforms[:samples, :order], len(kernel)
-        ends = kernel - top[:, None]  # and all that follows in its place: fresh arrays take twice the time
+        ends = kernel - top[:, None]  # later lines write in its place, since fresh arrays take twice the time
         np.cumsum(np.exp(np.multiply(half, ends, out=ends), out=ends), axis=1, out=ends)
         logs = (order - 1) * (half * top + np.log(ends[:, -1] / bins))
         shares = np.cumsum(np.exp(logs - logs.max()))
         centres = np.minimum(np.searchsorted(shares / shares[-1], uniforms[:, :1], side="right"), bins - 1)
         ends /= ends[:, -1:].copy()
-        ends += np.arange(bins)[:, None]  # one ascending list: a row for each centre
+        ends += np.arange(bins)[:, None]  # makes one ascending list of all rows, a row for each centre
         others = np.searchsorted(ends.ravel(), centres + uniforms[:, 1:], side="right") - bins * centres
         picks = np.hstack([centres, np.clip(others, 0, bins - 1)])
         return picks, float(logs.max() + math.log(shares[-1] / bins))
@@ -226,17 +235,17 @@ class StarEstimate(Curve):
     def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
         """Return D, the derivative of delta of (P, Q) by the entries of K up to a factor, shape (b, b).
 
-        By Kahane's interpolation d delta = (1/2) sum_ij D_ij dK_ij with D_ij = E_Q[L_i L_j delta_Dirac(L - e^epsilon)],
-        L_i = e^{Y_i} / b: no entry is negative. A bump in log L stands for the Dirac measure.
+        Kahane's interpolation gives d delta = (1/2) sum_ij D_ij dK_ij, D_ij = E_Q[L_i L_j delta_Dirac(L - e^epsilon)],
+        L_i = e^{Y_i} / b, where no entry is negative. A bump in log L stands for the Dirac measure.
 
         Args:
             multiplier: s.
-            epsilon: where delta is meant.
+            epsilon: the epsilon at which delta is differentiated.
             width: standard deviation of the bump.
         """
         m = self.law.best_order(multiplier, epsilon)[0]
         kernel = self.gram.gram / multiplier**2
-        picks, _ = self._tuples(kernel, m, self._fewer(self.samples, m, _LEAST_SAMPLES))
+        picks, _ = self._tuples(kernel, m, self._fewer(self.samples, m, _MIN_SAMPLES))
         total = np.zeros_like(kernel)
         for start in range(0, len(picks), CHUNK):
             part = slice(start, min(start + CHUNK, len(picks)))
@@ -251,22 +260,22 @@ class StarEstimate(Curve):
         return (total + total.T) / 2
 
     def log_delta(self, multiplier: float, epsilon: float) -> float:
-        """Return the estimate of (P, Q), between the single-bin lower bound and the star bound whatever samples say.
+        """Return the estimate of (P, Q), kept between the single-bin lower bound and the star bound.
 
-        A proposal that never meets the event it is for would report a mean of 0, and a sigma of 0 with it.
+        A proposal that never meets its event would report a mean of 0, and with it a sigma of 0.
         """
         seen = math.log(max(self.forward(multiplier, epsilon).delta, 1e-320))
         return min(max(seen, log_single_bin(self.gram, multiplier, epsilon)), self.law.log_delta(multiplier, epsilon))
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a little less than the star bound needs."""
-        return _LESS * self.law.sigma(epsilon, delta, tolerance=None if self.gram.bins <= MOST_ROWS else _NEAR)
+        return _START * self.law.sigma(epsilon, delta, tolerance=None if self.gram.bins <= MAX_ROWS else _START_ERROR)
 
 
 def log_single_bin(gram: BinGram, multiplier: float, epsilon: float) -> float:
-    """Return the log of mean_j delta_Gauss(epsilon + log b; sqrt(K_jj)): no accountant of (P, Q) may say less.
+    """Return the log of mean_j delta_Gauss(epsilon + log b; sqrt(K_jj)), a lower bound on delta of (P, Q).
 
-    A lower bound in ordinary floating point (theorem 8 a), for tests and to bracket estimates.
+    It is computed in ordinary floating point (theorem 8 a), for tests and to bracket estimates.
     """
     from scipy.special import log_ndtr, logsumexp
 

@@ -11,10 +11,10 @@ from checker_files import parts, sealed
 from specs import solved
 
 from factorize.accounting.joint_moments import (
-    BOTH,
-    FREE,
-    REPLACED,
-    TWICE,
+    DIFFERENCES_RULE,
+    DOUBLED_RULE,
+    FREE_RULE,
+    SUM_RULE,
     calibrate_moments,
     moment_sensitivity,
 )
@@ -81,15 +81,15 @@ def test_values_by_hand(roots: dict[str, Any]) -> None:
     s1, s2 = first.sensitivity.value, second.sensitivity.value
     free = s1 / (math.sqrt(2) * s2) * (1 - 1e-12)
     for weight, adjacency, value, kind, rule in (
-        (1.0, "zero_out", math.hypot(s1, s2), "exact", BOTH),
-        (free, "replace_one", s1, "exact", FREE),
-        (10.0, "replace_one", (s1**2 + 200 * s2**2) / math.sqrt(800) / s2, "upper_bound", REPLACED),
+        (1.0, "zero_out", math.hypot(s1, s2), "exact", SUM_RULE),
+        (free, "replace_one", s1, "exact", FREE_RULE),
+        (10.0, "replace_one", (s1**2 + 200 * s2**2) / math.sqrt(800) / s2, "upper_bound", DIFFERENCES_RULE),
     ):
         found = moment_sensitivity(first, second, weight=weight, adjacency=adjacency)
         assert (found.kind, found.rule) == (kind, rule)
         assert found.value == pytest.approx(value, rel=1e-14)
     several = moment_sensitivity(roots["epochs 0.0"], roots["epochs 0.5"], weight=1.0, adjacency="replace_one")
-    assert (several.kind, several.rule) == ("upper_bound", TWICE)
+    assert (several.kind, several.rule) == ("upper_bound", DOUBLED_RULE)
     mixed = moment_sensitivity(roots["dense"], roots["epochs 0.5"], weight=1.0)
     assert mixed.kind == "upper_bound"
 

@@ -12,7 +12,7 @@ from command_line import CommandLine
 from specs import solved
 
 from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, calibrate_sampling
-from factorize.accounting.claim_search import LEAST_EPSILON
+from factorize.accounting.claim_search import MIN_EPSILON
 from factorize.accounting.loss_laws import PoissonLaw
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.sampling.calibrations import check_calibration
@@ -68,7 +68,7 @@ def test_the_three_questions_agree(base: Factorization) -> None:
 
 def test_so_much_noise_that_epsilon_is_nothing(base: Factorization) -> None:
     held = calibrate_bins(base, sigma=1e7, delta=1e-3)
-    assert held.epsilon == pytest.approx(LEAST_EPSILON, rel=1e-8) and held.method == "deterministic"
+    assert held.epsilon == pytest.approx(MIN_EPSILON, rel=1e-8) and held.method == "deterministic"
 
 
 def test_a_fixed_order_has_the_exact_curve(base: Factorization) -> None:
