@@ -25,7 +25,7 @@ _HOMES = {
     "recommend": "factorize.api.calls",
     "solve": "factorize.api.calls",
 }
-"""Public names, and the modules that have them; `__init__.pyi` says the same to type checkers and editors."""
+"""The public names and the modules that hold them; `__init__.pyi` declares the same for type checkers and editors."""
 
 __all__ = list(_HOMES)
 
@@ -40,5 +40,5 @@ sys.meta_path.append(MovedModules())
 
 
 def __dir__() -> list[str]:
-    """The public names, whatever has been imported so far."""
+    """Return the public names, whatever has been imported so far."""
     return sorted([*__all__, "__version__"])

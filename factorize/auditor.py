@@ -21,42 +21,43 @@ from factorize.participation import example_indices, read_participation
 from factorize.privacy import Calibration
 
 _VERSION = 2
-_MARGIN = 1.01
-"""Of the norm of a sum, for what a job loses by clipping and adding up in float32."""
+"""The version of the state in a checkpoint."""
+_NORM_FACTOR = 1.01
+"""Factor on the norm of a sum, which allows for what a job loses by clipping and adding up in float32."""
 
 
 class Auditor(ABC):
-    """Who is told of each step's examples before its gradient is released, and refuses what the noise is not for.
+    """An object that is told of each step's examples before their gradient is released, and refuses wrong batches.
 
-    What it refuses has not been recorded, and must not be released.
+    A step that it refuses has not been recorded, and must not be released.
 
     Args:
         steps: n of the factorization.
-        unit: what one index is: `example`, or `user`.
-        divisor: of the means, the calibration's `divisor`; None where there is none.
+        unit: the unit of privacy that one index names: `example`, or `user`.
+        divisor: divisor of the means, the calibration's `divisor`; None where there is none.
 
     Attributes:
         step: the step that `record` expects next, from 0.
-        on_step: told of each step that was recorded, before it is released.
+        on_step: called with each step that was recorded, before it is released.
     """
 
     def __init__(self, steps: int, unit: str, divisor: int | None) -> None:
         self.step, self.steps, self.unit, self.divisor = 0, whole_number("steps", steps), unit, divisor
         self.on_step: Callable[[int], None] | None = None
-        self._present: int | None = None  # in the step that was recorded last; a checkpoint does not say
+        self._present: int | None = None  # number of examples in the step recorded last; a checkpoint does not keep it
 
     def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
         """Check the examples of the next step, and go on to it.
 
         Args:
-            indices: of the examples, without those that pad, those of all parts where one step's gradient is
-                accumulated over several. Empty is fine where the order allows it.
-            divisor: that the job takes the mean with, None where it takes sums.
+            indices: indices of the examples, without those that pad, over all parts where one step's gradient is
+                accumulated over several. No indices are fine where the order allows an empty step.
+            divisor: the divisor by which the job takes the mean, None where it takes sums.
 
         Raises:
             InvalidParticipation: more steps than n, somebody twice in this step, a step that the order does not have,
                 or another divisor than the calibration's. Nothing is recorded then.
-            InvalidParameter: what is no index of an example.
+            InvalidParameter: an index that names no example.
         """
         who = self._identify(indices)
         if self.step >= self.steps:
@@ -79,9 +80,9 @@ class Auditor(ABC):
         """Refuse noise for other examples than those that were recorded last, or for a sum that these cannot have.
 
         Args:
-            step: whose noise is to be handed out.
-            norm: of the sum, or of a part of it.
-            clip_norm: of a contribution.
+            step: the step whose noise is to be handed out.
+            norm: norm of the sum, or of a part of it.
+            clip_norm: bound on the norm of one contribution.
             lags: whether a device makes the noise, behind a loop that may have recorded later steps.
 
         Raises:
@@ -93,17 +94,17 @@ class Auditor(ABC):
                 "was left out; record the examples of each step once, before its noise, and restore both from one "
                 "checkpoint"
             )
-        if self._present is not None and not norm <= _MARGIN * clip_norm * self._present:
+        if self._present is not None and not norm <= _NORM_FACTOR * clip_norm * self._present:
             raise InvalidParticipation(
                 f"the sum of step {step} has a larger norm than its examples have together with at most "
                 f"clip_norm={clip_norm:g} each; clip each example's gradient before the sum, and begin each step's at 0"
             )
 
     def check_calibration(self, calibration: Calibration) -> None:
-        """Refuse a calibration that counts on other batches than those that pass here.
+        """Refuse a calibration that relies on other batches than those that this auditor lets pass.
 
         Raises:
-            InvalidParameter: it does.
+            InvalidParameter: the calibration does.
         """
         if not self.covers(calibration):
             raise InvalidParameter(
@@ -114,15 +115,16 @@ class Auditor(ABC):
 
     @abstractmethod
     def covers(self, calibration: Calibration) -> bool:
-        """Whether batches that pass are those which a calibration counts on."""
+        """Return whether the batches that pass are those that a calibration relies on."""
 
     @abstractmethod
     def counts(self) -> dict[str, int | None]:
-        """Return what a receipt states of the order so far; all None where batches are drawn in secret.
+        """Return what a receipt states of the order so far; all values are None where batches are drawn in secret.
 
         Returns:
-            number: of those who took part; contributions: of all of them; participations: the most of one of them;
-            separation: the smallest distance of two steps of one; period: the common divisor of all these distances.
+            number: how many took part; contributions: of all of them together; participations: the most of any one of
+                them; separation: the smallest distance of two steps of one; period: the common divisor of all these
+                distances.
         """
 
     @abstractmethod
@@ -131,38 +133,37 @@ class Auditor(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go to the position of a checkpoint; raise InvalidParameter where it is of another run, or damaged."""
+        """Go to the position of a checkpoint; raise InvalidParameter if it is from another run, or damaged."""
 
     @abstractmethod
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return who takes part."""
+        """Return the examples or users that take part."""
 
     @abstractmethod
     def _take(self, who: np.ndarray) -> None:
-        """Check who takes part in the next step, and count them."""
+        """Check the examples or users of the next step, and count them."""
 
 
 class ParticipationAuditor(Auditor):
-    """Counts participations and separations per example, or per user, step by step.
+    """An auditor that counts participations and separations per example, or per user, step by step.
 
     Call `record` with the indices of each step before the step's gradient is released.
 
     Args:
-        participation: that of the sensitivity in use, in the contract's JSON form.
+        participation: participation of the sensitivity in use, in the contract's JSON form.
         steps: n of the factorization.
-        users: user of each example: texts, numbers, or anything that can be a key of a dict, tuples say; None counts
-            examples.
-        groups: of cyclic sampling: an example's steps must all be the same modulo this number.
-        unit: what one index is: `example`, or `user`. With `users` it is a user that is counted.
+        users: user of each example: texts, numbers, or any keys of a dict, such as tuples; None counts examples.
+        groups: number of groups of cyclic sampling: an example's steps must all be the same modulo this number.
+        unit: the unit of privacy that one index names: `example`, or `user`. With `users` it is a user that is counted.
         draws_users: whether a secret order is one of users, who take turns through their examples (`take_turns`).
-        divisor: of the means; None where there is none, or where `record` is not told.
+        divisor: divisor of the means; None where there is none, or where `record` is not told.
 
     Attributes:
         most: the most participations of one example so far.
         closest: smallest distance of two steps of one example so far, None while nobody took part twice.
         period: greatest common divisor of all these distances, None while nobody took part twice. The smallest distance
             alone does not show that an order is that of fixed epochs.
-        unit: who was counted: `example` or `user`.
+        unit: the unit that was counted: `example` or `user`.
 
     Raises:
         InvalidParameter: a participation of an unknown kind, no steps, users that cannot be told apart, or users with
@@ -210,10 +211,10 @@ class ParticipationAuditor(Auditor):
         unit: str = "example",
         draws_users: bool = False,
     ) -> ParticipationAuditor:
-        """Return the auditor for the sensitivity, and the sampling if it counts on one, of a calibration.
+        """Return the auditor for the sensitivity of a calibration, and for its sampling if it relies on one.
 
         Raises:
-            InvalidParameter: it counts on balls in bins, for which there is `BinsAuditor.of(order)`.
+            InvalidParameter: the calibration relies on balls in bins, for which there is `BinsAuditor.of(order)`.
         """
         drawn = calibration.presence
         if drawn is not None and not drawn.independent:  # each example draws one of its steps
@@ -235,7 +236,7 @@ class ParticipationAuditor(Auditor):
         )
 
     def covers(self, calibration: Calibration) -> bool:
-        """Whether it has this participation, and the groups of a sampling that draws each step for itself."""
+        """Return whether it has this participation, and the groups of a sampling that draws each step independently."""
         counted, drawn = read_participation(calibration.sensitivity.participation), calibration.presence
         return counted == self._allowed and (drawn is None or (drawn.independent and drawn.period == self.groups))
 
@@ -256,7 +257,7 @@ class ParticipationAuditor(Auditor):
             )
         missing = int(who.max(initial=-1)) + 1 - len(self._last)
         if missing > 0:
-            room = max(missing, len(self._last))  # doubling, so that growing is cheap in all
+            room = max(missing, len(self._last))  # doubles the arrays, so that growing them costs little altogether
             self._last = np.concatenate([self._last, np.full(room, -1)])
             self._count = np.concatenate([self._count, np.zeros(room, dtype=np.int64)])
         seen = self._last[who] >= 0
@@ -290,7 +291,7 @@ class ParticipationAuditor(Auditor):
         """Go to the position of a checkpoint.
 
         Raises:
-            InvalidParameter: it belongs to another participation, n or groups, or is damaged.
+            InvalidParameter: the checkpoint belongs to another participation, n or groups, or is damaged.
         """
         check_stated(state, {"version": _VERSION, **self._promise()})
         step, last, count = step_of(state, self.steps), np.array(state.get("last")), np.array(state.get("count"))
@@ -316,7 +317,7 @@ class ParticipationAuditor(Auditor):
         return self._reason(gaps, int(self._count[who]) + 1)
 
     def _name(self, who: int) -> str:
-        if self.groups is not None:  # the sample is secret, and messages go to logs
+        if self.groups is not None:  # the sample is secret, and logs show messages
             return "an example" if self._users is None else "a user"
         if self._users is None:
             return f"example {who}"

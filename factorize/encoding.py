@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 JsonObject = dict[str, Any]
-"""What a JSON object is read as: `read_json` has checked its text, and whoever knows its fields checks those."""
+"""A JSON object after reading: `read_json` has checked its text, and the code that knows the fields checks them."""
 MAX_JSON_BYTES = 1 << 20
+"""The largest JSON text in bytes that is read, 1 MiB, unless a caller gives another limit."""
 MAX_DEPTH = 16
+"""The deepest nesting of brackets in a JSON text."""
 MAX_INTEGER_DIGITS = 15
+"""The most digits of an integer: every double holds all integers of this length exactly."""
 MAX_STRING = 4096
+"""The most characters of one string in a JSON text."""
 DIGEST = "[0-9a-f]{64}"
-"""A sha256 in text, as a regular expression."""
+"""A regular expression that matches a sha256 in text."""
 _BOM = b"\xef\xbb\xbf"
-# A string literal, or a bracket outside of one: what a depth count needs to see and nothing else.
+# The pattern finds string literals, and brackets outside of them, which is all that a depth count needs.
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 
@@ -35,9 +39,10 @@ def read_json(text: bytes | str, *, limit: int = MAX_JSON_BYTES) -> Any:
     """Decode one JSON text strictly.
 
     Raises:
-        MalformedJson: naming the rule that is broken: more than `limit` bytes, a byte-order mark, text that is not
-            UTF-8, nesting deeper than 16, duplicate keys, NaN and infinity by any spelling (`1e400` included), integers
-            of more than 15 digits, keys that are not ASCII, lone surrogates, strings longer than 4096 characters.
+        MalformedJson: the text breaks a rule, which the message names: more than `limit` bytes, a byte-order mark, text
+            that is not UTF-8, nesting deeper than 16, duplicate keys, NaN and infinity by any spelling (`1e400`
+            included), integers of more than 15 digits, keys that are not ASCII, lone surrogates, strings longer than
+            4096 characters.
     """
     decoded = _decode(text, limit)
     _check_depth(decoded)
@@ -121,8 +126,8 @@ def _no_constant(name: str) -> float:
 def canonical_json(value: object) -> bytes:
     """Write plain data as its one canonical JSON text; raise ValueError for NaN and infinity.
 
-    Keys sorted, no white space, ASCII only; a real is the shortest text that reads back as the same double (Python's
-    `repr`), so `0.1` is `0.1` and the real one is `1.0`.
+    Keys are sorted, without white space and in ASCII only. A real is the shortest text that reads back as the same
+    double (Python's `repr`), so `0.1` is `0.1` and the real one is `1.0`.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode("ascii")
 
@@ -154,17 +159,17 @@ def tensor_digest(tensors: Iterable[np.ndarray]) -> str:
 
 
 def is_digest(value: object) -> bool:
-    """Whether something is a sha256 in text: 64 lower-case hexadecimal digits."""
+    """Return whether a value is a sha256 in text: 64 lower-case hexadecimal digits."""
     return isinstance(value, str) and re.fullmatch(DIGEST, value) is not None
 
 
 def check_digest(text: str, *, what: str = "digest") -> str:
     """Return `text` if it is a digest, else raise InvalidParameter."""
-    if not is_digest(text):  # not repeated in the message, which may go into a header or a log
+    if not is_digest(text):  # the text is not repeated in the message, which may go into a header or a log
         raise InvalidParameter(f"a {what} is named by 64 lower-case hexadecimal digits; this is not", field=what)
     return text
 
 
 def in_one_line(text: str) -> str:
-    """Return a text with what is not printable escaped, so that no sentence makes a second line in any medium."""
+    """Return a text with escapes for characters that are not printable, so that it stays one line in any medium."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -64,7 +64,8 @@ class Violation:
     message: str
 
 
-_LONGEST_TEXT = 1500  # of all violations together; `violations` has the others
+_MAX_CHARACTERS = 1500
+"""The most characters of all violations together in the message; `violations` has the others."""
 
 
 class InvalidSpec(InvalidParameter):
@@ -75,12 +76,12 @@ class InvalidSpec(InvalidParameter):
     def __init__(self, violations: list[Violation]) -> None:
         self.violations = violations
         said = [f"{v.pointer}: {v.message}" if v.pointer else v.message for v in violations]
-        shown = next((count for count in range(len(said), 1, -1) if len("; ".join(said[:count])) < _LONGEST_TEXT), 1)
+        shown = next((count for count in range(len(said), 1, -1) if len("; ".join(said[:count])) < _MAX_CHARACTERS), 1)
         text = "; ".join(said[:shown] + [f"and {len(said) - shown} more"] * (shown < len(said)))
         super().__init__(text, field=violations[0].pointer if violations else None)
 
     def within(self, pointer: str) -> Self:
-        """Return the error of the body that has the spec, or the like, at this pointer."""
+        """Return the error of a body that has the spec, or a part of it, at this pointer."""
         return type(self)([Violation(pointer + each.pointer, each.message) for each in self.violations])
 
 
@@ -115,7 +116,7 @@ class ConditionNotMet(InvalidParameter):
 
 
 class UnsupportedAdjacency(InvalidParameter):
-    """A neighbouring relation that no bound of this project covers."""
+    """The neighbouring relation is one that no bound of this project covers."""
 
     slug = "unsupported-adjacency"
 
@@ -163,7 +164,7 @@ class StoreError(FactorizeError):
 
 
 class NotFound(StoreError, LookupError):
-    """No object of that name."""
+    """No object has that name."""
 
     slug = "not-found"
 
@@ -184,8 +185,8 @@ class Revoked(StoreError):
     """The operator has taken a result back; it is kept and never given out again.
 
     Args:
-        message: which, since when and why.
-        digest: of the result.
+        message: which result was revoked, since when and why.
+        digest: digest of the result.
         reason: the operator's words.
     """
 
@@ -202,7 +203,7 @@ class StoreUnavailable(StoreError):
 
     Args:
         message: what happened, and the way out.
-        state: name of what is wrong, one of those in api/readiness.py.
+        state: name of the failure, one of those in api/readiness.py.
     """
 
     slug = "store-unavailable"
@@ -219,7 +220,7 @@ class ServiceError(FactorizeError):
         message: title and detail of the problem.
         status: HTTP status.
         problem: the decoded problem document.
-        retry_after: seconds after which the service is to be asked again, if it said so.
+        retry_after: seconds after which to ask the service again, if it said so.
     """
 
     slug = "service-error"
@@ -242,7 +243,7 @@ class ServiceUnreachable(ServiceError):
     slug = "service-unreachable"
 
 
-_BROUGHT_BY = {
+_PACKAGES_OF_EXTRAS = {
     "accounting": "dp_accounting",
     "cli": "matplotlib pydantic_settings rich typer",
     "cloud": "obstore",
@@ -259,8 +260,8 @@ _BROUGHT_BY = {
     "solve": "flint llvmlite numba scipy threadpoolctl",
     "torch": "opacus torch",
 }
-EXTRAS = {package: extra for extra, packages in _BROUGHT_BY.items() for package in packages.split()}
-"""Packages that are no base dependency, and the smallest extra that brings each."""
+EXTRAS = {package: extra for extra, packages in _PACKAGES_OF_EXTRAS.items() for package in packages.split()}
+"""The packages that are no base dependency, and the smallest extra that brings each."""
 
 
 class CacheUnusable(RuntimeWarning):
@@ -268,11 +269,11 @@ class CacheUnusable(RuntimeWarning):
 
 
 class MissingExtra(FactorizeError, ModuleNotFoundError):
-    """What was asked needs a package that a plain `pip install factorize` does not bring.
+    """A feature needs a package that a plain `pip install factorize` does not bring.
 
     Args:
-        what: is asked, as the subject of a sentence.
-        package: that is not installed.
+        what: the feature that is asked for, as the subject of a sentence.
+        package: the package that is not installed.
     """
 
     slug = "missing-extra"
@@ -285,10 +286,10 @@ class MissingExtra(FactorizeError, ModuleNotFoundError):
 
 @contextmanager
 def extras_named(what: str) -> Iterator[None]:
-    """Say which extra is missing where the block imports a package of one.
+    """Say which extra is missing if the block imports a package of one.
 
     Raises:
-        MissingExtra: in place of the `ModuleNotFoundError` of such a package; any other goes on as it is.
+        MissingExtra: raised in place of the `ModuleNotFoundError` of such a package; any other error goes on as it is.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """Keywords of a spec: every field of every kind by its name, for completion and type checkers.
 
 They are the options of the command line (`factorize/plain_data/words.py` reads them from the classes themselves):
-`epochs=8` is `fixed_epochs`, `mechanism="banded", bands=4` is `banded{bands}`. What a kind does not take is refused
-when the spec is read.
+`epochs=8` is `fixed_epochs`, `mechanism="banded", bands=4` is `banded{bands}`. The reader of the spec refuses keywords
+that a kind does not take.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,9 +46,9 @@ ScheduleKind = Literal["cosine", "cosine_to_last", "linear_cooldown", "step", "w
 
 
 class SpecKeywords(TypedDict, total=False):
-    """What may be said of a spec beside its workload; docs/spec.md has the meanings."""
+    """The keywords of a spec other than its workload; docs/spec.md has the meanings."""
 
-    # Of the workload.
+    # These keywords describe the workload.
     n: int | Literal["unbounded"]
     beta: float
     momentum: float
@@ -67,16 +67,16 @@ class SpecKeywords(TypedDict, total=False):
     rows: Sequence[Sequence[float]] | np.ndarray
     sha256: str
     shape: Sequence[int]
-    # Of the participation.
+    # These keywords describe the participation.
     participation: ParticipationKind | Part
     epochs: int
     min_sep: int
     max_participations: int
-    # Of the objective.
+    # These keywords describe the objective.
     objective: ObjectiveKind | Part
     tau: int
     weights: Numbers
-    # Of the mechanism.
+    # These keywords describe the mechanism.
     mechanism: MechanismKind | Part
     bands: int
     buffers: int
@@ -92,7 +92,7 @@ class SpecKeywords(TypedDict, total=False):
     eigenvalues: Numbers
     strong_convexity: float
     smoothness: float
-    # Of the spec itself, and of its sampling.
+    # These keywords describe the spec itself and its sampling.
     tolerance: float
     optimize_for: WorkloadKind | Part
     sampling: Literal["balls_in_bins"] | Part

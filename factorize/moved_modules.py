@@ -34,7 +34,7 @@ NEW_PATHS = {
     "factorize.training.schedules": "factorize.training.learning_schedules",
 }
 EMPTY_ROOMS = {"factorize.certificate"}
-"""Rooms of which every module has moved."""
+"""The packages of which every module has moved."""
 
 
 class MovedModules:
@@ -44,7 +44,7 @@ class MovedModules:
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Say that this loads `name`, where it is an earlier path."""
+        """Return the loading specification of `name` if it is an earlier path."""
         if name in NEW_PATHS or name in EMPTY_ROOMS:
             return ModuleSpec(name, cast("Loader", self), is_package=name in EMPTY_ROOMS)
         return None

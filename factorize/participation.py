@@ -2,7 +2,7 @@
 
 Indices are steps 0..n-1. A contribution is a vector of norm at most 1 in each step that the example or user takes part
 in; the sensitivity of C is the largest norm of C u over all allowed patterns and all such u
-(factorize/factors/sensitivity.py). A kind says what is true of its patterns; what it does not say, nobody assumes.
+(factorize/factors/sensitivity.py). A kind states what is true of its patterns; what it does not state, nobody assumes.
 Specs, files, training loops and clients all ask these classes.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Spread(NamedTuple):
-    """How one user's steps lie apart; 0, separation, 2 separation and so on, `most` of them, is one of the patterns.
+    """The distances of one user's steps; 0, separation, 2 separation and so on, `most` of them, is one of the patterns.
 
     Attributes:
-        separation: smallest number of steps from one to the next; n where there is only one.
-        most: largest number of them.
-        name: of the separation, for messages.
+        separation: smallest number of steps from one participation to the next; n where there is only one.
+        most: largest number of participations.
+        name: name of the separation in messages.
     """
 
     separation: int
@@ -33,7 +33,7 @@ class Spread(NamedTuple):
 
 
 class Participation(LightData):
-    """A kind of participation, which says what is true of its patterns; nobody assumes it of a kind that does not.
+    """A kind of participation, which states what is true of its patterns; nobody assumes more.
 
     Attributes:
         free: whether every choice of steps that `spread` allows is a pattern.
@@ -42,11 +42,11 @@ class Participation(LightData):
     free = False
 
     def canonical(self, n: int) -> Participation:
-        """Return the one way to write it for n steps; raise InvalidParticipation where it does not fit."""
+        """Return the canonical form for n steps; raise InvalidParticipation where it does not fit."""
         return self
 
     def without_end(self) -> Participation:
-        """Return the one way to write it without a last step; raise InvalidParticipation where it needs a length."""
+        """Return the canonical form without a last step; raise InvalidParticipation where it needs a length."""
         raise InvalidParticipation(
             f"participation {self.kind!r} does not say what it is for an unbounded n; use single or min_sep, or give n",
             field="/participation/kind",
@@ -60,20 +60,20 @@ class Participation(LightData):
         )
 
     def endless_spread(self) -> Spread | None:
-        """Return how they lie where there is no last step, or None where nothing limits them."""
+        """Return how one user's steps lie where there is no last step, or None where nothing limits them."""
         return None
 
     def patterns(self, n: int) -> np.ndarray | None:
-        """Return all patterns, shape (patterns, steps of one), or None where they are not listed."""
+        """Return all patterns, shape (patterns, steps of one pattern), or None where they are not listed."""
         return None
 
     @property
     def passes(self) -> int | None:
-        """How often every step comes back, at the same place of each pass; None where the order is not fixed."""
+        """The number of passes in which every step comes back at the same place; None where the order is not fixed."""
         return None
 
     def epoch(self, n: int) -> int | None:
-        """Return the steps of a pass; None where the order is not fixed."""
+        """Return the number of steps of a pass; None where the order is not fixed."""
         return None if self.passes is None else n // self.passes
 
     @property
@@ -87,12 +87,12 @@ class Participation(LightData):
         return (self.passes or 1) > 1
 
     def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
-        """Return what breaks it in an order of examples, or None.
+        """Return how an order of examples breaks the participation, or None where it does not.
 
         Args:
             n: steps of the factorization.
             gaps: distances between neighbouring steps of one example, shape (any,).
-            most: the most steps that one example is in.
+            most: the largest number of steps that one example is in.
         """
         return f"participation {self.kind!r} does not say which orders break it; use single, fixed_epochs or min_sep"
 
@@ -103,30 +103,30 @@ class Single(Participation):
     kind: Literal["single"] = "single"
 
     def without_end(self) -> Single:
-        """Itself."""
+        """Return the participation itself, which needs no length."""
         return self
 
     def spread(self, n: int) -> Spread:
-        """One step, with no other to be apart from."""
+        """Return a spread of one step, with no other to be apart from."""
         return Spread(n, 1, "n")
 
     def endless_spread(self) -> Spread:
-        """One step."""
+        """Return a spread of one step."""
         return Spread(1, 1, "n")
 
     def patterns(self, n: int) -> np.ndarray:
-        """Every step for itself, shape (n, 1)."""
+        """Return a pattern for every step alone, shape (n, 1)."""
         import numpy as np
 
         return np.arange(n)[:, None]
 
     @property
     def passes(self) -> int:
-        """One."""
+        """The number of passes, which is one."""
         return 1
 
     def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
-        """A second step."""
+        """Return the refusal of a second step, if there is one."""
         return f"one example is in {most} steps" if most > 1 else None
 
 
@@ -137,7 +137,7 @@ class FixedEpochs(Participation):
     epochs: Steps
 
     def canonical(self, n: int) -> Single | FixedEpochs:
-        """Check that the epochs divide n; one epoch is single participation."""
+        """Return the same epochs, after a check that they divide n; one epoch is single participation."""
         if n % self.epochs:
             raise InvalidParticipation(
                 f"n={n} is not a multiple of epochs={self.epochs}; use n={n - n % self.epochs or self.epochs} "
@@ -147,7 +147,7 @@ class FixedEpochs(Participation):
         return Single() if self.epochs == 1 else self
 
     def without_end(self) -> Single:
-        """One epoch is single participation; several have a length."""
+        """Return single participation for one epoch; refuse several epochs, which have a length."""
         if self.epochs > 1:
             raise InvalidParticipation(
                 f"epochs={self.epochs} of an unbounded n have no length; use min_sep with max_participations",
@@ -156,22 +156,22 @@ class FixedEpochs(Participation):
         return Single()
 
     def spread(self, n: int) -> Spread:
-        """One step in each epoch, always the same one."""
+        """Return a spread of one step in each epoch, always the same one."""
         return Spread(n // self.epochs, self.epochs, "n / epochs")
 
     def patterns(self, n: int) -> np.ndarray:
-        """Shape (b, epochs): row j is {j, j + b, ...}."""
+        """Return the patterns, shape (b, epochs): row j is {j, j + b, ...}."""
         import numpy as np
 
         return np.arange(n).reshape(self.epochs, n // self.epochs).T
 
     @property
     def passes(self) -> int:
-        """The epochs."""
+        """The number of epochs."""
         return self.epochs
 
     def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
-        """Two steps that are not whole epochs apart."""
+        """Return the refusal of two steps that are not whole epochs apart, if there are such."""
         separation = n // self.epochs
         wrong = gaps[gaps % separation != 0]
         return f"two steps of one example are {wrong[0]} apart, no multiple of {separation}" if len(wrong) else None
@@ -186,7 +186,7 @@ class MinSep(Participation):
     free = True
 
     def canonical(self, n: int) -> Single | MinSep:
-        """Write out the number of participations, no more than fit; one is single participation."""
+        """Return the form that states the number of participations, at most what fits; one is single participation."""
         if self.min_sep > n:
             raise InvalidParticipation(
                 f"min_sep={self.min_sep} exceeds n={n}, so nobody could take part twice; use 'single'",
@@ -196,7 +196,7 @@ class MinSep(Participation):
         return Single() if most == 1 else MinSep(kind="min_sep", min_sep=self.min_sep, max_participations=most)
 
     def without_end(self) -> Single | MinSep:
-        """Check that the participations are finitely many; one is single participation."""
+        """Return the same, after a check that the participations are finitely many; one is single participation."""
         if self.max_participations is None:
             raise InvalidParticipation(
                 "an unbounded n has no limit of participations, and no finite sensitivity; give max_participations",
@@ -205,18 +205,18 @@ class MinSep(Participation):
         return Single() if self.max_participations == 1 else self
 
     def spread(self, n: int) -> Spread:
-        """As many steps as fit, `min_sep` apart."""
+        """Return a spread of as many steps as fit, `min_sep` apart."""
         fit = math.ceil(n / self.min_sep)
         most = fit if self.max_participations is None else min(fit, self.max_participations)
         return Spread(self.min_sep, most, "min_sep")
 
     def endless_spread(self) -> Spread | None:
-        """As many as are given."""
+        """Return a spread of as many steps as are given, or None where their number is not limited."""
         most = self.max_participations
         return None if most is None else Spread(self.min_sep, most, "min_sep")
 
     def violation(self, n: int, gaps: np.ndarray, most: int) -> str | None:
-        """Two steps too close, or too many of them."""
+        """Return the refusal of two steps that are too close, or of too many of them, if there are such."""
         closest = int(gaps.min(initial=n))
         if closest < self.min_sep:
             return f"two steps of one example are {closest} apart, below min_sep={self.min_sep}"
@@ -225,10 +225,10 @@ class MinSep(Participation):
 
 
 AnyParticipation = Single | FixedEpochs | MinSep
-"""Every kind; the register below and the spec's union follow from it."""
+"""All kinds of participation; the register below and the spec's union follow from this."""
 
 KINDS: dict[str, type[AnyParticipation]] = {kind.named(): kind for kind in get_args(AnyParticipation)}
-"""By the contract's name."""
+"""The register of all kinds of participation, by the contract's name."""
 
 
 def read_participation(given: Document) -> AnyParticipation:
@@ -248,11 +248,11 @@ def read_participation(given: Document) -> AnyParticipation:
 def example_indices(values: object, *, field: str) -> np.ndarray:
     """Return the indices of a step's examples, shape (examples,).
 
-    Below 0 an index would name an example by a second name, which no count of its steps would see; from 2^63 on it
-    would become one below 0.
+    An index below 0 would be a second name of an example, which no count of its steps would see; an index of 2^63 or
+    more would become one below 0.
 
     Raises:
-        InvalidParameter: one is no integer, below 0, or 2^63 or more.
+        InvalidParameter: an index is no integer, below 0, or 2^63 or more.
     """
     import numpy as np
 

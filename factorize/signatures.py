@@ -1,4 +1,4 @@
-"""Signatures of files and in-toto statements: bundles of OpenSSF Model Signing, by keys and offline.
+"""Signatures of files and in-toto statements: bundles of OpenSSF Model Signing, made with keys and offline.
 
 A digest says that bytes are whole; a signature says who vouches for them. The bundles are those that `model_signing`
 makes and verifies, so that either side may use it instead.
@@ -16,7 +16,8 @@ from factorize.errors import BadSignature, InvalidParameter, MalformedJson, extr
 from factorize.format.container import local_path
 from factorize.format.files import write_whole
 
-_MOST_BYTES = 1 << 16  # a bundle over one file by a key has 1.3 kB
+_MAX_BUNDLE_BYTES = 1 << 16
+"""The largest bundle in bytes that is read: a bundle over one file by a key has 1.3 kB."""
 _IN_TOTO = "application/vnd.in-toto+json"
 _BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _CURVES = "on P-256, P-384 or P-521"
@@ -39,7 +40,7 @@ class Signature:
         return {"file": self.file, "key": self.key}
 
     def __str__(self) -> str:
-        """One phrase for a report."""
+        """Return one phrase for a report."""
         return f"{self.file}, by the key sha256:{self.key}"
 
 
@@ -72,12 +73,12 @@ def sign_statement(statement: Mapping[str, object], *, private_key: str | Path, 
     """Sign an in-toto statement, and return the path of the bundle, which holds it: DSSE in a Sigstore bundle.
 
     Args:
-        statement: plain data; what is signed is its canonical JSON.
-        private_key: as of `sign`.
+        statement: plain data, whose canonical JSON is signed.
+        private_key: a key as for `sign`.
         to: the bundle's path.
 
     Raises:
-        InvalidParameter: as of `sign`.
+        InvalidParameter: see `sign`.
         MissingExtra: the extra `signing` is not installed.
         OSError: a file cannot be read or written.
 
@@ -111,15 +112,15 @@ def sign_statement(statement: Mapping[str, object], *, private_key: str | Path, 
 
 
 def check_signature(path: str | Path, signature: str | Path | None, public_key: str | Path | None) -> Signature | None:
-    """Verify that the owner of a key has signed a file; None where neither signature nor key is given.
+    """Verify that the owner of a key has signed a file; return None where neither signature nor key is given.
 
     Args:
-        path: of the file.
-        signature: of the bundle.
+        path: path of the file.
+        signature: path of the bundle.
         public_key: PEM, on P-256, P-384 or P-521.
 
     Raises:
-        BadSignature: it is damaged, of other bytes, or of another key.
+        BadSignature: the signature is damaged, of other bytes, or of another key.
         InvalidParameter: the key's file holds no such key, or one of the two is missing.
         MissingExtra: the extra `signing` is not installed.
         OSError: a file cannot be read.
@@ -130,7 +131,7 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
         missing = "public_key" if public_key is None else "signature"
         raise InvalidParameter(f"a signature is verified with a key; give {missing}, too", field=missing)
     with extras_named("a signature"):
-        from model_signing import verifying  # first, so that it is the one that is said to be missing
+        from model_signing import verifying  # comes first, so that this package is the one that an error names
 
     from cryptography.exceptions import InvalidSignature
 
@@ -152,7 +153,7 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
 
 
 def _take(use: Any, name: str, path: str | Path) -> None:
-    """Give a key to model_signing, whose words for a wrong one are those of five libraries."""
+    """Give a key to model_signing, whose errors for a wrong key come from five libraries."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
@@ -165,11 +166,11 @@ def _take(use: Any, name: str, path: str | Path) -> None:
 
 
 def _name(path: Path) -> tuple[str, list[tuple[str, str]]]:
-    """Return the key and the digests that a bundle names, before anybody vouches for them."""
+    """Return the key and the digests that a bundle names, before any verification."""
     with path.open("rb") as file:
-        text = file.read(_MOST_BYTES + 1)
+        text = file.read(_MAX_BUNDLE_BYTES + 1)
     try:
-        bundle: Any = read_json(text, limit=_MOST_BYTES)
+        bundle: Any = read_json(text, limit=_MAX_BUNDLE_BYTES)
         key = bundle["verificationMaterial"]["publicKey"]["hint"]
         statement: Any = read_json(base64.b64decode(bundle["dsseEnvelope"]["payload"], validate=True))
         signed = [(entry["algorithm"], entry["digest"]) for entry in statement["predicate"]["resources"]]

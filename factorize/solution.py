@@ -1,4 +1,4 @@
-"""The solution that a solver claims: a strategy matrix, evidence for a bound, how it stopped. Nothing is believed."""
+"""The solution that a solver claims: a strategy matrix, evidence for a bound, and the outcome. Nothing is trusted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Enum):
-    """How a solver stopped; the value is the message, remedy included."""
+    """The way in which a solver stopped; the value is the message, remedy included."""
 
     CONVERGED = "the solver's own stopping rule was met"
     CLOSED_FORM = "a closed form, nothing to converge"
@@ -36,7 +36,8 @@ class Solution:
         dual: evidence for the lower bound, by name without the prefix `dual.`; see checker/bounds/evidence.py.
         outcome: how the solver stopped.
         iterations: steps of its outer loop.
-        provenance: more for the manifest's `solver`, under names that format/manifest.py knows; never certified.
+        provenance: further fields for the manifest's `solver`, under names that format/manifest.py knows; never
+            certified.
     """
 
     strategy: AnyStrategy
@@ -47,7 +48,7 @@ class Solution:
 
 
 class Draft(NamedTuple):
-    """A solution beside what it answers, before anything is certified.
+    """A solution together with its spec, before anything is certified.
 
     Attributes:
         spec: canonical spec with a named mechanism.
@@ -61,8 +62,8 @@ class Draft(NamedTuple):
 
 
 PHASES = ("compile", "coarse grid", "refine", "bound", "certify", "prove", "store")
-"""What a solve does, in this order: the search on a thinned problem, where that helps, and on the whole one; a lower
-bound for a mechanism that brings none; the certificate; the proof from the written bytes; the publication."""
+"""The phases of a solve, in this order: the search on a thinned problem, where that helps, and on the whole one; a
+lower bound for a mechanism that brings none; the certificate; the proof from the written bytes; the publication."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,11 @@ class Progress:
         iteration: number of the step, from 1.
         relative_gap: gap to the best lower bound over all matrices so far, or None.
         class_gap: gap within the mechanism's own class, or None.
-        seconds: since the solve began.
-        phase: what is being done, one of `PHASES`. The gaps of a coarse grid are those of its own, smaller problem, and
+        seconds: seconds since the solve began.
+        phase: the current phase, one of `PHASES`. The gaps of a coarse grid are those of its own, smaller problem, and
             those of `bound` are those of the search for a lower bound.
-        seconds_left: by the estimate of the whole solve; None where it has passed, or says nothing of the phase.
+        seconds_left: seconds by the estimate of the whole solve; None where it has passed, or has no number for the
+            phase.
     """
 
     iteration: int
@@ -88,4 +90,4 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], None]
-"""Called between steps; may raise `factorize.errors.Cancelled` to stop the solve."""
+"""A callback between steps, which may raise `factorize.errors.Cancelled` to stop the solve."""

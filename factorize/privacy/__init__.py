@@ -6,8 +6,8 @@ of clipped contributions, and `sigma` is for sums wherever it stands; dividing b
 Adaptively chosen gradients are covered because C is lower-triangular (Denisov et al. 2022). Nothing here is
 amplified by sampling.
 
-What bounds the privacy of a run bounds how well any attack tells whether an example took part, too (Dong, Roth, Su
-2022, Gaussian differential privacy, section 2).
+A bound on the privacy of a run also bounds how well any attack tells whether an example took part (Dong, Roth, Su 2022,
+Gaussian differential privacy, section 2).
 """
 
 from __future__ import annotations
@@ -30,32 +30,34 @@ from factorize.privacy.question import Question
 from factorize.privacy.selection import BestOf as BestOf
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
-"""At which answers state the largest true-positive rate."""
-_LARGEST_LEVEL = 700.0  # epsilon whose exponential is a double
-_ROUNDED = 1e-12  # relative: more than doubles lose of the rates
+"""The false-positive rates at which answers state the largest true-positive rate."""
+_MAX_EPSILON = 700.0
+"""The largest epsilon that enters an exponential, which must stay a double."""
+_RELATIVE_ROUNDING = 1e-12
+"""Relative margin of the rates, which is more than doubles lose."""
 
 
 NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
-"""In place of an auditor: the batches are those that epsilon counts on by the word of the caller alone."""
+"""The word that a caller gives in place of an auditor, and so vouches for the batches that epsilon relies on."""
 
 
 class Telling(Protocol):
-    """What is told of each batch: a `factorize.auditor.Auditor`."""
+    """An object that is told of each batch: a `factorize.auditor.Auditor`."""
 
     def check_calibration(self, calibration: Calibration) -> None:
-        """Refuse a calibration that counts on other batches than those that pass."""
+        """Refuse a calibration that relies on other batches than those that pass."""
 
 
 Told = TypeVar("Told", bound=Telling)
 
 
 class Presence(NamedTuple):
-    """The steps of one example that a sampling draws, as an epsilon counts on it.
+    """The steps of one example that a sampling draws, as an epsilon relies on it.
 
     Attributes:
-        period: steps, in each run of which an example is taken once at most.
-        probability: that it is taken in one of the steps that it may have.
-        independent: whether each step is drawn for itself; else one step of each period.
+        period: number of steps in each run of which an example is taken at most once.
+        probability: probability that an example is taken in one of its possible steps.
+        independent: whether each step is drawn independently; otherwise one step of each period is drawn.
     """
 
     period: int
@@ -73,14 +75,15 @@ class Calibration:
         sensitivity: the certified sensitivity of C that was used.
         clip_norm: bound on the norm of one user's contribution to one step.
         adjacency: the neighbouring relation of the guarantee.
-        epsilon: None where the target named no delta.
-        delta: None where the target named no delta.
-        rho: of rho-zCDP.
-        mu: of mu-GDP.
-        divisor: the fixed public divisor of means; None where there are sums alone.
-        sampling: name of the law of sampling that epsilon counts on; `fixed` for none.
-        method: what epsilon rests on: `deterministic`, closed forms and bounds; `accountant`; or `verified`, a claim.
-        total_variation: of what is seen with and without an example, at most, by the sampling; 1 where there is none.
+        epsilon: the epsilon of (epsilon, delta)-DP; None where the target named no delta.
+        delta: the delta of (epsilon, delta)-DP; None where the target named no delta.
+        rho: the rho of rho-zCDP.
+        mu: the mu of mu-GDP.
+        divisor: the fixed public divisor of means; None where there are only sums.
+        sampling: name of the sampling law that epsilon relies on; `fixed` for none.
+        method: the basis of epsilon: `deterministic`, closed forms and bounds; `accountant`; or `verified`, a claim.
+        total_variation: upper bound on the total variation between runs with and without an example, by the sampling; 1
+            for none.
 
     Raises:
         InvalidParameter: a divisor that is no integer from 1.
@@ -97,13 +100,13 @@ class Calibration:
     mu: float
     divisor: int | None = None
     amplified: ClassVar[bool] = False
-    """Whether epsilon counts on a sampling in secret."""
+    """Whether epsilon relies on a secret sampling."""
     sampling: str = "fixed"
     method: str = "deterministic"
     total_variation: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no divisor."""
+        """Refuse a divisor that is no integer from 1."""
         if self.divisor is not None:
             remedy = "give the fixed public divisor of the means, or leave it out for sums"
             whole_number("divisor", self.divisor, remedy=remedy)
@@ -127,13 +130,13 @@ class Calibration:
         return self.divisor
 
     def check_mean(self, norm: float) -> None:
-        """Refuse the norm of what is called a mean, where it can only be that of a sum.
+        """Refuse the norm of an alleged mean, if only a sum can have that norm.
 
         A batch of expected size `divisor`, fixed or sampled independently, has more than divisor + (178 divisor)^(1/2)
         + 60 examples with a probability below 2^-128 (Bernstein); so seldom is what is truly a mean refused.
 
         Raises:
-            InvalidParameter: it is above what a mean can have, or there is no divisor.
+            InvalidParameter: the norm is above what a mean can have, or there is no divisor.
         """
         divisor = self.divisor_of_means()
         most = self.clip_norm * (1 + math.sqrt(178 / divisor) + 60 / divisor)
@@ -145,14 +148,15 @@ class Calibration:
             )
 
     def accept_auditor(self, given: Told | str | None) -> Told | None:
-        """Return who is told of each batch, where this noise lets their batches pass; None where nobody is.
+        """Return the auditor that is told of each batch, if this noise fits its batches; None where nobody is told.
 
         Args:
-            given: an auditor; None where epsilon counts on no sampling; or `NOT_LOOKED_AT`, by which the caller answers
+            given: an auditor; None where epsilon relies on no sampling; or `NOT_LOOKED_AT`, by which the caller answers
                 for every batch.
 
         Raises:
-            InvalidParameter: nobody is told of batches on whose sampling epsilon counts, or the auditor's are others.
+            InvalidParameter: nobody is told of batches whose sampling epsilon relies on, or the auditor lets others
+                pass.
         """
         if (given is None and not self.amplified) or given == NOT_LOOKED_AT:
             return None
@@ -168,12 +172,12 @@ class Calibration:
 
     @property
     def presence(self) -> Presence | None:
-        """What is drawn of an example's steps; None where epsilon counts on nothing that is drawn."""
+        """The law by which an example's steps are drawn; None where epsilon relies on no draws."""
         return None
 
     @property
     def without_secrecy(self) -> str:
-        """A sentence on what holds if the draws become known; empty where nothing is stated beyond mu."""
+        """A sentence on the guarantee if the draws become known; empty where there is none beyond mu."""
         return ""
 
     @property
@@ -183,15 +187,15 @@ class Calibration:
 
     @property
     def level(self) -> tuple[float, float] | None:
-        """Epsilon and delta, where both are stated."""
+        """The pair of epsilon and delta, where both are stated."""
         return None if self.epsilon is None or self.delta is None else (self.epsilon, self.delta)
 
     @property
     def attack_advantage(self) -> float:
-        """The most by which an attack's true-positive rate exceeds its false-positive rate, from above.
+        """The most by which an attack's true-positive rate exceeds its false-positive rate, an upper bound.
 
         The attack sees the run and decides whether an example took part. By mu alone the most is exact,
-        2 Phi(mu / 2) - 1; where epsilon and delta hold, it is what they allow, if that is less. A sampling knows it as
+        2 Phi(mu / 2) - 1; where epsilon and delta hold, it is what they allow, if that is less. A sampling gives it as
         the total variation.
         """
         most = gaussian_delta(0.0, self.mu)
@@ -199,12 +203,13 @@ class Calibration:
             epsilon, delta = self.level
             shrunk = math.exp(-epsilon)
             most = min(most, math.tanh(epsilon / 2) + 2 * delta * shrunk / (1 + shrunk))
-        return min(most * (1 + _ROUNDED), self.total_variation)
+        return min(most * (1 + _RELATIVE_ROUNDING), self.total_variation)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Return the largest true-positive rate of such an attack at a false-positive rate in (0, 1), from above.
+        """Return an upper bound on the true-positive rate of such an attack at a false-positive rate in (0, 1).
 
-        By mu alone it is exact, Phi(Phi^-1(rate) + mu); where epsilon and delta hold, it is what they allow, if less.
+        By mu alone it is exact, Phi(Phi^-1(rate) + mu); where epsilon and delta hold, it is their bound, if that is
+        less.
 
         Raises:
             InvalidParameter: a rate outside (0, 1).
@@ -217,21 +222,21 @@ class Calibration:
             message = f"false_positive_rate={rate!r} is not below 1; give one"
             raise InvalidParameter(message, field="false_positive_rate")
         touching = abs(mu * NormalDist().inv_cdf(rate) + mu**2 / 2)  # each epsilon has a bound: this one touches
-        known = [(min(touching, _LARGEST_LEVEL), gaussian_delta(min(touching, _LARGEST_LEVEL), mu))]
-        if self.level is not None and self.level[0] <= _LARGEST_LEVEL:
+        known = [(min(touching, _MAX_EPSILON), gaussian_delta(min(touching, _MAX_EPSILON), mu))]
+        if self.level is not None and self.level[0] <= _MAX_EPSILON:
             known.append(self.level)
         known.append((0.0, self.total_variation))
         below = (math.exp(epsilon) * rate + delta for epsilon, delta in known)
         above = (-math.expm1(-epsilon) + (delta + rate) * math.exp(-epsilon) for epsilon, delta in known)
-        return min(min(*below, *above) * (1 + _ROUNDED), 1.0)
+        return min(min(*below, *above) * (1 + _RELATIVE_ROUNDING), 1.0)
 
     def check_belongs(self, mine: Sensitivity, strategy: Callable[[], Any], *, digest: str | None = None) -> None:
         """Refuse a factorization that this noise was not calibrated for.
 
         Args:
-            mine: what the factorization's certificate states.
-            strategy: gives C, for a calibration under another participation than the certificate's.
-            digest: of the factorization, for a calibration that counts on more of C than its sensitivity.
+            mine: sensitivity that the factorization's certificate states.
+            strategy: returns C, for a calibration under another participation than the certificate's.
+            digest: digest of the factorization, for a calibration that relies on more of C than its sensitivity.
 
         Raises:
             InvalidParameter: the sensitivities differ in value, kind, rule or participation.
@@ -246,18 +251,19 @@ class Calibration:
             )
 
     def _wanted(self, mine: Sensitivity, strategy: Callable[[], Any]) -> Sensitivity:
-        """Return the sensitivity that a factorization has to have for this noise to be its own."""
+        """Return the sensitivity that a factorization must have for this noise to be its own."""
         return mine
 
     def rmse(self, factors: CertifiedFactors) -> float:
         """Return the root mean squared error of the outputs of a workload under this noise, in each coordinate.
 
-        It is that of outputs of sums, and `compare` and `recommend` call it `rmse_at_privacy`. A certificate's losses
+        The number is for outputs of sums, and `compare` and `recommend` call it `rmse_at_privacy`. A certificate's
+        losses
         are for noise whose standard deviation is its sensitivity. So this is `loss.rmse` times `sigma_of_sums` over the
         certificate's sensitivity, and `loss.rmse` times `sigma_of_sums` is wrong by the sensitivity.
 
         Args:
-            factors: that this noise was calibrated for.
+            factors: the factors that this noise was calibrated for.
 
         Raises:
             InvalidParameter: other factors, or a workload without end, whose error grows without limit.
@@ -284,15 +290,15 @@ class Calibration:
         }
 
     def _stated(self, *names: str) -> dict[str, Any]:
-        """Return some of its numbers by their names."""
+        """Return some of the calibration's numbers by their names."""
         return {name: getattr(self, name) for name in names}
 
 
 def refuse_infinite(what: str, *, finite: bool) -> None:
-    """Refuse a sum of clipped gradients, or a mean of them, which no noise covers.
+    """Refuse a sum of clipped gradients, or a mean of them, that is not finite, since no noise covers it.
 
     Raises:
-        InvalidParameter: it is not finite.
+        InvalidParameter: the sum or mean is not finite.
     """
     if not finite:
         raise InvalidParameter(
@@ -325,11 +331,11 @@ def calibrate(
     divisor: int | None = None,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
 ) -> Calibration:
-    """Return the noise that makes C G + Z as private as asked, or what a given noise is worth.
+    """Return the noise that gives C G + Z the privacy asked for, or the privacy that a given noise gives.
 
     Args:
         sensitivity: certified sensitivity of the strategy (`certificate.sensitivity`), never a bare number.
-        asked: the privacy; or a `GivenNoise`, whose epsilon or delta is found on the mechanism's exact curve.
+        asked: the privacy asked for; or a `GivenNoise`, whose epsilon or delta is found on the mechanism's exact curve.
         clip_norm: bound on the norm of one user's contribution to one step; the training job must enforce it.
         divisor: the fixed public divisor where steps are means; never the size of a random batch.
         adjacency: `zero_out` or `replace_one`; the latter needs twice the sigma.

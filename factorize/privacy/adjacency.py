@@ -8,17 +8,17 @@ from factorize.errors import UnsupportedAdjacency
 
 
 class Adjacency(StrEnum):
-    """Which pairs of data sets must be indistinguishable."""
+    """A relation of neighbours: the pairs of data sets that must be indistinguishable."""
 
     ZERO_OUT = "zero_out"
-    """One user's contributions become zero vectors; batches and divisors stay. Difference <= clip_norm."""
+    """One user's contributions become zero vectors; batches and divisors stay. The difference is at most clip_norm."""
 
     REPLACE_ONE = "replace_one"
-    """One user's contributions are replaced by another user's. Difference <= 2 clip_norm."""
+    """One user's contributions are replaced by another user's. The difference is at most 2 clip_norm."""
 
     @property
     def factor(self) -> int:
-        """Largest change of one step's contribution, in units of clip_norm."""
+        """The largest change of one step's contribution, in units of clip_norm."""
         return 2 if self is Adjacency.REPLACE_ONE else 1
 
     @classmethod

@@ -18,13 +18,13 @@ from factorize.numbers.scalars import finite_real, whole_number, within_scale
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyTarget:
-    """What privacy is asked for: exactly one of (epsilon, delta), rho or mu.
+    """The privacy asked for: exactly one of (epsilon, delta), rho or mu.
 
     Args:
-        epsilon: of (epsilon, delta)-differential privacy; needs `delta`.
-        delta: in (0, 1). Beside rho or mu it is optional, and the answer then has the exact epsilon at it.
-        rho: of rho-zCDP, equal to mu^2 / 2 for a Gaussian mechanism.
-        mu: of mu-GDP. Some papers call this number rho (Renyi divergence alpha rho^2 / 2).
+        epsilon: the epsilon of (epsilon, delta)-differential privacy; needs `delta`.
+        delta: a number in (0, 1). With rho or mu it is optional, and the answer then has the exact epsilon at it.
+        rho: the rho of rho-zCDP, equal to mu^2 / 2 for a Gaussian mechanism.
+        mu: the mu of mu-GDP. Some papers call this number rho (Renyi divergence alpha rho^2 / 2).
 
     Raises:
         InvalidParameter: no target, more than one, epsilon without delta, or a value out of range.
@@ -36,7 +36,7 @@ class PrivacyTarget:
     mu: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no target, and keep plain doubles."""
+        """Refuse an invalid target, and keep plain doubles."""
         targets = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
         if len(targets) != 1:
             raise InvalidParameter(
@@ -52,17 +52,17 @@ class PrivacyTarget:
             )
         if self.delta is not None:
             object.__setattr__(self, "delta", check_delta(self.delta))
-        _ = self.noise_multiplier  # refuses a target out of range now rather than at its first use
+        _ = self.noise_multiplier  # refuses a target out of range now, not at its first use
         object.__setattr__(self, targets[0], float(getattr(self, targets[0])))
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """The noise multiplier that reaches the target: never below the true one, 2e-12 above it at most."""
+        """The noise multiplier that reaches the target: never below the true one, and at most 2e-12 above it."""
         if self.rho is not None:
             return noise_multiplier_for_rho(self.rho)
         if self.mu is not None:
             return noise_multiplier_for_mu(self.mu)
-        assert self.epsilon is not None and self.delta is not None  # by __post_init__; narrows the types
+        assert self.epsilon is not None and self.delta is not None  # checked in __post_init__; narrows the types
         return noise_multiplier_for_epsilon(self.epsilon, self.delta)
 
 
@@ -72,8 +72,8 @@ class GivenNoise:
 
     Args:
         sigma: standard deviation per entry of Z, for sums.
-        epsilon: where delta is asked for.
-        delta: where epsilon is asked for.
+        epsilon: the epsilon at which delta is asked for.
+        delta: the delta at which epsilon is asked for.
 
     Raises:
         InvalidParameter: both or neither, or a value out of range.
@@ -84,7 +84,7 @@ class GivenNoise:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no question, and keep plain doubles."""
+        """Refuse an invalid question, and keep plain doubles."""
         if (self.epsilon is None) == (self.delta is None):
             count = "both" if self.epsilon is not None else "neither"
             raise InvalidParameter(
@@ -101,17 +101,17 @@ class GivenNoise:
             object.__setattr__(self, "delta", check_delta(self.delta))
 
     def level(self, epsilon: Callable[[float], float], delta: Callable[[float], float]) -> tuple[float, float]:
-        """Return epsilon and delta: the one that is given, and the other by the function of it."""
+        """Return epsilon and delta: the given one, and the other by the function of it."""
         if self.delta is not None:
             return epsilon(self.delta), self.delta
-        assert self.epsilon is not None  # by __post_init__
+        assert self.epsilon is not None  # checked in __post_init__
         return self.epsilon, delta(self.epsilon)
 
 
 Method = Literal["verified", "deterministic"]
-"""What a claim under bins may rest on: bets as well, or closed forms and bounds alone."""
+"""The ways to show a claim under bins: with bets as well, or by closed forms and bounds alone."""
 Question = PrivacyTarget | GivenNoise
-"""What a calibration is asked: the noise of a privacy, or the privacy of a noise."""
+"""The question of a calibration: the noise that gives a privacy, or the privacy that a noise gives."""
 
 
 def question_of(
@@ -123,10 +123,10 @@ def question_of(
     sigma: float | None,
     spent_mu: float | None = None,
 ) -> Question:
-    """Return what the numbers of a request ask: of a budget that is partly spent, what is left of it.
+    """Return the question that the numbers of a request ask; if a budget is partly spent, it is about the rest.
 
     Raises:
-        InvalidParameter: they ask nothing, or two things.
+        InvalidParameter: the numbers ask nothing, or two things.
     """
     if sigma is None:
         budget = PrivacyTarget(epsilon=epsilon, delta=delta, rho=rho, mu=mu)
@@ -147,15 +147,15 @@ def question_of(
 
 
 WORK = 1 << 28
-"""Samples times bins of one direction of a claim, at most."""
+"""The most samples times bins of one direction of a claim, unless a caller gives another number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """What a calibration is asked for beside the privacy; `CalibrationRequest` says what each option means.
+    """The options of a calibration besides the privacy; `CalibrationRequest` explains each of them.
 
     Attributes:
-        work: samples times bins of one direction of a claim, at most; None for `WORK`.
+        work: the most samples times bins of one direction of a claim; None for `WORK`.
     """
 
     clip_norm: float = 1.0
@@ -177,12 +177,12 @@ class SamplingOptions:
 
     @property
     def scale(self) -> dict[str, Any]:
-        """What every calibration takes."""
+        """The options that every calibration takes."""
         return {"clip_norm": self.clip_norm, "divisor": self.divisor, "adjacency": self.adjacency}
 
     @property
     def sized(self) -> bool:
-        """Whether the Poisson samplings have what they need."""
+        """Whether the sizes are given that the Poisson samplings need."""
         return self.dataset_size is not None and self.batch_size is not None
 
 

@@ -1,6 +1,6 @@
 """Samplings: laws by which examples take part in the steps of a run, one file each.
 
-What a law is, does and says is asked of its class. A sampling is one class and one entry of `SAMPLINGS`.
+A sampling's class defines what its law is, does and says. A sampling is one class and one entry of `SAMPLINGS`.
 """
 
 from factorize.errors import InvalidParameter
@@ -23,7 +23,7 @@ SAMPLINGS: dict[str, Sampling] = {
         BMinSepSampling(),
     )
 }
-"""The register, by name."""
+"""The register of samplings, by name."""
 _UNCOVERED = {
     "shuffle": "equal-size shuffling gives away the last bin, and is not amplified here; use balls_in_bins, or fixed",
     "poisson_per_epoch": "examples that may take part twice in an epoch, or not at all, have no accountant for a C "
@@ -32,7 +32,7 @@ _UNCOVERED = {
 
 
 def sampling_of(name: str) -> Sampling:
-    """Return the sampling of a name; raise InvalidParameter where it is unknown, or has no accountant here."""
+    """Return the sampling with a name; raise InvalidParameter where it is unknown, or has no accountant here."""
     if name not in SAMPLINGS:
         reason = _UNCOVERED.get(str(name), f"known are {', '.join(SAMPLINGS)}")
         raise InvalidParameter(f"sampling={str(name)[:20]!r} is not covered: {reason}", field="sampling")

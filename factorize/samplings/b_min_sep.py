@@ -1,4 +1,4 @@
-"""b-min-sep sampling: an example rests b - 1 steps after each of its steps, and else comes with one probability."""
+"""b-min-sep sampling: an example rests for b - 1 steps after each of its steps, and else comes with one probability."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import BMinSep
 
 if TYPE_CHECKING:
-    from factorize.accounting.bins_calibration import MinSepCalibration  # needs python-flint
+    from factorize.accounting.bins_calibration import MinSepCalibration  # the import needs python-flint
     from factorize.accounting.min_sep_law import MinSepLaw
 
 
 class BMinSepSampling(CyclicPoissonSampling):
-    """Every step samples from the examples that took part in none of the last b - 1, b the number of C's bands."""
+    """Every step samples from the examples that rested in the last b - 1 steps, where b is the number of C's bands."""
 
     name = "b_min_sep"
     title = "b-min-sep"
@@ -41,7 +41,7 @@ class BMinSepSampling(CyclicPoissonSampling):
     even = False
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: sizes are missing or do not fit, C has one band or all, or too many steps."""
+        """Return the reason for a misfit: sizes are missing or wrong, C has one band or all, or steps are too many."""
         if asked.dataset_size is None or asked.batch_size is None:
             return "needs dataset_size and batch_size: give both"
         bands = strategy.bandwidth()
@@ -54,7 +54,7 @@ class BMinSepSampling(CyclicPoissonSampling):
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
     def sizes(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
-        """Return the sizes of data set and batch; raise InvalidParameter for bins that are not the bands of C."""
+        """Return the sizes of data set and batch; raise InvalidParameter unless bins are the number of bands of C."""
         bands = strategy.bandwidth()
         if asked.bins not in (None, bands):
             raise InvalidParameter(
@@ -67,13 +67,13 @@ class BMinSepSampling(CyclicPoissonSampling):
     def of_first_steps(
         self, run: factorize.Factorization, steps: int, asked: SamplingOptions
     ) -> tuple[factorize.Factorization, SamplingOptions]:
-        """Cover as many steps as have all bands, since b and the probability are those of the whole C."""
+        """Cover as many steps as have all bands, since b and the probability belong to the whole C."""
         bands = run.strategy.finite().bandwidth()
         held = first_steps(run, steps, least=min(bands + 1, run.steps))
         return (held if held.strategy.finite().bandwidth() == bands else run), asked
 
     def ask_for_best(self, source: Source, job: TrainingJob, steps: int) -> Source:
-        """Return the source of the bands that are best under this law at the job's privacy, where `auto` asks.
+        """Return the source of the best bands under this law at the job's privacy, if `auto` asks.
 
         The last iterate counts as much as the mean, since jobs name no schedule: the smallest mean error alone leaves
         late steps noisy, and models train worse (papers/pages/leaderboard.md).
@@ -99,7 +99,7 @@ class BMinSepSampling(CyclicPoissonSampling):
     def calibrate(  # type: ignore[override]
         self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
     ) -> MinSepCalibration:
-        """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
+        """Return the noise by a claim that the checker has accepted, with bets or by bounds."""
         from factorize.accounting.bins_calibration import MinSepCalibration, calibrate_bins
 
         check_zero_out(asked.adjacency)

@@ -1,4 +1,4 @@
-"""Balls in bins: each example draws the step of its epoch once, for good. For every C."""
+"""Balls in bins: each example draws the step of its epoch once and keeps it. It is for every C."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from factorize.training.bins_order import BallsInBins
 from factorize.training.job import Source, TrainingJob
 
 if TYPE_CHECKING:
-    from factorize.accounting.bins_calibration import BinsCalibration  # needs python-flint
+    from factorize.accounting.bins_calibration import BinsCalibration  # the import needs python-flint
     from factorize.accounting.bins_law import BinsLaw
 
-_OVERFLOW_SHARE = 1024  # the capacity may cost this part of delta
+_OVERFLOW_SHARE = 1024
+"""The capacity may cost at most delta divided by this number."""
 
 
 class BallsInBinsSampling(Sampling):
@@ -53,10 +54,10 @@ class BallsInBinsSampling(Sampling):
     audit = "from factorize.training.bins_audit import BinsAuditor", "BinsAuditor.of(order, divisor=scale.divisor)"
     order: ClassVar[type[BallsInBins]] = BallsInBins
     bands: ClassVar[int | None] = None
-    """Of the C that a job solves for; None leaves it to the job."""
+    """The number of bands of the C that a job solves for; None leaves it to the job."""
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: no epochs, or too few or too many bins."""
+        """Return the reason for a misfit: there are no epochs, or too few or too many bins."""
         bins = participation.epoch(strategy.n)
         if bins is None:
             return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
@@ -65,7 +66,7 @@ class BallsInBinsSampling(Sampling):
         return None
 
     def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> BinsLaw | AllocationLaw:
-        """Return the law of these bins, by default of those of the spec's epochs."""
+        """Return the law of these bins, which by default are those of the spec's epochs."""
         held = certified(factorization).opened()
         return self.law_of(held.strategy, bins_of(held) if asked.bins is None else asked.bins)
 
@@ -76,7 +77,7 @@ class BallsInBinsSampling(Sampling):
         return BinsLaw.of(strategy, bins)
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> BinsCalibration:
-        """Return the noise by a claim with bets or by bounds, which the checker has accepted."""
+        """Return the noise by a claim that the checker has accepted, with bets or by bounds."""
         from factorize.accounting.bins_calibration import BinsCalibration, calibrate_bins
 
         check_zero_out(asked.adjacency)
@@ -84,7 +85,7 @@ class BallsInBinsSampling(Sampling):
         return calibrate_bins(BinsCalibration, factorization, lambda held: self.law(held, asked), target, asked)
 
     def options(self, asked: SamplingOptions) -> str:
-        """Return the work too, where it is not the usual."""
+        """Return the options with the work, where it is not the usual one."""
         return super().options(asked) + ("" if asked.work is None else f" --work {asked.work}")
 
     def of_first_steps(
@@ -111,7 +112,7 @@ class BallsInBinsSampling(Sampling):
         room: dict[str, Any] = {"physical_batch": physical, "capacity": capacity, "overflow": batching.overflow}
         order = self.order(examples, bins, batching.epochs, key, **room)
         extra = order.extra_delta(privacy.epsilon)
-        left = math.nextafter(privacy.delta - extra, 0.0)  # so that both together are delta at most
+        left = math.nextafter(privacy.delta - extra, 0.0)  # rounds down, so that both together are at most delta
         calibration: Calibration | None = job.noise.calibration
         if calibration is None:
             target = PrivacyTarget(epsilon=privacy.epsilon, delta=left)
@@ -121,7 +122,7 @@ class BallsInBinsSampling(Sampling):
         return Drawn(factors=factors, calibration=calibration, order=order, overflow_delta=extra)
 
     def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
-        """Return the order first: where its capacity costs a part of delta, the calibration has the rest."""
+        """Return the lines with the order first: if its capacity costs a part of delta, the calibration gets less."""
         level = f"epsilon={numbers.epsilon!r}, delta={numbers.delta!r} - order.extra_delta({numbers.epsilon!r})"
         bins = numbers.steps // numbers.epochs
         return [
@@ -137,7 +138,7 @@ class BallsInBinsSampling(Sampling):
 
 
 def _check_calibration(job: TrainingJob, calibration: Calibration, left: float) -> None:
-    """Refuse a calibration for less privacy, another clip norm or another divisor than asked for."""
+    """Refuse a calibration with less privacy, another clip norm or another divisor than asked for."""
     level = calibration.level
     if level is None or level[0] > job.privacy.epsilon or level[1] > left:
         raise InvalidParameter(

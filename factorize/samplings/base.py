@@ -1,4 +1,4 @@
-"""Sampling: a law by which examples take part in the steps of a run, and all that anyone asks of it.
+"""Sampling: a law by which examples take part in the steps of a run, with everything that others ask of it.
 
 Calibrations, comparisons, training jobs, audits and pages ask the one class; nobody else tells samplings apart.
 """
@@ -27,15 +27,15 @@ from factorize.training.job import Source, TrainingJob
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A factorization, its noise, and the order that both are for.
+    """A factorization and its noise, with the order that both are for.
 
     Attributes:
-        factors: of C.
-        calibration: of its noise.
-        order: of the examples; of the users, where examples have users.
-        overflow_delta: see `PrivacyStatement`.
-        second: factors of C2, where the squares of gradients have noise of their own.
-        moments: noise of both; `calibration` is that of the first.
+        factors: the factors of C.
+        calibration: the calibration of its noise.
+        order: the order of the examples, or of the users where examples have users.
+        overflow_delta: the part of delta for an overflow, see `PrivacyStatement`.
+        second: the factors of C2, if the squares of gradients have noise of their own.
+        moments: noise of both moments; `calibration` is that of the first.
     """
 
     factors: CertifiedFactors
@@ -47,7 +47,7 @@ class Drawn:
 
 
 class CodeNumbers(NamedTuple):
-    """Numbers of a training job that stand in its code."""
+    """The numbers of a training job that its code contains."""
 
     epsilon: float
     delta: float
@@ -60,17 +60,16 @@ class Sampling(ABC):
     """A law by which examples take part in the steps of a run.
 
     Attributes:
-        name: as specs, calibrations, comparisons and `--sampling` call it.
-        title: for people.
-        title_of_one_epoch: for people, where a run of one epoch has another title.
+        name: the name in specs, calibrations, comparisons and `--sampling`.
+        title: the title that people read.
+        title_of_one_epoch: the title that people read for a run of one epoch, if it has another one.
         loader: one sentence on what a training job's loader has to do.
-        secret: what epsilon counts on nobody knowing.
-        takes: options of a calibration that it has use for, of `dataset_size`, `batch_size`, `bins` and
-            `work`.
+        secret: the secret that epsilon relies on.
+        takes: the options of a calibration that it uses, among `dataset_size`, `batch_size`, `bins` and `work`.
         claimed: whether samples can verify less noise than bounds prove.
-        drawn: whether examples are drawn, in secret.
-        imports: the line that imports the order, in code.
-        audit: in code, the line that imports the auditor of `order`, and the expression that makes it.
+        drawn: whether examples are drawn in secret.
+        imports: the line of code that imports the order.
+        audit: the line of code that imports the auditor of `order`, and the expression that makes it.
         padded: whether its batches come in parts of one shape.
     """
 
@@ -91,10 +90,10 @@ class Sampling(ABC):
 
     @abstractmethod
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why the sampling has nothing to say about a strategy, or None where it fits."""
+        """Return why the sampling cannot be used with a strategy, or None where it fits."""
 
     def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law | None:
-        """Return the law of random batches on C, None where no batch is random; it raises as `calibrate` does."""
+        """Return the law of random batches on C, or None where no batch is random; it raises as `calibrate` does."""
         return None
 
     @abstractmethod
@@ -104,11 +103,11 @@ class Sampling(ABC):
     def of_first_steps(
         self, run: factorize.Factorization, steps: int, asked: SamplingOptions
     ) -> tuple[factorize.Factorization, SamplingOptions]:
-        """Return what is to be calibrated, and by which options, for what the first steps of a run release."""
+        """Return the factorization and the options for a calibration of what the first steps of a run release."""
         return first_steps(run, steps), asked
 
     def check_used(self, asked: SamplingOptions) -> None:
-        """Raise InvalidParameter for options that the sampling has no use for; a batch's size is no divisor."""
+        """Raise InvalidParameter for options that the sampling does not use; the size of a batch is no divisor."""
         reasons = {
             "work": f"is for the tests of balls_in_bins, no use to {self.name}; leave it out",
             "bins": f"is for balls_in_bins, not for {self.name}; leave it out",
@@ -126,8 +125,8 @@ class Sampling(ABC):
         """Return factorization, noise and order of a training job; raise where the job cannot have them.
 
         Args:
-            job: whose secret seed the order draws from, if it draws.
-            squares: of the factorization for the squares of gradients, where these have noise of their own.
+            job: the job, from whose secret seed the order draws, if it draws.
+            squares: source of the factorization for the squares of gradients, if these have noise of their own.
         """
 
     def auditor(self, drawn: Drawn, users: Sequence[object] | np.ndarray | None) -> Auditor:
@@ -136,7 +135,7 @@ class Sampling(ABC):
 
     @property
     def trained_as(self) -> str:
-        """The name by which training jobs ask for it."""
+        """The name that training jobs use for it."""
         return self.name
 
     @abstractmethod
@@ -144,17 +143,17 @@ class Sampling(ABC):
         """Return lines of code that calibrate `factors` to `scale`, and make `order` for it.
 
         Args:
-            numbers: of the job.
-            count: an expression, of the number of examples.
+            numbers: the numbers of the job.
+            count: an expression for the number of examples.
             divisor: a further argument of the calibration, with its comma.
         """
 
     def called(self, epochs: int) -> str:
-        """Return the title for a run of so many epochs."""
+        """Return the title for a run of this many epochs."""
         return (self.title_of_one_epoch if epochs == 1 else None) or self.title
 
     def options(self, asked: SamplingOptions) -> str:
-        """Return the options of `factorize calibrate` that ask for this, beside epsilon and delta."""
+        """Return the options of `factorize calibrate` that ask for this sampling, without epsilon and delta."""
         return f" --sampling {self.name}"
 
     def document(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Calibrations under samplings by name: of a whole run, of its first steps, and the curve of one noise."""
+"""Calibrations under samplings by name: for a whole run or its first steps, and the curve of one noise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from factorize.samplings import sampling_of
 if TYPE_CHECKING:
     from factorize.accounting.bins_calibration import BinsCalibration
 
-MOST_POINTS = 1000
+MAX_POINTS = 1000
+"""The most values of epsilon on one curve."""
 
 
 @extras_named("a calibration that counts on sampling")
@@ -31,8 +32,8 @@ def calibrate_sampling(
             found.
         sampling: `fixed`: none; `cyclic_poisson`, for a banded C; `poisson`, for C = I; `balls_in_bins`, for any C;
             `random_allocation`, for C = I.
-        steps: the first of the run, where it stops there; by default all.
-        **options: see `SamplingOptions`.
+        steps: number of the first steps of the run, if it stops there; by default all.
+        **options: the fields of `SamplingOptions`.
 
     Raises:
         InvalidParameter: an unknown sampling, one that has no accountant here, or what it needs is missing or not used.
@@ -55,15 +56,15 @@ def calibrate_bins(
     sampling: str = "balls_in_bins",
     **options: Any,
 ) -> BinsCalibration:
-    """Return `calibrate_sampling` where each example takes one secret step of every epoch.
+    """Return `calibrate_sampling` for samplings in which each example takes one secret step of every epoch.
 
     Two of epsilon, delta and sigma are given; the claim is about the third.
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
-        epsilon: of (epsilon, delta)-DP; None where it is asked for.
-        delta: of (epsilon, delta)-DP; None where it is asked for.
-        sigma: standard deviation per entry of Z, for sums; None where it is asked for.
+        epsilon: the epsilon of (epsilon, delta)-DP; None to have it found.
+        delta: the delta of (epsilon, delta)-DP; None to have it found.
+        sigma: standard deviation per entry of Z, for sums; None to have it found.
         sampling: `balls_in_bins`, for any C; `random_allocation`, for C = I.
         **options: bins, divisor, clip_norm, adjacency, method, work: see `SamplingOptions`.
     """
@@ -74,20 +75,20 @@ def calibrate_bins(
 def privacy_profile(
     factorization: CertifiedFactors, *, sigma: float, epsilons: Sequence[float], sampling: str, asked: SamplingOptions
 ) -> list[dict[str, float]]:
-    """Return the curve as plain data: `epsilon`, `delta` and `delta_without_secrecy`, rounded up, all at once true.
+    """Return the curve as plain data: `epsilon`, `delta` and `delta_without_secrecy`, rounded up, all valid together.
 
     Args:
         factorization: a `factorize.Factorization`, or factors that have a file.
         sigma: standard deviation per entry of Z, for sums.
-        epsilons: above 0.
-        sampling: one of `calibrate_sampling`.
+        epsilons: values of epsilon, each above 0.
+        sampling: one of the samplings of `calibrate_sampling`.
         asked: sizes, clip norm and adjacency.
 
     Raises:
-        InvalidParameter: no epsilons, more than 1000, one that is not above 0, or what the sampling refuses.
+        InvalidParameter: no epsilons, more than 1000, one that is not above 0, or options that the sampling refuses.
     """
-    if not 1 <= len(epsilons) <= MOST_POINTS:
-        raise InvalidParameter(f"{len(epsilons)} epsilons are no curve; give 1 to {MOST_POINTS}", field="epsilons")
+    if not 1 <= len(epsilons) <= MAX_POINTS:
+        raise InvalidParameter(f"{len(epsilons)} epsilons are no curve; give 1 to {MAX_POINTS}", field="epsilons")
     levels = sorted({finite_real("epsilons", one, remedy="give finite epsilons above 0") for one in epsilons})
     scheme = sampling_of(sampling)
     scheme.check_used(asked)
@@ -103,19 +104,19 @@ def privacy_profile(
 
 @extras_named("the epsilon of a run that stops early")
 def epsilon_of_first_steps(run: object, noise: Mapping[str, Any], steps: int, delta: float | None = None) -> float:
-    """Return epsilon of the first steps of a run, at most that of all steps.
+    """Return epsilon of the first steps of a run, which is at most that of all steps.
 
-    It holds where the stop depended neither on the data nor on what was released.
+    It holds if the decision to stop depended neither on the data nor on what was released.
 
     Args:
-        run: its factors.
+        run: the factors of the run.
         noise: the calibration, as plain data.
-        steps: that were released, 0 to n.
-        delta: of the guarantee; the calibration's by default.
+        steps: number of steps that were released, 0 to n.
+        delta: the delta of the guarantee; the calibration's by default.
 
     Raises:
-        InvalidParameter: no number of its steps, or no delta.
-        UnsupportedProblem: squares of gradients have noise of their own.
+        InvalidParameter: steps that are no number from 0 to n, or no delta.
+        UnsupportedProblem: the squares of gradients have noise of their own.
     """
     if "second_sigma_of_sums" in noise:
         raise UnsupportedProblem(

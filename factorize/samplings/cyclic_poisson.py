@@ -1,4 +1,4 @@
-"""Cyclic Poisson sampling: groups in turn, each sampled independently, for a C of few bands."""
+"""Cyclic Poisson sampling: groups take turns, each sampled independently, for a C of few bands."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -15,10 +15,11 @@ from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import CyclicPoisson
 
-MAX_UNEVEN = 1.2
-"""Squared norm of the largest column beside the mean: noise is a tenth more than even columns need, which `compare`
-has beside them."""
-_SECOND_SEED = 0x5A4D504C << 128  # makes the seed of the sampling another than that of the noise
+MAX_COLUMN_RATIO = 1.2
+"""The largest squared column norm over the mean of all: the noise is then a tenth more than for even columns, and
+`compare` shows those, too."""
+_SECOND_SEED = 0x5A4D504C << 128
+"""A number beside the seed of the noise, by which the sampling gets another seed."""
 
 
 class CyclicPoissonSampling(Sampling):
@@ -36,10 +37,10 @@ class CyclicPoissonSampling(Sampling):
     imports = "from factorize.training.sampling import CyclicPoisson"
     order: ClassVar[type[CyclicPoisson]] = CyclicPoisson
     even: ClassVar[bool] = True
-    """Whether the law counts the largest column for all, so that C is best with columns of one norm."""
+    """Whether the law uses the largest column for all, so that the best C has columns of one norm."""
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: sizes are missing, or C has one band or all."""
+        """Return the reason for a misfit: sizes are missing, or C has one band or all."""
         bands = strategy.bandwidth()
         if not asked.sized:
             return "needs dataset_size and batch_size: give both"
@@ -47,7 +48,7 @@ class CyclicPoissonSampling(Sampling):
             return "is poisson for a C of one band; use poisson"
         squares = strategy.column_norms_squared()
         uneven = squares.max() / squares.mean()
-        if uneven > MAX_UNEVEN:
+        if uneven > MAX_COLUMN_RATIO:
             return f"counts the largest column for all, {uneven:.2g} times their mean; use normalization 'columns'"
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
@@ -65,14 +66,14 @@ class CyclicPoissonSampling(Sampling):
         return calibrate_amplified(held, **level, dataset_size=examples, batch_size=batch, **asked.scale)
 
     def sizes(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
-        """Return the sizes of data set and batch; the accountant says which bands it takes."""
+        """Return the sizes of data set and batch; the accountant decides which bands it takes."""
         if asked.dataset_size is None or asked.batch_size is None:
             missing = "dataset_size" if asked.dataset_size is None else "batch_size"
             raise InvalidParameter(f"{self.name} needs dataset_size and batch_size: give both", field=missing)
         return asked.dataset_size, asked.batch_size
 
     def plan(self, job: TrainingJob, squares: Source | None) -> Drawn:
-        """Plan batches sampled anew in every step, for a banded C."""
+        """Plan batches that are sampled anew in every step, for a banded C."""
         source, examples, batching = job.noise.source, job.data.units, job.batching
         if source.bands is None and source.memory is not None:
             source = replace(source, bands=source.memory + 1)
@@ -90,11 +91,11 @@ class CyclicPoissonSampling(Sampling):
         return Drawn(factors=factors, calibration=calibration, order=order)
 
     def ask_for_best(self, source: Source, job: TrainingJob, steps: int) -> Source:
-        """Return the source of the C that is best under this law, where one is searched for."""
+        """Return the source of the best C under this law, if one is searched for."""
         return source
 
     def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
-        """Return the calibration first, which says how likely an example is."""
+        """Return the lines with the calibration first, which computes the probability of an example."""
         return [
             f'scale = factors.calibrate(epsilon={numbers.epsilon!r}, delta={numbers.delta!r}, sampling="{self.name}", '
             f"dataset_size={count}, batch_size={numbers.batch_size}{divisor})",
@@ -102,5 +103,5 @@ class CyclicPoissonSampling(Sampling):
         ]
 
     def options(self, asked: SamplingOptions) -> str:
-        """Return the sizes too."""
+        """Return the options with the sizes."""
         return f" --sampling {self.name} --dataset-size {asked.dataset_size} --batch-size {asked.batch_size}"

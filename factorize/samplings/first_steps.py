@@ -1,7 +1,6 @@
 """The first steps of a run: their own strategy and participation, so that a run that stops early has its own epsilon.
 
-C is lower-triangular, so what is released in the first t steps is its leading t x t block times their gradients, plus
-their noise.
+C is lower-triangular. So the first t steps release its leading t x t block times their gradients, plus their noise.
 """
 
 import numpy as np
@@ -14,33 +13,34 @@ from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Prefix
 
-MAX_STEPS_STOPPED = 4096
-"""Steps up to which an epoch that is not whole is covered as far as it went: by an array, of 128 MiB."""
-_REST = 2.0**-13  # of the smallest diagonal: what a step that was not made releases, so that C can be inverted
+MAX_EXACT_STEPS = 4096
+"""The most steps for which an incomplete epoch is covered only as far as it went, by an array of 128 MiB."""
+_UNMADE_DIAGONAL = 2.0**-13
+"""The diagonal entry of a step that was not made, relative to the smallest other one, so that C can be inverted."""
 
 
 def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> factorize.Factorization:
     """Return the certified factorization of the first steps of a run, for calibrations of what they release.
 
-    After the first epoch of a fixed order, an epoch that is not whole has rows that release next to nothing for the
-    steps that were not made; beyond 4096 steps it counts as whole, and more is then covered than was released. The
-    workload is that of running sums: no calibration looks at it.
+    After the first epoch of a fixed order, an incomplete epoch has rows that release next to nothing for the steps that
+    were not made; beyond 4096 steps it counts as complete, and more is covered than was released. The workload is that
+    of running sums, since no calibration looks at it.
 
     Args:
         run: the whole run.
-        steps: how many of them, 1 to n.
-        least: steps that are covered in any case: under bins those of an epoch, since the draws are among all of them.
+        steps: number of first steps, 1 to n.
+        least: steps that are always covered: under bins those of an epoch, since each draw is among all of them.
 
     Raises:
-        InvalidParameter: no number of its steps.
-        UnsupportedProblem: it is a run without end.
+        InvalidParameter: steps that are no number from 1 to n.
+        UnsupportedProblem: a run without end.
     """
     taken = whole_number("steps", steps, high=run.steps, remedy="give how many of its steps the run made")
     covered = min(max(taken, least), run.steps)
     steps, participation = _covering(run.spec.participation, run.steps, covered)
     spec = Spec(workload=Prefix(kind="prefix", n=steps), participation=participation)
     strategy = run.matrix.leading(steps)
-    if covered < steps <= MAX_STEPS_STOPPED:
+    if covered < steps <= MAX_EXACT_STEPS:
         strategy = _stopped(strategy, covered)
     return factorize.Factorization.from_strategy(spec, strategy)
 
@@ -50,12 +50,12 @@ def _stopped(strategy: Matrix, made: int) -> Matrix:
     array = strategy.dense().copy()
     array[made:] = 0.0
     later = np.arange(made, len(array))
-    array[later, later] = _REST * float(np.abs(np.diagonal(array)[:made]).min())
+    array[later, later] = _UNMADE_DIAGONAL * float(np.abs(np.diagonal(array)[:made]).min())
     return DenseMatrix(array)
 
 
 def _covering(participation: AnyParticipation, n: int, steps: int) -> tuple[int, AnyParticipation]:
-    """Return steps, and a participation in them, that cover what examples can do in the first steps of n."""
+    """Return a number of steps, and a participation in them, that cover the examples of the first steps of n."""
     apart, most, _ = participation.spread(n)
     passes = -(-steps // apart)
     if passes == 1:

@@ -12,7 +12,7 @@ from factorize.training.orders import fixed_order
 
 
 class FixedSampling(Sampling):
-    """Epsilon holds for every order that keeps to the spec's participation."""
+    """A public order, for which epsilon holds as long as it keeps to the spec's participation."""
 
     name = "fixed"
     title = "fixed order"
@@ -22,7 +22,7 @@ class FixedSampling(Sampling):
     imports = "from factorize.training.orders import fixed_order"
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return None: it always fits."""
+        """Return None, since a fixed order always fits."""
         return None
 
     def calibrate(self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions) -> Calibration:
@@ -52,7 +52,7 @@ class FixedSampling(Sampling):
         return drawn
 
     def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
-        """Return the order first, which the sensitivity has to cover."""
+        """Return the lines with the order first, which the sensitivity has to cover."""
         return [
             f"order = fixed_order({count}, {numbers.batch_size}, epochs={numbers.epochs})",
             f"scale = factors.calibrate(epsilon={numbers.epsilon!r}, delta={numbers.delta!r}{divisor})",
@@ -60,5 +60,5 @@ class FixedSampling(Sampling):
         ]
 
     def options(self, asked: SamplingOptions) -> str:
-        """Return nothing: `fixed` is the default."""
+        """Return nothing, since `fixed` is the default."""
         return ""

@@ -1,4 +1,4 @@
-"""Poisson sampling: every step samples from all examples, independently. DP-SGD, with C = I."""
+"""Poisson sampling: every step samples from all examples independently. This is DP-SGD, with C = I."""
 
 from factorize.errors import ConditionNotMet
 from factorize.participation import Participation
@@ -8,7 +8,7 @@ from factorize.structures.base import Matrix
 
 
 class PoissonSampling(CyclicPoissonSampling):
-    """Cyclic Poisson sampling of one group; training jobs ask for it under that name."""
+    """Cyclic Poisson sampling with one group; training jobs use the name of cyclic sampling for it."""
 
     name = "poisson"
     title = "DP-SGD with Poisson"
@@ -16,17 +16,17 @@ class PoissonSampling(CyclicPoissonSampling):
 
     @property
     def trained_as(self) -> str:
-        """That of one group."""
+        """The name of cyclic Poisson sampling, of which this has one group."""
         return CyclicPoissonSampling.name
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: sizes are missing, or C has more than one band."""
+        """Return the reason for a misfit: sizes are missing, or C has more than one band."""
         if not asked.sized:
             return "needs dataset_size and batch_size: give both"
         return None if strategy.bandwidth() == 1 else f"is for C = I, and C has {strategy.bandwidth()} bands"
 
     def sizes(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
-        """Return them for a C of one band; raise ConditionNotMet for another."""
+        """Return the sizes for a C of one band; raise ConditionNotMet for another C."""
         found = super().sizes(strategy, asked)
         if strategy.bandwidth() > 1:
             raise ConditionNotMet(

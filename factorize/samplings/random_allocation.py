@@ -1,4 +1,4 @@
-"""Random allocation: each example draws one step of every epoch anew. For C = I, by loss distributions."""
+"""Random allocation: each example draws one step of every epoch anew. It is for C = I, by loss distributions."""
 
 from factorize.accounting.loss_laws import AllocationLaw
 from factorize.participation import Participation
@@ -27,7 +27,7 @@ class RandomAllocationSampling(BallsInBinsSampling):
     bands = 1
 
     def misfit(self, participation: Participation, strategy: Matrix, asked: SamplingOptions) -> str | None:
-        """Return why: more than one band, or no epochs."""
+        """Return the reason for a misfit: C has more than one band, or there are no epochs."""
         if strategy.bandwidth() > 1:
             return f"is for C = I, and C has {strategy.bandwidth()} bands; use balls_in_bins"
         bins = participation.epoch(strategy.n)
