@@ -21,7 +21,7 @@ from factorize.structures.toeplitz import BltMatrix
 from factorize.workloads import Prefix
 
 HORIZON = 1 << 20
-"""Steps that a strategy is optimised for where the spec does not say."""
+"""The steps that a strategy is optimised for where the spec does not say."""
 _SECONDS, _BYTES = 0.1, 1 << 26
 
 

@@ -24,20 +24,20 @@ from factorize.solvers.single import max_error
 from factorize.solvers.single.dense import maximise as ascent_of
 from factorize.solvers.single.dense import restore_weights, scaled
 from factorize.solvers.single.newton import maximise
-from factorize.solvers.single.structured import SMALLEST, dual_weights, has_structure, structure_of
+from factorize.solvers.single.structured import MIN_N, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
 from factorize.structures.layouts import recognised
 from factorize.structures.toeplitz import BltMatrix
 
-LARGEST_SINGLE = 1024
-LARGEST_STRUCTURED = 2**20
-LARGEST_TWO_SIDED = 512
-LARGEST_EPOCHS = 512
-LARGEST_RING = 1 << 22  # n x epochs^2
+MAX_N_SINGLE = 1024
+MAX_N_STRUCTURED = 2**20
+MAX_N_TWO_SIDED = 512
+MAX_N_EPOCHS = 512
+MAX_RING_WORK = 1 << 22  # the limit of n x epochs^2
 _ACCURACY = 1e-7
-_MOST_WORK = 1e10  # multiplications for a bound beside a claim, some five seconds; its first steps bring most of it
-_WORTH_A_THREAD = 3e7  # multiplications, some two milliseconds
-_LOOK_SECONDS = 0.1  # between two looks whether to go on, while the evidence is waited for
+_MAX_WORK = 1e10  # multiplications for a bound beside a claim, some five seconds; its first steps bring most of it
+_MIN_THREAD_WORK = 3e7  # multiplications from which a second thread pays, some two milliseconds
+_LOOK_SECONDS = 0.1  # the wait for the evidence looks so often whether to go on
 
 
 Found = dict[str, np.ndarray]
@@ -57,7 +57,7 @@ def begin(spec: Spec) -> Iterator[EvidenceSearch]:
     Args:
         spec: see `evidence`.
     """
-    if CORES < 2 or not spec.participation.free or work(spec) < _WORTH_A_THREAD:
+    if CORES < 2 or not spec.participation.free or work(spec) < _MIN_THREAD_WORK:
         yield lambda report: evidence(spec, report)
         return
     left = threading.Event()
@@ -154,20 +154,20 @@ def work(spec: Spec) -> float:
     if not spec.objective.quadratic:
         if not participation.single or max_error.is_structured(own.workload):
             return 3e5 * n
-        return 3000.0 * n**3 if side <= LARGEST_TWO_SIDED else 0.0
+        return 3000.0 * n**3 if side <= MAX_N_TWO_SIDED else 0.0
     if participation.free:
         return separated_evidence.work(spec)
     if participation.periodic:
         epochs = participation.spread(own.n).most
-        by_rings = own.n * epochs**2 <= LARGEST_RING and _rings(own, epochs)
-        if by_rings or side > LARGEST_EPOCHS:
+        by_rings = own.n * epochs**2 <= MAX_RING_WORK and _rings(own, epochs)
+        if by_rings or side > MAX_N_EPOCHS:
             return 3000.0 * n * epochs**2 * by_rings
         return _ring_work(own, epochs) if recursions.own(own.spec) else 400.0 * n**3
     if _is_bounded(own) and has_structure(own.workload, own.spec):
         return 12_000.0 * n
     if _is_bounded(own) and recursions.own(own.spec):
         return _ring_work(own, 1)
-    return 100.0 * n**3 if side <= LARGEST_SINGLE else 0.0
+    return 100.0 * n**3 if side <= MAX_N_SINGLE else 0.0
 
 
 def _ring_work(own: Problem, epochs: int) -> float:
@@ -198,11 +198,11 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
         if participation.single:
             return _single(own, quiet)
         if participation.periodic:
-            small = max(own.n, own.workload.m) <= LARGEST_EPOCHS
+            small = max(own.n, own.workload.m) <= MAX_N_EPOCHS
             rings = small or _rings(own, participation.spread(own.n).most)
             dual = _by_rings(own, quiet, settled=small) if rings else {}
             if small and not dual:
-                return {"factors": decompositions.dual_factors(own, _ACCURACY, quiet, _MOST_WORK)}
+                return {"factors": decompositions.dual_factors(own, _ACCURACY, quiet, _MAX_WORK)}
             return dual
         if participation.free:
             return separated_evidence.banded_evidence(spec, report)
@@ -214,14 +214,14 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
 
 
 def _by_rings(own: Problem, report: StepReport, *, settled: bool = False) -> dict[str, np.ndarray]:
-    """Weights or factors from the recursion folded by epochs, where the workload is one."""
+    """Return weights or factors from the recursion folded by epochs, where the workload is one."""
     if not recursions.own(own.spec):
         return {}
-    return recursions.dual_evidence(own, _ACCURACY, report, _MOST_WORK, settled=settled)
+    return recursions.dual_evidence(own, _ACCURACY, report, _MAX_WORK, settled=settled)
 
 
 def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    """Weights from the O(n) solver."""
+    """Return weights from the O(n) solver."""
     structure = structure_of(own.workload, own.spec)
     if structure is None:
         return {}
@@ -233,9 +233,9 @@ def _structured(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 
 def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
-    """Weights of columns and rows for the objective `max`."""
+    """Return weights of columns and rows for the objective `max`."""
     structured = max_error.is_structured(own.workload)
-    if max(own.n, own.workload.m) > (LARGEST_STRUCTURED if structured else LARGEST_TWO_SIDED):
+    if max(own.n, own.workload.m) > (MAX_N_STRUCTURED if structured else MAX_N_TWO_SIDED):
         return {}
     try:
         return max_error.dual_evidence(own.workload, _ACCURACY, report)
@@ -244,25 +244,25 @@ def _two_sided(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
 
 
 def _is_bounded(own: Problem) -> bool:
-    """Whether n is one for which weights in O(n) give the certificate a bound: by log-determinants."""
-    if not SMALLEST <= own.n <= LARGEST_STRUCTURED:
+    """Return whether n is one for which weights in O(n) give the certificate a bound: by log-determinants."""
+    if not MIN_N <= own.n <= MAX_N_STRUCTURED:
         return False
     return own.n <= MAX_N_OF_STATES or own.workload.outline().first_order() is not None
 
 
 def _single(own: Problem, report: StepReport) -> dict[str, np.ndarray]:
     dual = (_structured(own, report) or _by_rings(own, report)) if _is_bounded(own) else {}
-    if dual or max(own.n, own.workload.m) > LARGEST_SINGLE:
+    if dual or max(own.n, own.workload.m) > MAX_N_SINGLE:
         return dual
     ascent = ascent_of(scaled(own.target[:, own.kept]), _ACCURACY, report)
     return {"weights": restore_weights(ascent.best.v, own.kept)}
 
 
 def _rings(own: Problem, epochs: int) -> bool:
-    """Whether the dual of fixed epochs and its bound need no n x n array and a few seconds at most."""
+    """Return whether the dual of fixed epochs and its bound need no n x n array and a few seconds at most."""
     inverse = own.workload.bidiagonal_inverse()
     weighted = None if inverse is None else own.objective.weighted_inverse(inverse)
     if weighted is None or not recursions.own(own.spec):
         return False
     uniform = bool((weighted.q[1:] == weighted.p[1:]).all())  # a schedule, which the certificate's bound is made for
-    return uniform and own.n * epochs**2 <= LARGEST_RING
+    return uniform and own.n * epochs**2 <= MAX_RING_WORK

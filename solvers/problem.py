@@ -26,7 +26,8 @@ from factorize.structures.base import MAX_DENSE, Matrix, check_dense
 from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 
-_ROOM = 2.0**-50  # for each product of a column and each step of a pattern: more than the checker leaves for rounding
+_ROUNDING_ROOM = 2.0**-50
+"""Room for each product of a column and each step of a pattern, more than the checker leaves for rounding."""
 
 Mechanism = TypeVar("Mechanism", bound=AnyMechanism)
 
@@ -38,7 +39,7 @@ def mechanism_of(spec: Spec, kind: type[Mechanism]) -> Mechanism:
 
 
 StepReport = Callable[[int, float | None], None]
-"""What an iteration tells its step and its gap; it may raise `Cancelled`."""
+"""A function to which an iteration tells its step and its gap; it may raise `Cancelled`."""
 
 
 def outline_of(spec: Spec) -> Workload:
@@ -71,12 +72,12 @@ class Problem:
 
     @property
     def participation(self) -> AnyParticipation:
-        """Over which the sensitivity is taken."""
+        """The participation over which the sensitivity is taken."""
         return self.spec.participation
 
     @property
     def objective(self) -> Objective:
-        """What is minimised."""
+        """The objective that is minimised."""
         return self.spec.objective
 
     @property
@@ -95,12 +96,12 @@ class Problem:
 
     @cached_property
     def kept(self) -> np.ndarray:
-        """Which columns of T are not exactly zero, shape (n,); a zero learning rate makes one that is."""
+        """Return which columns of T are not exactly zero, shape (n,); a zero learning rate makes one that is."""
         return np.asarray(self.target.any(axis=0))
 
     @property
     def evaluates_itself(self) -> bool:
-        """Whether the workload to optimise for is the one to evaluate on, so that a dual of one serves the other."""
+        """Return whether the workload to optimise for is the one to evaluate on, so that their duals are the same."""
         return self.spec.optimize_for is None
 
     def with_unit_sensitivity(self, strategy: np.ndarray) -> DenseMatrix:
@@ -112,7 +113,7 @@ class Problem:
         n = len(strategy)
         strategy.setflags(write=False)
         plain = plain_sensitivity(DenseMatrix(strategy), self.participation)
-        room = (n + 8) * self.participation.spread(n).most * _ROOM
+        room = (n + 8) * self.participation.spread(n).most * _ROUNDING_ROOM
         scaled = strategy * ((1 - room) / plain)
         scaled.setflags(write=False)
         return DenseMatrix(scaled)
@@ -168,7 +169,7 @@ class Reporter:
 
 
 _DOUBLE = 8
-_RATE = 3e10  # multiplications a second of a dense kernel on two cores
+_MULTIPLICATIONS_PER_SECOND = 3e10  # multiplications a second of a dense kernel on two cores
 _BASE_SECONDS = 0.05
 _BASE_BYTES = 2**26
 _GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -189,12 +190,12 @@ class Estimate:
 
 def estimate_of(*, entries: float, multiplications: float) -> Estimate:
     """Return the estimate for a number of stored doubles and of multiplications."""
-    return Estimate(_BASE_SECONDS + multiplications / _RATE, _BASE_BYTES + int(_DOUBLE * entries))
+    return Estimate(_BASE_SECONDS + multiplications / _MULTIPLICATIONS_PER_SECOND, _BASE_BYTES + int(_DOUBLE * entries))
 
 
 def with_work(estimate: Estimate, multiplications: float) -> Estimate:
     """Return the estimate for as many multiplications more."""
-    return replace(estimate, seconds=estimate.seconds + multiplications / _RATE)
+    return replace(estimate, seconds=estimate.seconds + multiplications / _MULTIPLICATIONS_PER_SECOND)
 
 
 def refuse_beyond_dense(estimate: Estimate, n: int, m: int) -> Estimate:

@@ -33,8 +33,8 @@ from factorize.spec.mechanisms import (
 from factorize.structures.base import MAX_DENSE
 from factorize.workloads.prefix import easier_ones
 
-_TAKES_ALL: dict[str, Callable[[Spec], Any]] = {"own": lambda _: True, "supports": lambda _: None}
-"""What a solver's module may leave out."""
+_DEFAULTS: dict[str, Callable[[Spec], Any]] = {"own": lambda _: True, "supports": lambda _: None}
+"""The functions that a solver's module may leave out, and what stands for them."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Entry:
     solve: Callable[[Problem, ProgressCallback], Solution]
     supports: Callable[[Spec], str | None]
     estimate: Callable[[Spec], Estimate]
-    own: Callable[[Spec], bool] = _TAKES_ALL["own"]
+    own: Callable[[Spec], bool] = _DEFAULTS["own"]
     dual: bool = False
 
 
@@ -67,7 +67,7 @@ def _entry(module: str, solver: str = "solve", *, dual: bool = False) -> Entry:
     """
 
     def call(name: str, *arguments: Any) -> Any:
-        function: Any = getattr(import_module(f"{__package__}.{module}"), name, _TAKES_ALL.get(name))
+        function: Any = getattr(import_module(f"{__package__}.{module}"), name, _DEFAULTS.get(name))
         return function(*arguments)
 
     solve, supports, estimate, own = (partial(call, name) for name in (solver, "supports", "estimate", "own"))
@@ -107,10 +107,10 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the rest are not asked."""
 
-ANSWERED = "; this is answered: "
-"""What a refusal says before the command of a spec that is not refused."""
+WAY_OUT = "; this is answered: "
+"""The words of a refusal before the command of a spec that is not refused."""
 
-_LONGEST_SPEC = 4000  # characters of a spec inside a refusal
+_MAX_SPEC_CHARACTERS = 4000  # a refusal shows a spec of at most this many characters
 
 
 def choose(spec: SpecSource) -> Spec:
@@ -135,7 +135,7 @@ def choose(spec: SpecSource) -> Spec:
         return _name(spec)
     except UnsupportedProblem as refusal:
         way_out = _way_out(spec)
-        message = f"{refusal}{ANSWERED}{way_out}" if way_out else str(refusal)
+        message = f"{refusal}{WAY_OUT}{way_out}" if way_out else str(refusal)
         raise UnsupportedProblem(message, field=refusal.field) from None
 
 
@@ -164,7 +164,7 @@ def _way_out(spec: Spec) -> str:
     """Return the command that solves a refused spec with the nearest mechanism that takes it, or nothing."""
     document = spec.document()
     for name, own in spec.user_matrices().items():
-        if own.bound and own.array.size < _LONGEST_SPEC / 2:
+        if own.bound and own.array.size < _MAX_SPEC_CHARACTERS / 2:
             document[name] = {"kind": "matrix", "rows": own.array.tolist()}
     for mechanism in _nearest(spec):
         try:
@@ -172,7 +172,7 @@ def _way_out(spec: Spec) -> str:
         except UnsupportedProblem:
             continue
         text = canonical_json(document | {"mechanism": mechanism.document()}).decode()
-        return f"factorize solve {shlex.quote(text)}" if len(text) <= _LONGEST_SPEC else ""
+        return f"factorize solve {shlex.quote(text)}" if len(text) <= _MAX_SPEC_CHARACTERS else ""
     return ""
 
 
@@ -229,19 +229,19 @@ def _refuse_nothing_left(spec: Spec) -> None:
             )
 
 
-LARGEST_AUTOMATIC = 8192
-LARGEST_SEPARATED = 128
-"""Steps up to which `dense` is searched under `min_sep`: 40 processor seconds at most, where 256 take minutes."""
-BUFFERS_AUTOMATIC = 8
-"""Above that n: within 2e-5 of the optimum of prefix sums at n = 131072."""
-BANDS_AUTOMATIC = 512
-"""Most bands that a training job is asked to keep noise of."""
+MAX_N_AUTOMATIC = 8192
+MAX_N_SEPARATED = 128
+"""The most steps of a search of `dense` under `min_sep`: 40 processor seconds at most, where 256 take minutes."""
+AUTOMATIC_BUFFERS = 8
+"""The buffers above that n: within 2e-5 of the optimum of prefix sums at n = 131072."""
+MAX_AUTOMATIC_BANDS = 512
+"""The most bands that a training job is asked to keep noise of."""
 
-_LARGEST_BYTES = 2**34
-_STREAMING = BufferedLinear(kind="buffered_linear", buffers=BUFFERS_AUTOMATIC)
-_LARGE: tuple[AnyMechanism, ...] = (
+_MAX_BYTES = 2**34
+_STREAMING_MECHANISM = BufferedLinear(kind="buffered_linear", buffers=AUTOMATIC_BUFFERS)
+_LARGE_MECHANISMS: tuple[AnyMechanism, ...] = (
     Toeplitz(kind="toeplitz"),
-    Blt(kind="blt", buffers=BUFFERS_AUTOMATIC),
+    Blt(kind="blt", buffers=AUTOMATIC_BUFFERS),
     Tree(kind="tree", decoder="honaker_online"),
 )
 
@@ -267,15 +267,15 @@ def automatic(spec: Spec, estimate_of: EstimateOf) -> AnyMechanism:
         )
     n, separation = spec.workload.n, spec.participation.spread(spec.workload.n).separation
     if spec.participation.free:
-        few = (Dense(kind="dense"),) if n <= LARGEST_SEPARATED else ()
-        return _first(spec, estimate_of, (*few, _banded(separation), *_LARGE))
-    if spec.participation.single and n > LARGEST_AUTOMATIC:
-        return _first(spec, estimate_of, (_STREAMING, *_LARGE, _banded(BANDS_AUTOMATIC)))
+        few = (Dense(kind="dense"),) if n <= MAX_N_SEPARATED else ()
+        return _first(spec, estimate_of, (*few, _banded(separation), *_LARGE_MECHANISMS))
+    if spec.participation.single and n > MAX_N_AUTOMATIC:
+        return _first(spec, estimate_of, (_STREAMING_MECHANISM, *_LARGE_MECHANISMS, _banded(MAX_AUTOMATIC_BANDS)))
     if n <= MAX_DENSE:
         return Dense(kind="dense")
-    if separation <= BANDS_AUTOMATIC:
-        return _first(spec, estimate_of, (_banded(separation), *_LARGE))
-    return _first(spec, estimate_of, (*_LARGE, _banded(BANDS_AUTOMATIC)))
+    if separation <= MAX_AUTOMATIC_BANDS:
+        return _first(spec, estimate_of, (_banded(separation), *_LARGE_MECHANISMS))
+    return _first(spec, estimate_of, (*_LARGE_MECHANISMS, _banded(MAX_AUTOMATIC_BANDS)))
 
 
 def _banded(bands: int) -> Banded:
@@ -286,7 +286,7 @@ def _first(spec: Spec, estimate_of: EstimateOf, mechanisms: tuple[AnyMechanism, 
     """Return the first mechanism that has a solver for so many steps within the automatic memory."""
     for mechanism in mechanisms:
         try:
-            if estimate_of(spec.model_copy(update={"mechanism": mechanism})).bytes <= _LARGEST_BYTES:
+            if estimate_of(spec.model_copy(update={"mechanism": mechanism})).bytes <= _MAX_BYTES:
                 return mechanism
         except (UnsupportedProblem, TooLarge):
             continue

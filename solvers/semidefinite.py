@@ -19,11 +19,11 @@ from factorize.solvers.single.dense import loss_of, refuse_objective, right_sing
 from factorize.spec import Spec
 
 MAX_N = 64
-_FINEST, _COARSEST = 1e-9, 1e-4
-_MOST_STEPS = 50_000
+_MIN_ERROR, _MAX_ERROR = 1e-9, 1e-4
+_MAX_STEPS = 50_000
 _ROUND = 500
-"""Steps of SCS between two looks at it, 2 s at the largest n."""
-_FLOOR = 1e-9  # eigenvalues of X below this share of the largest are raised to it
+"""The steps of SCS between two looks at it, 2 s at the largest n."""
+_MIN_EIGENVALUE = 1e-9  # eigenvalues of X below this share of the largest are raised to it
 
 
 def supports(spec: Spec) -> str | None:
@@ -87,10 +87,10 @@ def _conic(factor: np.ndarray, epochs: int, tolerance: float, report: StepReport
         limits.append(whole[classes[:, first].ravel(), classes[:, second].ravel()] == 0)
     program = cp.Problem(cp.Minimize(cp.trace(whole[n:, n:])), limits)
     try:
-        with warnings.catch_warnings():  # that the solution "may be inaccurate" is assumed anyway
+        with warnings.catch_warnings():  # the warning that the solution "may be inaccurate" says what is assumed anyway
             warnings.simplefilter("ignore")
             data, *inversion = program.get_problem_data(cp.SCS)
-            solution, steps = _rounds(data, min(max(0.1 * tolerance, _FINEST), _COARSEST), report)
+            solution, steps = _rounds(data, min(max(0.1 * tolerance, _MIN_ERROR), _MAX_ERROR), report)
             program.unpack_results(solution, *inversion)
     except cp.error.SolverError as error:
         raise SolveFailed(
@@ -110,7 +110,7 @@ def _rounds(data: dict[str, Any], accuracy: float, report: StepReport) -> tuple[
     solver = scs.SCS(problem, cones, eps_abs=accuracy, eps_rel=accuracy, max_iters=_ROUND, verbose=False)
     solution = solver.solve(warm_start=False)
     done = solution["info"]["iter"]
-    while solution["info"]["status_val"] != scs.SOLVED and solution["info"]["iter"] >= _ROUND and done < _MOST_STEPS:
+    while solution["info"]["status_val"] != scs.SOLVED and solution["info"]["iter"] >= _ROUND and done < _MAX_STEPS:
         report(done, None)
         solution = solver.solve(warm_start=True)
         done += solution["info"]["iter"]
@@ -122,7 +122,7 @@ def _repair(gram: np.ndarray, target: np.ndarray, order: np.ndarray, epochs: int
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     if values[-1] <= 0:
         raise SolveFailed("SCS returned a matrix without a positive eigenvalue; use mechanism 'dense' instead")
-    definite = (vectors * np.maximum(values, _FLOOR * values[-1])) @ vectors.T
+    definite = (vectors * np.maximum(values, _MIN_EIGENVALUE * values[-1])) @ vectors.T
     repaired = [strategy_of(candidate, order) for candidate in candidates(definite, epochs)]
     usable = [strategy for strategy in repaired if strategy is not None]
     if not usable:

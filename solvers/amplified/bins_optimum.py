@@ -35,30 +35,30 @@ from factorize.structures.base import Matrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import ToeplitzMatrix
 
-LARGEST_STEPS = 2**17
-LARGEST_TAPS = 256
-LARGEST_WORK = 2**27  # n x bins
-_FIRST_SAMPLES = 1024  # of the estimates of starts, of which the best one is searched from
+MAX_STEPS = 2**17
+MAX_TAPS = 256
+MAX_WORK = 2**27  # the limit of n x bins
+_FIRST_SAMPLES = 1024  # an estimate of a start draws this many samples; the search goes on from the best start
 _ROUNDS = 12
-_STEPS = 50  # of L-BFGS in a round
+_STEPS = 50  # L-BFGS takes at most this many steps in a round
 QUICK_TOLERANCE = 1e-2
-"""From here on one start, from a table where it has one, is improved in a few steps of few samples."""
-_QUICK_SAMPLES, _LEAST_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS = 1024, 512, 4, 20
-_QUICK_BINS = 128  # above, as many fewer samples and rounds
-_QUICK_CLOSE = 2e-3  # relative, of sigma
-_GAIN = 3e-4  # of the logarithm of the error: less is below what the estimate sees
+"""From this tolerance on, one start, from a table where it has one, is improved in a few steps of few samples."""
+_QUICK_SAMPLES, _MIN_SAMPLES, _QUICK_ROUNDS, _QUICK_STEPS = 1024, 512, 4, 20
+_MIN_QUICK_BINS = 128  # above this many bins, samples and rounds shrink in proportion
+_QUICK_SIGMA_ERROR = 2e-3  # the relative accuracy of sigma in a quick search
+_MIN_GAIN = 3e-4  # a smaller fall of the logarithm of the error is below what the estimate sees
 _BACKTRACKS = 6
-_FORMS = 8  # that are kept
-_PATIENCE = 3  # rounds without a gain
-_BUFFERS = 2  # of the other search, where all taps are hard to claim
-_FIT_SEED = 100  # of the first estimate of the columns' factors: none of the search's
+_FORMS = 8  # the search keeps this many of the last forms
+_PATIENCE = 3  # the search ends after this many rounds without a gain
+_BUFFERS = 2  # the other search has this many buffers; it runs where all taps are hard to claim
+_FIT_SEED = 100  # the seed of the first estimate of the columns' factors; the search uses none like it
 
 _FAMILIES: dict[type[Mechanism], Callable[[Spec, int, ErrorForm, int, int], Family]] = {
     Toeplitz: lambda _, *of: AllTaps(*of),
     Blt: lambda spec, *of: BufferedTaps(*of, buffers=mechanism_of(spec, Blt).buffers),
     BandedInverseToeplitz: lambda spec, *of: InverseTaps(*of, taps=mechanism_of(spec, BandedInverseToeplitz).bands),
 }
-_INSTEAD: dict[type[Mechanism], str] = {
+_ALTERNATIVES: dict[type[Mechanism], str] = {
     BufferedLinear: ": its search needs a sensitivity that is one sum for each class, and sigma depends on all pairs "
     "of bins; use blt with normalization 'fitted', whose noise keeps as many vectors and varies in time too"
 }
@@ -73,7 +73,7 @@ def supports(spec: Spec) -> str | None:
             "banded_inverse_square_root, which needs none"
         )
     if type(mechanism) not in _FAMILIES:
-        instead = _INSTEAD.get(type(mechanism), "; use toeplitz, blt or banded_inverse_toeplitz")
+        instead = _ALTERNATIVES.get(type(mechanism), "; use toeplitz, blt or banded_inverse_toeplitz")
         return (
             f"mechanism {mechanism.kind!r} is not optimised under sampling {sampling.kind!r}{instead}, or leave the "
             "sampling out and calibrate with it"
@@ -88,14 +88,14 @@ def supports(spec: Spec) -> str | None:
         return f"n={workload.n} is above {MAX_N_FITTED}, up to which columns are fitted; use normalization 'none'"
     if buffers is not None and buffers > MAX_BUFFERS:
         return f"buffers={buffers} exceeds {MAX_BUFFERS}; two or three are enough under sampling"
-    if bands is not None and not 2 <= bands <= min(LARGEST_TAPS, workload.n):
-        return f"bands={bands} is not from 2 to {min(LARGEST_TAPS, workload.n)}; use 4 to 64"
+    if bands is not None and not 2 <= bands <= min(MAX_TAPS, workload.n):
+        return f"bands={bands} is not from 2 to {min(MAX_TAPS, workload.n)}; use 4 to 64"
     if isinstance(spec.objective, MaxError):
         return "objective 'max' is not optimised under sampling; use 'mean'"
     bins = sampling.bins(spec.participation, workload.n)
-    if workload.n > LARGEST_STEPS or workload.n * bins > LARGEST_WORK:
+    if workload.n > MAX_STEPS or workload.n * bins > MAX_WORK:
         return (
-            f"n={workload.n} with {bins} bins is above n={LARGEST_STEPS} or n x bins = {LARGEST_WORK}; use larger "
+            f"n={workload.n} with {bins} bins is above n={MAX_STEPS} or n x bins = {MAX_WORK}; use larger "
             "batches, or optimise a shorter run with as many epochs and take its decays"
         )
     return toeplitz.supports(spec)
@@ -127,7 +127,7 @@ def estimate(spec: Spec) -> Estimate:
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the best strategy found of the mechanism's family; a local optimum."""
-    with one_blas_thread(problem.n, largest=LARGEST_STEPS):  # its products have b columns, whatever n is
+    with one_blas_thread(problem.n, largest=MAX_STEPS):  # its products have b columns, whatever n is
         return _solved(problem, Reporter(progress))
 
 
@@ -149,8 +149,8 @@ def is_quick(spec: Spec) -> bool:
 
 def _quick(bins: int) -> tuple[int, int]:
     """Return the rounds and samples of a quick search."""
-    more = max(bins, _QUICK_BINS)
-    return max(1, _QUICK_ROUNDS * _QUICK_BINS // more), max(_LEAST_SAMPLES, _QUICK_SAMPLES * _QUICK_BINS // more)
+    more = max(bins, _MIN_QUICK_BINS)
+    return max(1, _QUICK_ROUNDS * _MIN_QUICK_BINS // more), max(_MIN_SAMPLES, _QUICK_SAMPLES * _MIN_QUICK_BINS // more)
 
 
 def search_for(problem: Problem, report: Reporter) -> Found:
@@ -209,7 +209,7 @@ class _Search:
             if form is None:
                 break
             forms = [*forms[1 - _FORMS :], form]
-            idle = 0 if value < best.value - _GAIN else idle + 1
+            idle = 0 if value < best.value - _MIN_GAIN else idle + 1
             if value < best.value:
                 best = Found(self.family, variables, value, self.steps)
             if idle == _PATIENCE:
@@ -269,7 +269,7 @@ class _Search:
 
     def _at(self, column: Array, seed: int, forms: Array | None, samples: int) -> Amplified:
         gram = gram_of_column(np.pad(np.abs(column), (0, self.family.n - len(column))), self.bins)
-        tolerance = _QUICK_CLOSE if self.quick else None
+        tolerance = _QUICK_SIGMA_ERROR if self.quick else None
         return amplify(gram, self.family.n, self.sampling, seed=seed, forms=forms, samples=samples, tolerance=tolerance)
 
     def _descend(self, start: Array, forms: Array) -> Array:

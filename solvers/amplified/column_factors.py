@@ -23,15 +23,15 @@ from factorize.solvers.problem import Problem
 from factorize.spec import BinsSampling
 
 FIT_ROUNDS = 6
-_STEPS = 30  # of L-BFGS in a round
-_FORMS = 4  # that are kept
-_GAIN = 5e-4  # of the logarithm of the error: less is no gain
-_PATIENCE = 2  # rounds without one: a first form may lead to the other regime, and its second one back
+_STEPS = 30  # L-BFGS takes at most this many steps in a round
+_FORMS = 4  # the fit keeps this many of the last forms
+_MIN_GAIN = 5e-4  # a smaller fall of the logarithm of the error is no gain
+_PATIENCE = 2  # rounds without a gain that end a fit: its first form may lead to the other regime, the second one back
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnLoss:
-    """log(error x S) / 2 of the logarithms of the factors, S nearly the largest <D, G> of the forms.
+    """The loss log(error x S) / 2 by the logarithms of the factors, S nearly the largest <D, G> of the forms.
 
     Attributes:
         error: form in 1 / f, shape (n, n).
@@ -96,7 +96,7 @@ class ColumnFit:
                 value, form = self._value(factors, seed, held)
             except (SolveFailed, CertificateError, InvalidParameter):
                 break
-            idle = 0 if value < kept[0] - _GAIN else idle + 1
+            idle = 0 if value < kept[0] - _MIN_GAIN else idle + 1
             kept = min(kept, (value, factors), key=lambda one: one[0])
             forms.append(form)
             if idle == _PATIENCE:

@@ -25,7 +25,7 @@ from factorize.solvers.toeplitz.gradients import ErrorForm, ToeplitzLoss
 from factorize.structures.base import Matrix
 from factorize.structures.toeplitz import BltMatrix, InverseBandedToeplitz, ToeplitzMatrix
 
-_LEAST = 1e-12  # of a coefficient at the start, relative to the first: logarithms need one
+_MIN_COEFFICIENT = 1e-12  # a coefficient's least size at the start, relative to the first: its logarithm is a variable
 _STARTS = ((0.5, 0.003), (0.5, 0.01), (0.5, 0.03), (0.7, 0.003), (0.7, 0.02), (0.85, 0.0))
 """Exponents of (1 - x) and dampings over a step: roots, gamma-BIFR; with two taps these are lambda-CGD."""
 
@@ -82,21 +82,21 @@ class AllTaps(Family):
     """Toeplitz matrices with positive coefficients: the logarithms of all but the first are free."""
 
     def starts(self) -> Iterator[Array]:
-        """Damped square roots of the prefix sum."""
+        """Yield damped square roots of the prefix sum."""
         for exponent, damping in _STARTS:
             column = reciprocal(_power(exponent, damping, self.n), self.n)
-            yield np.log(np.maximum(column[1:], _LEAST))
+            yield np.log(np.maximum(column[1:], _MIN_COEFFICIENT))
 
     def column(self, variables: Array) -> Array:
-        """Exponentials."""
+        """Return the exponentials of the variables, after a first coefficient of 1."""
         return np.exp(np.concatenate([[0.0], np.clip(variables, -600.0, 600.0)]))
 
     def matrix(self, variables: Array) -> ToeplitzMatrix:
-        """Toeplitz."""
+        """Return the Toeplitz matrix with that column."""
         return ToeplitzMatrix(self.column(variables), self.n)
 
     def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
-        """A factor c for each logarithm."""
+        """Return the loss and its derivative, which has a factor c for each logarithm."""
         column = self.column(variables)
         value, slope = self._toeplitz(column, sensitivity)
         return value, (slope * column)[1:]
@@ -119,29 +119,29 @@ class InverseTaps(Family):
         self.taps = taps
 
     def starts(self) -> Iterator[Array]:
-        """Powers of 1 - x cut off: roots, gamma-BIFR, lambda-CGD."""
+        """Yield powers of 1 - x, cut off: roots, gamma-BIFR, lambda-CGD."""
         for exponent, damping in _STARTS:
             yield np.arctanh(reflections(_power(exponent, damping, self.taps)))
 
     def column(self, variables: Array) -> Array:
-        """One over the taps' series."""
+        """Return one over the taps' series."""
         return reciprocal(polynomials(np.tanh(variables))[-1], self.n)
 
     def matrix(self, variables: Array) -> InverseBandedToeplitz:
-        """Stored by its inverse: what its format asks for, no tap but the first above 0 and a sum not below it.
+        """Return C by its inverse: the format wants no tap but the first above 0, and a sum of all that is not below.
 
-        Optima for sums are so, and a search that ends a rounding away from it is put back; those for momentum may not
-        be, and without their positive taps the others are too large.
+        The optima for sums have such taps, and a search that ends a rounding away from them is put back. Those for
+        momentum may not, and without their positive taps the others are too large.
         """
         taps = polynomials(np.tanh(variables))[-1]
-        taps[1:] = np.where(taps[1:] > -_LEAST, 0.0, taps[1:])
+        taps[1:] = np.where(taps[1:] > -_MIN_COEFFICIENT, 0.0, taps[1:])
         taps[1:] /= max(1.0, -taps[1:].sum())
         while sum(map(Fraction, taps.tolist())) < 0:
             taps[1:] *= 1 - 2.0**-50
         return InverseBandedToeplitz(taps, self.n)
 
     def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
-        """A change dq of the taps moves c by -c c dq."""
+        """Return the loss and its derivative: a change dq of the taps moves c by -c c dq."""
         turned = np.tanh(variables)
         taps = polynomials(turned)
         column = reciprocal(taps[-1], self.n)
@@ -164,21 +164,21 @@ class BufferedTaps(Family):
         self.parameters = Alternating(buffers, free_end=False)
 
     def starts(self) -> Iterator[Array]:
-        """BufferedTaps in geometric progression."""
+        """Yield decays in geometric progression."""
         yield from progressions(self.parameters, self.n, self.separation)
 
     def column(self, variables: Array) -> Array:
-        """A sum of decays."""
+        """Return a sum of decays."""
         point = self.parameters.at(variables)
         return np.concatenate([[1.0], point.omega @ powers(point.theta, self.n - 1)])
 
     def matrix(self, variables: Array) -> BltMatrix:
-        """BufferedTaps and scales."""
+        """Return the matrix of the decays and their scales."""
         point = self.parameters.at(variables)
         return BltMatrix(point.theta, point.omega, self.n)
 
     def loss_at(self, variables: Array, sensitivity: SpreadSensitivity) -> tuple[float, Array]:
-        """By the chain rule through the column."""
+        """Return the loss and its derivative, by the chain rule through the column."""
         return SeriesLoss(self.parameters, ToeplitzLoss(self.n, self.error, sensitivity))(variables)
 
 
@@ -231,7 +231,7 @@ TABLE = Path(__file__).with_name("starting_taps.json")
 def starting_taps(buffers: int, bins: int, epochs: int, epsilon: float) -> Array | None:
     """Return variables of `families.BufferedTaps` to start from, shape (2 buffers,), or None for other buffers.
 
-    Linear in the logarithms of bins, epochs and epsilon between the table's entries, and constant beyond them.
+    The variables are linear in the logarithms of bins, epochs and epsilon between the table's entries, constant beyond.
     """
     if buffers not in BUFFERS:
         return None

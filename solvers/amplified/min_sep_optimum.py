@@ -23,12 +23,12 @@ from factorize.spec import Spec
 from factorize.spec.mechanisms import Banded
 from factorize.structures.banded import BandedMatrix
 
-_ROUNDS = 4  # forms that are taken
-_STEPS = 100  # of L-BFGS at each
-_LEAST = 1e-6  # of an entry within the bands, so that they stay as many
-_SAMPLES = 8192  # candidates of an estimate
-_CLOSE = 1e-3  # relative, of sigma
-_WINDOW = 12  # parts of the steps, over one of which a form is averaged along its diagonals
+_ROUNDS = 4  # the search takes this many forms
+_STEPS = 100  # L-BFGS takes at most this many steps with each form
+_MIN_ENTRY = 1e-6  # an entry within the bands is at least this, so that no band is lost
+_SAMPLES = 8192  # an estimate draws this many candidates
+_SIGMA_ERROR = 1e-3  # the relative accuracy of sigma
+_WINDOWS = 12  # a form is averaged along its diagonals over one of this many parts of the steps
 
 
 def supports(spec: Spec) -> str | None:
@@ -70,7 +70,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         report(seed, None)
         law = MinSepLaw.of(strategy, epoch, 1)
         estimated = MinSepEstimate(law, seed=seed, samples=_SAMPLES)
-        near = estimated.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=_CLOSE)
+        near = estimated.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=_SIGMA_ERROR)
         if law.at(near) is None:
             raise SolveFailed(
                 f"epsilon={sampling.epsilon:g} needs so little noise that b-min-sep has no estimate; use a smaller "
@@ -79,7 +79,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         gram = gram_of(strategy.bands)
         log_error = alone(strategy.bands.ravel())[0] - math.log(gram[0].sum())
         best = min(best, (2 * math.log(near) + log_error, strategy), key=lambda one: one[0])
-        form = uniform_filter1d(estimated.pair_weights(near, sampling.epsilon), max(n // _WINDOW, 1), mode="nearest")
+        form = uniform_filter1d(estimated.pair_weights(near, sampling.epsilon), max(n // _WINDOWS, 1), mode="nearest")
         form[1:] *= 2
         spread = float((form * gram).sum())
         if seed == _ROUNDS or not spread > 0:
@@ -130,7 +130,7 @@ class SpreadLoss:
         from scipy.optimize import minimize
 
         bands, n = strategy.bands.shape
-        bounds = [(_LEAST, None) if t + d < n else (0.0, 0.0) for d in range(bands) for t in range(n)]
+        bounds = [(_MIN_ENTRY, None) if t + d < n else (0.0, 0.0) for d in range(bands) for t in range(n)]
         with np.errstate(all="ignore"):
             options = {"maxiter": _STEPS}
             end = minimize(self, strategy.bands.ravel(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)

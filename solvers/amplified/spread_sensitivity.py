@@ -23,11 +23,12 @@ from factorize.solvers.methods.transforms import Transforms
 from factorize.spec import BinsSampling
 
 SAMPLES = 8192
-"""Of an estimate: 16384 of them found nothing better by 2e-4 at delta 1e-5, by 1.5e-3 at delta 1e-10."""
-_WIDTH = 0.35  # of the bump in log L that stands for the Dirac measure
-_LEAST = 1e-4  # of the sensitivity: less noise is a search gone astray
+"""The samples of an estimate: 16384 of them found nothing better by 2e-4 at delta 1e-5, by 1.5e-3 at delta 1e-10."""
+_BUMP_WIDTH = 0.35  # the width of the bump in log L that stands for the Dirac measure
+_MIN_SIGMA = 1e-4  # a search that needs less noise than this part of the sensitivity has gone astray
 _POWER = 12.0
-_SMOOTH = 2e-4  # below it |c| is rounded off where coefficients may change sign
+_SMOOTHING_RADIUS = 2e-4
+"""Where coefficients may change sign, |c| is rounded off below this part of the first coefficient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class SpreadSensitivity:
     smooth: bool = False
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
-        """O(n log n + b^2) for each form."""
+        """Return S and its derivative, O(n log n + b^2) for each form."""
         bins = self.forms.shape[1]
         magnitude, slope = self._magnitude(column)
         u = comb(np.pad(magnitude, (0, self.n - len(column))), bins)
@@ -69,7 +70,7 @@ class SpreadSensitivity:
 
     @cached_property
     def _suffixes(self) -> Array:
-        """Sums of the forms' entries along each diagonal from the entry to the end, shape (forms, b, b)."""
+        """Return the sums of the forms' entries along each diagonal, from the entry to the end, shape (forms, b, b)."""
         sums = self.forms.copy()
         for i in range(sums.shape[1] - 2, -1, -1):
             sums[:, i, :-1] += sums[:, i + 1, 1:]
@@ -78,7 +79,7 @@ class SpreadSensitivity:
     def _magnitude(self, column: Array) -> tuple[Array, Array]:
         if not self.smooth:
             return np.abs(column), np.sign(column)
-        radius = _SMOOTH * column[0]
+        radius = _SMOOTHING_RADIUS * column[0]
         length = np.hypot(column, radius)
         return length - radius, column / length
 
@@ -90,7 +91,7 @@ def by_epochs(values: Array, bins: int) -> Array:
 
 
 def comb(values: Array, bins: int) -> Array:
-    """Return u_t = c_t + u_{t-b}, of c = |C|'s column the first bin's sum of columns, shape (n,)."""
+    """Return u_t = c_t + u_{t-b}, shape (n,): of c, the column of |C|, the first bin's sum of columns."""
     return np.asarray(by_epochs(values, bins).cumsum(axis=0).ravel()[: len(values)])
 
 
@@ -146,9 +147,9 @@ def amplify(
     near = None if forms is None else math.sqrt(float(np.einsum("fij,ij->f", forms, gram).max()))
     with np.errstate(all="ignore"):
         multiplier = estimate.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=tolerance)
-    if not _LEAST * held.sensitivity < multiplier < math.inf:
+    if not _MIN_SIGMA * held.sensitivity < multiplier < math.inf:
         raise SolveFailed(f"the estimate lost sigma at epsilon={sampling.epsilon:g}: {multiplier:g} is no noise")
-    form = estimate.pair_weights(multiplier, sampling.epsilon, width=_WIDTH)
+    form = estimate.pair_weights(multiplier, sampling.epsilon, width=_BUMP_WIDTH)
     here = float((form * gram).sum())
     if not (math.isfinite(here) and here > 0):
         raise SolveFailed(

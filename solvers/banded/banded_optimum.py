@@ -15,7 +15,7 @@ from factorize.checker.bounds.evidence import LARGEST_IN_BAND
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.banded.gram_descent import LEAST_SHARE, GramDescent, GramPoint, Landscape, own_forms, shares_of
+from factorize.solvers.banded.gram_descent import MIN_SHARE, GramDescent, GramPoint, Landscape, own_forms, shares_of
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
 from factorize.solvers.single.dense import refuse_objective
@@ -27,16 +27,17 @@ from factorize.structures.banded import BandedMatrix
 from factorize.workloads import Prefix, Workload
 from factorize.workloads.state_space import StateSpace
 
-MAX_ENTRIES = 2**26  # of n x bands
-MAX_ENTRIES_SEARCHED = 2**22  # of n x bands, above which the Toeplitz start is the answer
-_LEAST_EPOCHS = 64  # of `bands` steps, for that start to be near the optimum
-MOST_STATES = 16
+MAX_ENTRIES = 2**26  # the limit of n x bands
+MAX_ENTRIES_SEARCHED = 2**22  # the limit of n x bands for a search; above it the Toeplitz start is the answer
+_MIN_BAND_LENGTHS = 64  # that start is near the optimum where n is this many times `bands`
+MAX_STATES = 16
 _START_TOLERANCE = 1e-3
-_STEP_COST = 180.0  # multiplications of a step in units of n (bands + 8)^2, at the pace of a product of matrices
+_STEP_COST = 180.0  # multiplications of a step over n (bands + 8)^2, at the pace of a product of matrices
 _FEW_STEPS, _MANY_STEPS = 50, 2000
-_REPEATED = 8  # times as many steps where somebody takes part again
-_STATEFUL_STEPS = 600  # at least, with momentum: few specs stop after 100, most go on to the limit of 2000
-_LEAST_STEP_COST = 7.5e6  # multiplications, however short the run
+_REPEAT_FACTOR = 8  # a search takes this many times the steps where somebody takes part again
+_MIN_STATEFUL_STEPS = 600
+"""With momentum the steps are at least this many: few specs stop after 100, most go on to the limit of 2000."""
+_MIN_STEP_COST = 7.5e6  # multiplications of a step, however short the run
 
 
 def supports(spec: Spec) -> str | None:
@@ -84,11 +85,11 @@ def estimate(spec: Spec) -> Estimate:
     """
     bands = mechanism_of(spec, Banded).bands
     n, b = float(spec.workload.n), float(bands)
-    repeated = 1 if spec.participation.single else _REPEATED
+    repeated = 1 if spec.participation.single else _REPEAT_FACTOR
     steps = min(repeated * _FEW_STEPS * max(1.0, n / (32 * b)) ** 0.6, _MANY_STEPS)
     if repeated > 1 and spec.workload.outline().first_order() is None:
-        steps = max(steps, _STATEFUL_STEPS)
-    entries, work = 60.0 * n * (b + 2), (_LEAST_STEP_COST + _STEP_COST * n * (b + 8) ** 2) * steps
+        steps = max(steps, _MIN_STATEFUL_STEPS)
+    entries, work = 60.0 * n * (b + 2), (_MIN_STEP_COST + _STEP_COST * n * (b + 8) ** 2) * steps
     if is_start_alone(spec.workload.n, bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
     if n <= LARGEST_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
@@ -114,7 +115,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     owners, firsts = _shared(problem)
     if is_start_alone(problem.n, bands):
         squares = np.bincount(firsts, own_forms(*target)[0], minlength=problem.n)
-        shares = shares_of(np.sqrt(np.maximum(squares, LEAST_SHARE * squares.max())), owners, firsts)
+        shares = shares_of(np.sqrt(np.maximum(squares, MIN_SHARE * squares.max())), owners, firsts)
         strategy = with_columns_of(toeplitz_columns(problem, report)[0], np.sqrt(shares / shares.max()))
         return Solution(strategy=strategy, outcome=Outcome.NOT_SEARCHED, iterations=0)
     landscape = Landscape(target, problem.n, bands, owners, firsts)
@@ -140,7 +141,7 @@ def _shared(problem: Problem) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 def is_start_alone(n: int, bands: int) -> bool:
     """Return whether the arrays of a search would not fit in memory, so that its start is the answer."""
-    return n * bands > MAX_ENTRIES_SEARCHED and n >= _LEAST_EPOCHS * bands
+    return n * bands > MAX_ENTRIES_SEARCHED and n >= _MIN_BAND_LENGTHS * bands
 
 
 def with_columns_of(column: Array, lengths: Array) -> BandedMatrix:
@@ -163,9 +164,9 @@ def recursion(problem: Problem) -> StateSpace:
 
 def _target(workload: Workload, objective: Objective) -> StateSpace:
     whole, weights = workload.state_space(), objective.state_space(workload.m)
-    if whole is None or weights is None or whole.feed.shape[1] + weights.feed.shape[1] > MOST_STATES:
+    if whole is None or weights is None or whole.feed.shape[1] + weights.feed.shape[1] > MAX_STATES:
         raise UnsupportedProblem(
-            f"the {workload.kind} workload is no recursion with at most {MOST_STATES} states, which 'banded' "
+            f"the {workload.kind} workload is no recursion with at most {MAX_STATES} states, which 'banded' "
             "needs; use optimize_for with a workload that is, banded_toeplitz, or dense",
             field="/workload/kind",
         )
@@ -202,7 +203,7 @@ def start(problem: Problem, landscape: Landscape, report: Reporter) -> GramPoint
 
 
 def _offsets(problem: Problem, column: Array, dead: NDArray[np.bool_]) -> Array:
-    """X[j + d, j] at [d - 1, j] of a Toeplitz matrix with normalised columns."""
+    """Return X[j + d, j] at [d - 1, j] of a Toeplitz matrix with normalised columns."""
     n, bands = problem.n, mechanism_of(problem.spec, Banded).bands
     norms = np.sqrt(np.cumsum(column**2))
     offsets = np.zeros((bands - 1, n))
@@ -217,12 +218,12 @@ def _offsets(problem: Problem, column: Array, dead: NDArray[np.bool_]) -> Array:
 
 
 def toeplitz_columns(problem: Problem, report: Reporter) -> list[Array]:
-    """Return the best column for a workload that is Toeplitz; for another, of it as it is and of the prefix sum."""
+    """Return the best column for a Toeplitz workload; for another one, the columns for it and for the prefix sum."""
     n = problem.n
     if problem.workload.time_invariant:
         return [_toeplitz_column(problem, problem.workload, problem.objective, report)]
     columns = [_toeplitz_column(problem, Prefix(kind="prefix", n=n), Mean(), report)]
-    if n <= toeplitz.LARGEST_QUADRATIC and problem.workload.m == n:
+    if n <= toeplitz.MAX_N_QUADRATIC and problem.workload.m == n:
         columns.append(_toeplitz_column(problem, problem.workload, problem.objective, report))
     return columns
 

@@ -24,20 +24,21 @@ from factorize.solvers.methods.search import End, run
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads.state_space import StateSpace
 
-LEAST_SHARE = 1e-10
-"""Of a step that moves nothing, whose column must not be 0."""
+MIN_SHARE = 1e-10
+"""The least weight of a step, as a part of the largest: a step that moves nothing needs a column that is not 0."""
 
 _PAIRS = 10
-_MOST_STEPS = 2000
-_SUFFICIENT = 1e-4
-_SHRINK = 0.4  # after a step out of the positive definite matrices
-_SHORTEST = 1e-6
+_MAX_STEPS = 2000
+_SUFFICIENT_DECREASE = 1e-4
+_SHRINKAGE = 0.4  # a step out of the positive definite matrices is shortened to this part
+_MIN_LENGTH = 1e-6
 _ROUNDING = 1e-14
-_INVISIBLE = 1e-18  # of the loss: what a step may still gain is far below its rounding
-_PERIOD, _SLOW = 50, 0.1  # steps in which the gap has to fall to this part, or the memory misleads
-_SAFETY = 20  # parts of the tolerance that the estimated gap may be at the end
+_MIN_GAIN = 1e-18  # a step that may gain less than this part of the loss is far below its rounding
+_PERIOD_STEPS, _PERIOD_FALL = 50, 0.1  # within these steps the gap has to fall to this part, or the memory misleads
+_SAFETY_FACTOR = 20  # at the end the estimated gap is at most the tolerance over this
 _PROBES = 8
-_MEASURED, _NEAR = 16, 10.0  # steps between two measurements of the gap, but where it is about so near to the end
+_MEASUREMENT_STEPS, _NEAR_FACTOR = 16, 10.0
+"""The gap is measured every 16 steps, and at each step once it is within about this factor of the end."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,14 @@ class Landscape:
         if point is None or point.shares.min() == 1.0:
             return point
         w = self.together(point.curvature[0])
-        unknowns[0] = 0.5 * np.log(np.maximum(w, LEAST_SHARE * w.max()))
+        unknowns[0] = 0.5 * np.log(np.maximum(w, MIN_SHARE * w.max()))
         return self(unknowns)
 
     def __call__(self, unknowns: Array) -> GramPoint | None:
         """Return the loss and its gradient, or None where X is not positive definite."""
         self.evaluations += 1
         offsets = unknowns[1:]
-        weights = np.where(self._idle, LEAST_SHARE, np.exp(unknowns[0] - unknowns[0][self._firsts].max()))
+        weights = np.where(self._idle, MIN_SHARE, np.exp(unknowns[0] - unknowns[0][self._firsts].max()))
         shares = shares_of(weights, self._owners, self._firsts)
         rows = _factor(offsets, *self._theta[0].shape)
         if rows is None:
@@ -238,8 +239,8 @@ class GramDescent:
         """
         if self.landscape.bands == 1:  # the shares of a diagonal X are a closed form
             return End(self._at, 0.0, Outcome.CLOSED_FORM, 0)
-        self._enough = tolerance / _SAFETY
-        end = run(self, self._at, enough=self._enough, most=_MOST_STEPS, report=report)
+        self._enough = tolerance / _SAFETY_FACTOR
+        end = run(self, self._at, enough=self._enough, most=_MAX_STEPS, report=report)
         return replace(end, best=self._at)  # the loss falls with every step, what is left does not
 
     def gap(self, at: GramPoint) -> float:
@@ -251,7 +252,7 @@ class GramDescent:
         self._direction = self._memory.direction(at.gradient, lambda g: self._factor * self._apply(g))
         gain = float(np.vdot(at.gradient, self._direction)) / 2 / at.loss
         self._since += 1
-        if self._since < _MEASURED and self._lag * gain > _NEAR * self._enough:
+        if self._since < _MEASUREMENT_STEPS and self._lag * gain > _NEAR_FACTOR * self._enough:
             return self._lag * gain
         gap = self.landscape.gap(at)
         self._since, self._lag = 0, gap / gain if gain > 0 else np.inf
@@ -270,7 +271,7 @@ class GramDescent:
                 self._at.curvature[0],
             )
             w = self.landscape.together(w)
-            self._stiffness = np.maximum(w, LEAST_SHARE * w.max()) / 4
+            self._stiffness = np.maximum(w, MIN_SHARE * w.max()) / 4
             self._factor = self._memory.scale(self._apply) or self._factor
 
     def _apply(self, gradient: Array) -> Array:
@@ -279,8 +280,8 @@ class GramDescent:
 
     def step(self, at: GramPoint, number: int) -> GramPoint | None:
         """Take a step, without the memory where it misleads; None if rounding hides any progress."""
-        if number % _PERIOD == 0:
-            if self._closest > _SLOW * self._mark:
+        if number % _PERIOD_STEPS == 0:
+            if self._closest > _PERIOD_FALL * self._mark:
                 self._forget()
                 self.gap(at)
             self._mark = self._closest
@@ -294,9 +295,9 @@ class GramDescent:
     def _along(self, at: GramPoint, number: int) -> GramPoint | None:
         """Go along the direction as far as the loss falls as it should."""
         decrease, length = float(np.vdot(at.gradient, self._direction)) / 2, 1.0
-        while length > _SHORTEST and decrease > _INVISIBLE * at.loss:
+        while length > _MIN_LENGTH and decrease > _MIN_GAIN * at.loss:
             trial = self.landscape(at.unknowns - length * self._direction)
-            allowed = at.loss * (1 + _ROUNDING) - 2 * _SUFFICIENT * length * decrease
+            allowed = at.loss * (1 + _ROUNDING) - 2 * _SUFFICIENT_DECREASE * length * decrease
             if trial is not None and trial.loss <= allowed:
                 self._memory.add(trial.unknowns - at.unknowns, trial.gradient - at.gradient)
                 self._at = trial
@@ -304,7 +305,7 @@ class GramDescent:
                 if number & (number - 1) == 0:  # later the memory holds more than a new one brings
                     self._renew()
                 return trial
-            length *= _SHRINK if trial is None else _shorter(length, 2 * decrease, trial.loss - at.loss)
+            length *= _SHRINKAGE if trial is None else _shorter(length, 2 * decrease, trial.loss - at.loss)
         return None
 
 

@@ -27,10 +27,11 @@ import numpy as np
 
 from factorize.solvers.methods.compiled import Array
 
-_LARGEST_CORRELATION = 0.98
-_GRID = 16  # points of a spectrum per band
-_MOST_MULTIPLIED = 31  # rows up to which a sine transform is a product with a matrix
-_LEAST_SYMBOL = 1e-3  # of its mean; a tapered spectrum is positive, so that only rounding could come near
+_MAX_CORRELATION = 0.98
+_GRID_POINTS = 16  # points of a spectrum per band
+_MAX_MULTIPLIED_ROWS = 31  # a sine transform of up to this many rows is a product with a matrix
+_MIN_SYMBOL = 1e-3
+"""The symbol's least part of its mean; a tapered spectrum is positive, so that only rounding could come near."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Preconditioner:
 
     @classmethod
     def at(cls, w: Array, w_offsets: Array, s: Array, s_offsets: Array, bands: int) -> Preconditioner:
-        """Build it.
+        """Return the approximate inverse at an X.
 
         Args:
             w: diagonal of W, shape (n,).
@@ -81,7 +82,7 @@ class Preconditioner:
         return y
 
     def _whiten_back(self, y: Array) -> Array:
-        """The transpose of `_whiten`."""
+        """Apply the transpose of `_whiten`."""
         (lags, n), x = y.shape, np.zeros_like(y)
         for d in range(1, lags + 1):
             shift, after = d // 2, lags + 1 - d
@@ -93,7 +94,7 @@ class Preconditioner:
 
 def _sines(x: Array) -> Array:
     """Return the orthogonal sine transform along the first axis, its own inverse; O(bands^2 n) while that is faster."""
-    if len(x) > _MOST_MULTIPLIED:
+    if len(x) > _MAX_MULTIPLIED_ROWS:
         from scipy.fft import dst
 
         return np.asarray(dst(x, type=1, axis=0, norm="ortho", overwrite_x=True))
@@ -104,14 +105,14 @@ def _sines(x: Array) -> Array:
 
 def _symbol(w: Array, s: Array, n: int) -> Array:
     """Return the symbol from spectra on an even grid over [0, pi], divided by its mean."""
-    lags, last = len(w) // _GRID - 1, len(w) - 1
+    lags, last = len(w) // _GRID_POINTS - 1, len(w) - 1
     grid, theta = np.arange(len(w)), last * np.arange(1, lags + 1)[:, None] / (lags + 1)
     half = last * np.arange(n) / (2 * n)
     above, below = last - np.abs(theta + half - last), np.abs(theta - half)
     symbol = np.interp(above, grid, w) * np.interp(below, grid, s)
     symbol += np.interp(below, grid, w) * np.interp(above, grid, s)
     middle = symbol.mean()
-    return np.asarray(np.maximum(symbol, _LEAST_SYMBOL * middle) / middle)
+    return np.asarray(np.maximum(symbol, _MIN_SYMBOL * middle) / middle)
 
 
 def _spectrum(diagonal: Array, offsets: Array, bands: int) -> Array:
@@ -129,7 +130,7 @@ def _spectrum(diagonal: Array, offsets: Array, bands: int) -> Array:
 
     n = len(diagonal)
     scale = np.where(diagonal > 0, diagonal, 1.0) ** -0.5
-    scaled, terms = offsets[: bands - 1] * scale, np.zeros(_GRID * bands + 1)
+    scaled, terms = offsets[: bands - 1] * scale, np.zeros(_GRID_POINTS * bands + 1)
     terms[0] = 1.0
     for d in range(1, bands):
         terms[d] = scaled[d - 1, : n - d] @ scale[d:] / n * (1.0 - d / bands)
@@ -151,7 +152,7 @@ def _chains(w: Array, w_offsets: Array, s: Array, s_offsets: Array, b: int) -> t
         r = w[i] * s_offsets[b - 1, first] + w_offsets[b - 1, first] * s[i]
         r += w_offsets[b - d - 1, i] * s_offsets[d - 1, first] + w_offsets[d - 1, first] * s_offsets[b - d - 1, i]
         r *= own[d - 1, first] * own[b - d - 1, i]
-        link[d - 1, first] = np.clip(r, -_LARGEST_CORRELATION, _LARGEST_CORRELATION)
+        link[d - 1, first] = np.clip(r, -_MAX_CORRELATION, _MAX_CORRELATION)
     rest = 1.0 / np.sqrt(1.0 - link * link)
     link *= rest * own
     for d in range(1, b):

@@ -90,7 +90,7 @@ class ClosedLoss:
 
 
 def _products(places: Array) -> Array:
-    """1 - (1 - p_r)(1 - p_s) without cancellation."""
+    """Return 1 - (1 - p_r)(1 - p_s) without cancellation."""
     return places[:, None] + places - places[:, None] * places
 
 
@@ -112,7 +112,7 @@ def _earlier(places: Array, separation: int, j: Array) -> tuple[Array, Array]:
     return lead * sums, lead_slope * sums + lead * slopes * separation * lead
 
 
-_BLOCK = 1024
+_BLOCK_TERMS = 1024
 
 
 class SeriesLoss:
@@ -140,17 +140,17 @@ class SeriesLoss:
 
 def powers(theta: Array, count: int) -> Array:
     """Return theta^t for t < count, shape (buffers, count): a table times a table."""
-    blocks = -(-count // _BLOCK)
+    blocks = -(-count // _BLOCK_TERMS)
     with np.errstate(under="ignore"):
-        within = theta[:, None] ** np.arange(min(_BLOCK, count))
-        before = theta[:, None] ** (float(_BLOCK) * np.arange(blocks))
+        within = theta[:, None] ** np.arange(min(_BLOCK_TERMS, count))
+        before = theta[:, None] ** (float(_BLOCK_TERMS) * np.arange(blocks))
         products = (before[:, :, None] * within[:, None, :]).reshape(len(theta), -1)[:, :count]
     products[products < 1e-300] = 0.0
     return products
 
 
-_NEAR = 0.3
-_TERMS = 13  # 0.3^13 / 14! is below 1e-17
+_MAX_SERIES_ARGUMENT = 0.3
+_SERIES_TERMS = 13  # the binomial series has this many terms: 0.3^13 / 14! is below 1e-17
 
 
 def plain(e: Array, n: Array | float) -> tuple[Array, Array]:
@@ -172,7 +172,7 @@ def sum_weighted(e: Array, n: float) -> tuple[Array, Array]:
     with np.errstate(all="ignore"):
         total = (n - (1.0 - e) * inner) / e
         slope = (inner - (1.0 - e) * inner_slope - total) / e
-    near = n * e < _NEAR
+    near = n * e < _MAX_SERIES_ARGUMENT
     if near.any():
         total, slope = _replaced(near, total, slope, e, np.full_like(e, n), order=2)
     return total, slope
@@ -183,7 +183,7 @@ def _plain(e: Array, n: Array) -> tuple[Array, Array]:
         logarithm = np.log1p(-e)
         total = -np.expm1(n * logarithm) / e
         slope = (n * np.exp((n - 1.0) * logarithm) - total) / e
-    near = n * e < _NEAR
+    near = n * e < _MAX_SERIES_ARGUMENT
     return _replaced(near, total, slope, e, n, order=1) if near.any() else (total, slope)
 
 
@@ -195,7 +195,7 @@ def _replaced(
     term = count if order == 1 else count * (count + 1.0) / 2.0
     first = -term * (count - 1.0) / (1 + order)
     sums, slopes, change = term.copy(), first.copy(), first
-    for k in range(1, _TERMS):
+    for k in range(1, _SERIES_TERMS):
         factor = -small * (count - k) / (k + order)
         term = term * factor
         sums += term

@@ -31,10 +31,10 @@ from factorize.solution import Outcome
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import Function
 
-SMALLEST_GAP = 2.0**-42
-"""Between neighbouring points: decays of C stay twice that apart."""
+MIN_GAP = 2.0**-42
+"""The least gap between neighbouring points; decays of C stay twice that apart."""
 
-_LARGEST_EXPONENT = 50.0
+_MAX_EXPONENT = 50.0
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Alternating:
         padded = np.append(variables[:-1] if self.free_end else variables, 0.0)
         shares = np.exp(padded - padded.max())
         shares /= shares.sum()
-        gaps = SMALLEST_GAP + (1.0 - len(shares) * SMALLEST_GAP) * shares
-        extent = float(np.exp(min(variables[-1], _LARGEST_EXPONENT))) if self.free_end else 0.0
-        gaps[-1] = SMALLEST_GAP + extent
+        gaps = MIN_GAP + (1.0 - len(shares) * MIN_GAP) * shares
+        extent = float(np.exp(min(variables[-1], _MAX_EXPONENT))) if self.free_end else 0.0
+        gaps[-1] = MIN_GAP + extent
         distance = self._between @ gaps[: 2 * self.buffers]
         places = distance[0].copy()
         np.fill_diagonal(distance, 1.0)
@@ -112,22 +112,22 @@ class Alternating:
         total = by_place + by_log_scale * point.slopes.sum(axis=1) - by_log_scale @ point.slopes
         by_gap, shares = np.cumsum(total[::-1])[::-1][1:], point.shares
         sharing = np.append(by_gap[: len(shares) - 1], 0.0)
-        shared = (shares * (sharing - shares @ sharing))[:-1] * (1.0 - len(shares) * SMALLEST_GAP)
+        shared = (shares * (sharing - shares @ sharing))[:-1] * (1.0 - len(shares) * MIN_GAP)
         return np.append(shared, by_gap[-1] * point.extent) if self.free_end else shared
 
     def variables_of(self, places: Array) -> Array:
         """Return the variables of increasing places p_1 .. p_2d in (0, 1), shape (2d,)."""
-        gaps = np.maximum(np.diff(np.concatenate([[0.0], places, [1.0]])), 2 * SMALLEST_GAP)
+        gaps = np.maximum(np.diff(np.concatenate([[0.0], places, [1.0]])), 2 * MIN_GAP)
         if self.free_end:
             return np.append(np.log(gaps[:-2] / (1.0 - places[-2])), np.log(gaps[-2]))
         return np.log(gaps[:-1] / gaps[-1])
 
 
-_TRIED = 25  # steps of each start
-_FOLLOWED = 2
-_MOST_STEPS = 400
-_WINDOW = 25  # steps without progress after which a descent has ended
-_FLATTEST = 1e-11  # of a gradient: below is rounding
+_TRIAL_STEPS = 25  # each start is followed for this many steps at first
+_FOLLOWED_STARTS = 2
+_MAX_STEPS = 400
+_WINDOW_STEPS = 25  # a descent ends after this many steps without progress
+_MIN_GRADIENT = 1e-11  # a smaller gradient is rounding
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ def minimise(loss: Function, starts: Iterable[Array], *, tolerance: float, repor
     def descend(start: Array, most: int) -> BltMinimum:
         return _descend(loss, start, most, tolerance, lambda: report(next(steps)))
 
-    tried = sorted([descend(start, _TRIED) for start in starts], key=_value)
-    ended = [one if one.gap <= tolerance else descend(one.variables, _MOST_STEPS) for one in tried[:_FOLLOWED]]
+    tried = sorted([descend(start, _TRIAL_STEPS) for start in starts], key=_value)
+    ended = [one if one.gap <= tolerance else descend(one.variables, _MAX_STEPS) for one in tried[:_FOLLOWED_STARTS]]
     return replace(min(ended, key=_value), steps=next(steps) - 1)
 
 
@@ -190,14 +190,14 @@ def _descend(loss: Function, start: Array, most: int, tolerance: float, counted:
     def watch(intermediate_result: OptimizeResult) -> None:
         counted()
         values.append(float(intermediate_result.fun))
-        if len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance:
+        if len(values) > _WINDOW_STEPS and values[-_WINDOW_STEPS] - values[-1] < 1e-2 * tolerance:
             raise StopIteration
 
-    options = {"gtol": _FLATTEST, "maxiter": most}
+    options = {"gtol": _MIN_GRADIENT, "maxiter": most}
     with np.errstate(all="ignore"):
         minimum = minimize(loss, start, jac=True, method="BFGS", callback=watch, options=options)
     gap = 0.5 * float(minimum.jac @ minimum.hess_inv @ minimum.jac)
-    flat = len(values) > _WINDOW and values[-_WINDOW] - values[-1] < 1e-2 * tolerance
+    flat = len(values) > _WINDOW_STEPS and values[-_WINDOW_STEPS] - values[-1] < 1e-2 * tolerance
     stopped = Outcome.ITERATION_LIMIT if len(values) >= most else Outcome.ROUNDING_LIMIT
     outcome = Outcome.LOCAL_OPTIMUM if flat or gap <= tolerance else stopped
     return BltMinimum(minimum.x, float(minimum.fun), gap, outcome, len(values))

@@ -26,13 +26,15 @@ from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import BltMatrix
 
 MAX_BUFFERS = 15
-LARGEST_SERIES = 2**20
-_LARGEST_PAIRS = 2**21  # participations x buffers^2, and n x participations of the other loss
-_LARGEST_PATTERN = 2**31
-_SMALLEST_SHRINK = 2.0**-50
-_STEPS_A_BUFFER, _STEPS, _QUICK, _QUICK_STEPS = 100, 400, 1e-2, 150  # of the search; few from a tolerance on
-_NOT_SEARCHED = ("none", "fitted")  # columns that the search does not see: those that are fitted are it afterwards
-_PER_STEP, _PER_COLUMN = 3e7, 1e4  # multiplications of a step, and per buffer and scaled column: measured seconds
+MAX_SERIES_TERMS = 2**20
+_MAX_PAIRS = 2**21  # the limit of participations x buffers^2 in the closed loss; the other loss has its own limits
+_MAX_PATTERN = 2**31
+_MIN_SHRINKAGE = 2.0**-50
+_BUFFER_STEPS, _STEPS, _QUICK_TOLERANCE, _QUICK_STEPS = 100, 400, 1e-2, 150
+"""A search takes at most this many steps for each buffer and in all, and fewer in all from a tolerance on."""
+_UNSEARCHED_COLUMNS = ("none", "fitted")  # the search does not see these columns; `fitted` ones are fitted after it
+_STEP_WORK, _COLUMN_WORK = 3e7, 1e4
+"""Multiplications of a step, and more for each buffer and scaled column, from measured seconds."""
 
 
 def supports(spec: Spec) -> str | None:
@@ -56,16 +58,16 @@ def _refuse_size(spec: Spec, mechanism: Blt) -> str | None:
             'use normalization "none"'
         )
     if _is_closed(spec):
-        if count * mechanism.buffers**2 > _LARGEST_PAIRS:
+        if count * mechanism.buffers**2 > _MAX_PAIRS:
             return (
-                f"{count} participations of {mechanism.buffers} buffers exceed {_LARGEST_PAIRS} pairs of buffers; use "
+                f"{count} participations of {mechanism.buffers} buffers exceed {_MAX_PAIRS} pairs of buffers; use "
                 "fewer buffers, or a larger min_sep"
             )
         return None
-    if n > LARGEST_SERIES or n * count > _LARGEST_PATTERN:
+    if n > MAX_SERIES_TERMS or n * count > _MAX_PATTERN:
         return (
-            f"n={n} with {count} participations is above what this solver sums term by term (n={LARGEST_SERIES}, "
-            f"n x participations {_LARGEST_PATTERN}) without a closed form, which prefix sums have with objectives "
+            f"n={n} with {count} participations is above what this solver sums term by term (n={MAX_SERIES_TERMS}, "
+            f"n x participations {_MAX_PATTERN}) without a closed form, which prefix sums have with objectives "
             "'mean' and 'max'; use optimize_for with the prefix workload"
         )
     return None
@@ -78,10 +80,10 @@ def estimate(spec: Spec) -> Estimate:
     n, m = float(workload.n), float(max(workload.m, workload.n))
     count = spec.participation.spread(workload.n).most
     certificate = 200.0 * n * mechanism.buffers
-    steps = min(_STEPS_A_BUFFER * mechanism.buffers, _QUICK_STEPS if spec.tolerance >= _QUICK else _STEPS)
-    columns = 0.0 if mechanism.normalization in _NOT_SEARCHED else _PER_COLUMN * mechanism.buffers * n
+    steps = min(_BUFFER_STEPS * mechanism.buffers, _QUICK_STEPS if spec.tolerance >= _QUICK_TOLERANCE else _STEPS)
+    columns = 0.0 if mechanism.normalization in _UNSEARCHED_COLUMNS else _COLUMN_WORK * mechanism.buffers * n
     forms, fitting = fitting_cost(spec)
-    search = steps * (_PER_STEP + columns) + fitting
+    search = steps * (_STEP_WORK + columns) + fitting
     if _is_closed(spec):
         return estimate_of(
             entries=10 * n + 40.0 * count * mechanism.buffers**2 + forms,
@@ -107,7 +109,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     )
     plain = _matrix(problem, loss.parameters.at(minimum.variables))
     point = None
-    if mechanism.normalization not in _NOT_SEARCHED:
+    if mechanism.normalization not in _UNSEARCHED_COLUMNS:
         point = best_point(problem, loss, minimum.variables, lambda step: report(minimum.steps + step, None))
     return Solution(
         strategy=_normalised(problem, plain, None if point is None else _matrix(problem, point)),
@@ -136,7 +138,7 @@ def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:
     """Round the point to a matrix; over several participations its scales sum to at most 1 exactly, as the point's."""
     omega = point.omega
     while not problem.participation.single and sum(map(Fraction, omega.tolist())) > 1:
-        omega = omega * (1.0 - _SMALLEST_SHRINK)
+        omega = omega * (1.0 - _MIN_SHRINKAGE)
     return BltMatrix(point.theta, omega, problem.n)
 
 
@@ -161,8 +163,8 @@ def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> 
 
 
 MAX_N_POLISHED = 16_384
-_MOST_STEPS = 60
-_FLATTEST = 1e-6  # of a gradient by differences
+_MAX_STEPS = 60
+_MIN_GRADIENT = 1e-6  # differences do not resolve a smaller gradient
 
 
 def unit_columns(matrix: BltMatrix) -> ColumnScaled:
@@ -214,6 +216,6 @@ def _polish(error: Callable[[Array], float], start: Array, report: Callable[[int
 
     with np.errstate(all="ignore"):
         minimum = minimize(
-            error, start, method="BFGS", callback=watch, options={"gtol": _FLATTEST, "maxiter": _MOST_STEPS}
+            error, start, method="BFGS", callback=watch, options={"gtol": _MIN_GRADIENT, "maxiter": _MAX_STEPS}
         )
     return np.asarray(minimum.x) if minimum.fun <= error(start) else start

@@ -38,20 +38,21 @@ from factorize.spec import Spec
 from factorize.spec.mechanisms import BufferedLinear
 from factorize.structures.buffered import BufferedMatrix
 
-MOST_BUFFERS = 24
-"""More are lost in double precision: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""
+MAX_BUFFERS = 24
+"""Double precision loses more buffers: the pivots of the factor subtract, and 16 are within 1e-9 up to n = 10^6."""
 
-_LARGEST_PROJECTED = 8192
-_PER_STEP = 1.5e6  # multiplications of a projection for each buffer: measured from 256 to 2000 steps, 1 and 4 buffers
-_COARSE = 4096  # up to this length a solve from scratch takes seconds
-_RATIO = 8
-_INNER = 1.2  # lower end of the poles' interval, over that of the spectrum, which row sums state too low
-_REACHES = (10.0, 5.0, 2.5, 1.2, 0.6)  # upper ends of the poles' interval, over that of the spectrum
-_SPACING = 4.0  # of the splines, in units of log i
-_STEPS = 640
-_WINDOW, _ENOUGH = 40, 0.001  # so many steps that gain less than this part of the value are the last
+_MAX_N_PROJECTED = 8192
+_STEP_WORK = 1.5e6
+"""Multiplications of a projection by buffers and steps, measured from 256 to 2000 steps with 1 and 4 buffers."""
+_MAX_DIRECT_STEPS = 4096  # a solve from scratch of up to this many steps takes seconds
+_THINNING = 8
+_LOWER_END = 1.2  # the poles' interval begins at this times the spectrum's lower end, which row sums state too low
+_UPPER_ENDS = (10.0, 5.0, 2.5, 1.2, 0.6)  # the poles' interval may end at these multiples of the spectrum's upper end
+_SPACING = 4.0  # the distance of the splines in log i
+_MAX_STEPS = 640
+_WINDOW_STEPS, _MIN_GAIN = 40, 0.001  # the search ends when this many steps gain less than this part of the value
 _DUAL_ACCURACY = 1e-9
-_WITHIN = 0.5  # of the tolerance, where the search ends: the certified bound is a little lower
+_TOLERANCE_SHARE = 0.5  # the search ends at this part of the tolerance: the certified bound is a little lower
 
 
 def buffers_of(spec: Spec) -> int:
@@ -69,8 +70,8 @@ def supports(spec: Spec) -> str | None:
     workload, buffers = spec.optimize_for or spec.workload, buffers_of(spec)
     if not spec.participation.single:
         return "buffered_linear has solvers for single participation and fixed_epochs only; use banded or nu_toeplitz"
-    if buffers > MOST_BUFFERS:
-        return f"buffers={buffers} exceeds {MOST_BUFFERS}, more than double precision tells apart; use fewer"
+    if buffers > MAX_BUFFERS:
+        return f"buffers={buffers} exceeds {MAX_BUFFERS}, more than double precision tells apart; use fewer"
     if buffers > workload.n // 2:
         return f"buffers={buffers} exceeds n // 2 = {workload.n // 2}, the largest rank below the diagonal; use dense"
     outline = outline_of(spec)
@@ -78,10 +79,10 @@ def supports(spec: Spec) -> str | None:
     if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
         return None
     if spec.objective.uniform and is_filtered(outline):
-        if workload.n <= _LARGEST_PROJECTED:
+        if workload.n <= _MAX_N_PROJECTED:
             return None
         return (
-            f"the {workload.kind} workload streams up to n={_LARGEST_PROJECTED}; got n={workload.n}; use blt, or "
+            f"the {workload.kind} workload streams up to n={_MAX_N_PROJECTED}; got n={workload.n}; use blt, or "
             "optimize_for the same learning rates without momentum"
         )
     return (
@@ -93,9 +94,9 @@ def supports(spec: Spec) -> str | None:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: the dual, a few hundred gradients of 40 operations per step and pair of buffers, and arrays."""
     n, buffers = float(spec.workload.n), buffers_of(spec)
-    if n <= _LARGEST_PROJECTED and outline_of(spec).bidiagonal_inverse() is None:
+    if n <= _MAX_N_PROJECTED and outline_of(spec).bidiagonal_inverse() is None:
         return estimate_of(
-            entries=3 * n * n, multiplications=n * n * (buffers**2 + 100) + _PER_STEP * n * (buffers + 1)
+            entries=3 * n * n, multiplications=n * n * (buffers**2 + 100) + _STEP_WORK * n * (buffers + 1)
         )
     gradients = 160
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
@@ -165,7 +166,7 @@ def optimise(
     """
     if intervals is None:
         intervals = max(1, math.ceil(2 * float(np.abs(places(q)).max()) / _SPACING))
-    coarse = thinned(p, q) if len(p) > _COARSE else None
+    coarse = thinned(p, q) if len(p) > _MAX_DIRECT_STEPS else None
     before = coarse and optimise(*coarse, buffers, tolerance, report.within("coarse grid"), intervals=intervals)
     structure = Bidiagonal(p, q)
     optimum = maximise(structure, tolerance=_DUAL_ACCURACY, report=lambda step, _gap: report(step, None)).best
@@ -176,16 +177,16 @@ def optimise(
         z = before.end.best.z
     first = Iterate(z, *loss(z))
     hessian = None
-    if first.value > _WITHIN * tolerance:
+    if first.value > _TOLERANCE_SHARE * tolerance:
         function, at = (loss, first) if before is None else (before.loss, before.end.best)
         hessian = differences(function, at, lambda: report(1, first.value))
     end = descend(
         loss.certified,
         first,
-        tolerance=_WITHIN * tolerance,
-        enough=_ENOUGH,
-        window=_WINDOW,
-        most=_STEPS,
+        tolerance=_TOLERANCE_SHARE * tolerance,
+        enough=_MIN_GAIN,
+        window=_WINDOW_STEPS,
+        most=_MAX_STEPS,
         report=report,
         hessian=hessian,
     )
@@ -194,8 +195,8 @@ def optimise(
 
 def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: int) -> float:
     """Set the poles whose truncation is best, and return its distance."""
-    low, high = _INNER * interval[0], interval[1]
-    candidates = [zolotarev_with(low, max(low, high * reach), count=buffers + 1) for reach in _REACHES]
+    low, high = _LOWER_END * interval[0], interval[1]
+    candidates = [zolotarev_with(low, max(low, high * reach), count=buffers + 1) for reach in _UPPER_ENDS]
     values = []
     for poles in candidates:
         loss.use(poles)
@@ -214,20 +215,20 @@ def thinned(p: Array, q: Array) -> tuple[Array, Array] | None:
     """
     n = len(p)
     starts = np.append(starts_of_blocks(q), n)
-    if np.diff(starts).max() > n // _RATIO:
-        kept = np.unique(np.concatenate([np.arange(a, b, _RATIO) for a, b in zip(starts, starts[1:], strict=False)]))
-        if np.isin(starts[:-1], kept).all() and len(kept) > _COARSE // _RATIO:
+    if np.diff(starts).max() > n // _THINNING:
+        kept = np.unique(np.concatenate([np.arange(a, b, _THINNING) for a, b in zip(starts, starts[1:], strict=False)]))
+        if np.isin(starts[:-1], kept).all() and len(kept) > _MAX_DIRECT_STEPS // _THINNING:
             return p[kept].copy(), q[kept].copy()
         return None
-    first = starts[np.searchsorted(starts, (n - n // _RATIO) // 2)]
-    last = starts[np.searchsorted(starts, min(n, first + n // _RATIO))]
+    first = starts[np.searchsorted(starts, (n - n // _THINNING) // 2)]
+    last = starts[np.searchsorted(starts, min(n, first + n // _THINNING))]
     window = q[first:last].copy()
     window[0] = 0.0
     return p[first:last].copy(), window
 
 
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
-    """The optimum over all matrices, its parts below and left of each step kept to rank ``buffers``."""
+    """Return the optimum over all matrices with its parts below and left of each step kept to rank ``buffers``."""
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
     whole = structured.solve(replace(problem, spec=accurate), progress)
     strategy = unit_columns(projected(whole.strategy.finite().dense(), buffers))
@@ -239,8 +240,9 @@ def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solu
     return Solution(strategy=strategy, outcome=whole.outcome, iterations=whole.iterations, dual=whole.dual)
 
 
-_LEAVING = 1e-3  # weight of the row that a step reads, beside those after it; a block's last row has none after it
-_SMALL = 1e-6  # directions that a transition shrinks by more are not traced back through it
+_LEAVING_WEIGHT = 1e-3
+"""The weight of the row that a step reads, beside those after it; a block's last row has none after it."""
+_MIN_SHRINKAGE = 1e-6  # a direction that a transition shrinks by more is not traced back through it
 
 
 def projected(strategy: Array, states: int) -> BufferedMatrix:
@@ -251,10 +253,10 @@ def projected(strategy: Array, states: int) -> BufferedMatrix:
     for i in range(n - 1):
         rows[i] = ahead[0]
         extended = np.column_stack([ahead[1:], strategy[i + 1 :, i]])
-        leaving = np.append(_LEAVING * ahead[0], 0.0)  # read after the transition, so that it has to survive it
+        leaving = np.append(_LEAVING_WEIGHT * ahead[0], 0.0)  # read after the transition, so that it has to survive it
         basis = np.linalg.eigh(extended.T @ extended + np.outer(leaving, leaving))[1][:, :0:-1]
         transition[i], inputs[i] = basis[:m].T, basis[m]
         ahead = extended @ basis
     rows[-1], transition[-1] = ahead[0], np.eye(m)
-    outputs = np.einsum("iab,ia->ib", np.linalg.pinv(transition, rcond=_SMALL), rows)
+    outputs = np.einsum("iab,ia->ib", np.linalg.pinv(transition, rcond=_MIN_SHRINKAGE), rows)
     return BufferedMatrix(np.diagonal(strategy).copy(), transition, inputs, outputs)

@@ -13,7 +13,7 @@ buffer and one more diagonal E >= 0, scaled to ``X_ii = 1``; G = (W A)^-1 is low
    ``u <- (q u + x) / p``.  With ``Z = T S T``, ``a = (-eta / delta, 0)``, ``l = (g, 1 / p)``:
    ``S <- Z + l c^T + c l^T + (a . c + 1 / delta^2) l l^T``, ``c = Z a``; the loss is the sum of ``S_uu``.
 
-The last two run over segments of `EVERY` steps. Their caller marks the matrix at the beginning of each, so that the
+The last two run over segments of `SEGMENT_STEPS`. Their caller marks the matrix at the beginning of each, so that the
 adjoints have those of all steps in between by running it once more.
 
 All matrices are symmetric, so that every product with a vector is a sum of rows, and a row is one vector of eight or
@@ -32,7 +32,7 @@ import math
 from factorize.solvers.methods.compiled import WIDTH, Array, FourArrays, ThreeArrays, compiled
 from factorize.solvers.methods.lanes import load, load_at, reciprocal, spread, store, store_at, total
 
-EVERY = 256
+SEGMENT_STEPS = 256
 Chain = ThreeArrays
 State = FourArrays
 
@@ -44,7 +44,7 @@ def width_of(buffers: int) -> int:
 
 @compiled
 def pivots(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Array, ratio: Array) -> None:
-    """Recursion 1: fill the pivots from above e, those from below with their own term h, and the ratios, (n, width).
+    """Run recursion 1: fill the pivots from above e, from below with their own term h, and the ratios, (n, width).
 
     ``root[i] = q[i] p[i-1]``.
     """
@@ -70,7 +70,7 @@ def pivots(p2: Array, q2: Array, root: Array, tau: Array, above: Array, held: Ar
 def factor(
     m: int, first: int, last: int, apart: int, chain: Chain, own: Array, diagonal: Array, outputs: Array, grams: Array
 ) -> int:
-    """Recursion 2 from step last - 1 to first: fill ``diagonal`` and ``outputs``; return the step that failed, or -1.
+    """Run recursion 2 from step last - 1 to first: fill ``diagonal`` and ``outputs``; return the failed step, or -1.
 
     P before step i is ``grams[i - first + 1]``, and after it ``grams[i - first]``, if matrices are kept `apart`, which
     is 1; if it is 0, all are ``grams[0]``.
@@ -102,7 +102,7 @@ def factor(
 
 @compiled
 def error(m: int, first: int, last: int, apart: int, state: State, cov: Array, moved: Array, image: Array) -> float:
-    """Recursion 3 from step first to last - 1: return their loss.
+    """Run recursion 3 from step first to last - 1: return their loss.
 
     Column m of ``ratio`` and ``inputs`` is q / p and 1 / p of the decoder, that of ``outputs`` 0.  ``cov`` is S; Z of
     step i stays in ``moved[i - first]`` if `apart` is 1; if it is 0, all are ``moved[0]``.  ``image`` is scratch.

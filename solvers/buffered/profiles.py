@@ -18,9 +18,9 @@ from factorize.solvers.methods.lanes import vectors
 from factorize.solvers.methods.poles import Poles
 from factorize.structures.buffered import BufferedMatrix
 
-_LEAST = 2.0**-900  # of a number: below, states count for nothing, and their products underflow
-_GROWTH = 10 * math.log(2.0)  # the certificate encloses 2^12 times, and not 2^16
-_MARGIN, _MARGIN_PER_STEP = 2.0**-40, 2.0**-51  # below a norm of 1, by more than recursions and certificate round
+_MIN_SIZE = 2.0**-900  # states below this size count for nothing, and their products underflow
+_MAX_LOG_GROWTH = 10 * math.log(2.0)  # the certificate encloses a growth of 2^12, and not of 2^16
+_MARGIN, _STEP_MARGIN = 2.0**-40, 2.0**-51  # norms stay below 1 by more than recursions and certificate round
 _DEGREE = 3
 
 
@@ -51,16 +51,16 @@ class BufferedLoss:
         self._arrays = [vectors(n * rows).reshape(n, width) for _ in range(11)]
         self._vectors = np.empty((3, n))
         self._kappa = np.empty((n, width))
-        starts = range(0, n, kernels.EVERY)
-        self._segments = [(first, min(n, first + kernels.EVERY)) for first in starts]
+        starts = range(0, n, kernels.SEGMENT_STEPS)
+        self._segments = [(first, min(n, first + kernels.SEGMENT_STEPS)) for first in starts]
         self._gram_marks, self._cov_marks = np.empty((2, len(starts), m + 1, width))
-        self._kept = vectors((kernels.EVERY + 1) * (m + 1) * rows).reshape(-1, m + 1, width)
+        self._kept = vectors((kernels.SEGMENT_STEPS + 1) * (m + 1) * rows).reshape(-1, m + 1, width)
         self._cov, self._bar = vectors(2 * (m + 1) * rows).reshape(2, m + 1, width)
         self._lines = vectors(3 * rows).reshape(3, width)
 
     @property
     def origin(self) -> Array:
-        """All profiles zero: the truncation of the optimum by the poles themselves."""
+        """The coefficients of profiles that are all zero: the truncation of the optimum by the poles themselves."""
         return np.zeros(int(np.prod(self.shape)))
 
     def use(self, poles: Poles) -> None:
@@ -125,7 +125,7 @@ class BufferedLoss:
         if not self._build(z):
             raise FloatingPointError("a pivot of the factor is lost to rounding")
         ratio, inputs, outputs = (self._arrays[at][:, : self.shape[2]] for at in (4, 5, 7))
-        inputs, outputs = (np.where(np.abs(part) < _LEAST, 0.0, part) for part in (inputs, outputs))
+        inputs, outputs = (np.where(np.abs(part) < _MIN_SIZE, 0.0, part) for part in (inputs, outputs))
         return unit_columns(BufferedMatrix(self._vectors[1], ratio, inputs, outputs))
 
     @np.errstate(over="ignore", invalid="ignore")  # numbers out of range end in a pivot that is not positive
@@ -173,8 +173,8 @@ class BufferedLoss:
         ratio, inputs, outputs = (self._arrays[at][:, : self.shape[2]] for at in (4, 5, 7))
         with np.errstate(all="ignore"):
             size = 0.5 * np.log(np.abs(outputs / inputs))
-            path = size + np.cumsum(np.log(np.maximum(ratio, _LEAST)), axis=0)
-            return not (path - np.minimum.accumulate(path, axis=0) > _GROWTH).any()
+            path = size + np.cumsum(np.log(np.maximum(ratio, _MIN_SIZE)), axis=0)
+            return not (path - np.minimum.accumulate(path, axis=0) > _MAX_LOG_GROWTH).any()
 
 
 def _along(a: Array, b: Array) -> Array:
@@ -184,7 +184,7 @@ def _along(a: Array, b: Array) -> Array:
 
 def unit_columns(matrix: BufferedMatrix) -> BufferedMatrix:
     """Return the matrix with its columns divided by their norms, and by a little more."""
-    scale = (1.0 - _MARGIN - _MARGIN_PER_STEP * matrix.n) / np.sqrt(matrix.column_norms_squared())
+    scale = (1.0 - _MARGIN - _STEP_MARGIN * matrix.n) / np.sqrt(matrix.column_norms_squared())
     return BufferedMatrix(matrix.diagonal * scale, matrix.transition, matrix.inputs * scale[:, None], matrix.outputs)
 
 

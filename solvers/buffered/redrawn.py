@@ -28,26 +28,28 @@ from factorize.spec.mechanisms import BufferedLinear
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.redrawn import RedrawnMatrix
 
-MOST_SIDE = 128
-"""Epochs times (buffers + 1): the states of all epochs together, whose cube a step of the search costs.
+MAX_SIDE = 128
+"""The limit of epochs times (buffers + 1), the states of all epochs together, whose cube a step of the search costs.
 
 Where more buffers are allowed, the strategy has as many as this leaves, and at least one.
 """
 
 _DUAL_ACCURACY = 1e-7
-_MOST_CANCELLED = 1e3  # entries of inputs, in terms of the largest that takes part alone
+_MAX_CANCELLATION = 1e3  # inputs are at most this many times the largest entry that takes part alone
 _KINKS = (1e-4, 1e-5)
-_WINDOW, _ENOUGH = 100, (1e-2, 5e-3)  # steps, and what they must gain, as a part of the distance
-_WORK = 1e11  # multiplications of the search, at most
-_MOST, _LEAST = 800, 20
+_WINDOW_STEPS, _MIN_GAINS = 100, (1e-2, 5e-3)
+"""The search ends when this many steps gain less than these parts of the distance."""
+_MAX_WORK = 1e11  # the limit of the search in multiplications
+_MAX_STEPS, _MIN_STEPS = 800, 20
 _SHARES = (0.7, 0.3)
-_RATE_STEPS, _RATE_WORK = 30, 6e4  # fits of the rates, at most, and times n
-_LOOSE, _LOOSE_STEPS = 1e-3, 6  # a tolerance from which on fewer fits do: a tenth of the distance either way
-_QUICK, _QUICK_STEPS = 1e-2, 40  # a tolerance from which on the usual rates are taken, and hardly improved
-_MANY = 3
-_PER_PHASE = 120.0  # multiplications of a gradient, per step of an epoch and cubed side
-_PER_ROW, _PER_ENTRY = 8e6, 4e3  # the same of a fit per row, and of the certificate per entry: measured seconds
-_PER_STEP = 8e5  # the same of a gradient per step of an epoch, however small its side is
+_MAX_FITS, _MAX_FITTED_ROWS = 30, 6e4  # the limits of fits of the rates, and of fits times n
+_LOOSE_TOLERANCE, _MAX_LOOSE_FITS = 1e-3, 6  # from this tolerance on fewer fits do: a tenth of the distance either way
+_QUICK_TOLERANCE, _MAX_QUICK_STEPS = 1e-2, 40  # from this tolerance on the usual rates are taken, and hardly improved
+_MANY_BUFFERS = 3
+_PHASE_WORK = 120.0  # multiplications of a gradient, by steps of an epoch and cubed side
+_ROW_WORK, _ENTRY_WORK = 8e6, 4e3
+"""Multiplications of a fit by its rows, and of the certificate by its entries, from measured seconds."""
+_STEP_WORK = 8e5  # multiplications of a gradient by steps of an epoch, however small its side is
 
 
 def own(spec: Spec) -> bool:
@@ -75,10 +77,10 @@ def supports(spec: Spec) -> str | None:
             f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "
             f"{workload.kind} workload under objective {spec.objective.kind!r} has not; use dense"
         )
-    if epochs > recursions.LARGEST_EPOCHS or n < recursions.SHORTEST_EPOCH * epochs:
+    if epochs > recursions.MAX_EPOCHS or n < recursions.MIN_EPOCH_STEPS * epochs:
         return (
-            f"n={n} with {epochs} epochs is outside buffered_linear (at most {recursions.LARGEST_EPOCHS} "
-            f"epochs, at least {recursions.SHORTEST_EPOCH} steps each); use dense"
+            f"n={n} with {epochs} epochs is outside buffered_linear (at most {recursions.MAX_EPOCHS} "
+            f"epochs, at least {recursions.MIN_EPOCH_STEPS} steps each); use dense"
         )
     if buffers >= n // epochs:
         return f"buffers={buffers} is not below the {n // epochs} steps of an epoch; use fewer, or dense"
@@ -97,13 +99,13 @@ def estimate(spec: Spec) -> Estimate:
     buffers, _ = _sizes(spec, epochs)
     gradient = _per_gradient(n, epochs, buffers)
     steps, evaluations = (_steps(gradient), 2)
-    if spec.tolerance >= _QUICK:  # a start with many states is near enough
-        steps, evaluations = (_QUICK_STEPS if buffers < _MANY else _QUICK_STEPS // 10), 1
-    search = steps * (evaluations * gradient + _PER_STEP * n / epochs)
-    search += _PER_ROW * n * (_most_fits(n, spec.tolerance) + 1)
+    if spec.tolerance >= _QUICK_TOLERANCE:  # a start with many states is near enough
+        steps, evaluations = (_MAX_QUICK_STEPS if buffers < _MANY_BUFFERS else _MAX_QUICK_STEPS // 10), 1
+    search = steps * (evaluations * gradient + _STEP_WORK * n / epochs)
+    search += _ROW_WORK * n * (_most_fits(n, spec.tolerance) + 1)
     return estimate_of(
         entries=3.0 * n * n + 12.0 * n * epochs * (buffers + 1) ** 2,
-        multiplications=search + float(n) ** 3 + _PER_ENTRY * n * n,
+        multiplications=search + float(n) ** 3 + _ENTRY_WORK * n * n,
     )
 
 
@@ -133,7 +135,7 @@ def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
     """Return the buffers and the redraws of the strategy."""
     mechanism = mechanism_of(spec, BufferedLinear)
     redraws = mechanism.redraws
-    buffers = min(mechanism.buffers, max(MOST_SIDE // epochs - 1, 1))
+    buffers = min(mechanism.buffers, max(MAX_SIDE // epochs - 1, 1))
     return buffers, epochs - 1 if redraws is None else redraws
 
 
@@ -179,7 +181,7 @@ def search(
     loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.best.lower)
     fits = _most_fits(len(p), tolerance)
     start = _start(loss, _inverse(ring, optimum), decoder, (epochs, buffers, redraws), fits)
-    most = _QUICK_STEPS if tolerance >= _QUICK else _steps(_per_gradient(len(p), epochs, buffers))
+    most = _MAX_QUICK_STEPS if tolerance >= _QUICK_TOLERANCE else _steps(_per_gradient(len(p), epochs, buffers))
     return _descend(loss, start, optimum, most, tolerance, report)
 
 
@@ -213,7 +215,7 @@ def _start(
 
     def value(rates: np.ndarray) -> float:
         numbers = at(rates)
-        cancelled = np.abs(numbers.input).max() > _MOST_CANCELLED * np.abs(numbers.direct).max()
+        cancelled = np.abs(numbers.input).max() > _MAX_CANCELLATION * np.abs(numbers.direct).max()
         return math.inf if cancelled else loss.value(loss.pack(numbers))
 
     rates = np.log(usual_rates(buffers, len(inverse) // epochs))
@@ -231,7 +233,7 @@ def _descend(
 ) -> RedrawnOptimum:
     steps, finished = 0, False
     best, value = z, loss.value(z)
-    for kink, enough, share in zip(_KINKS, _ENOUGH, _SHARES, strict=True):
+    for kink, enough, share in zip(_KINKS, _MIN_GAINS, _SHARES, strict=True):
         if value <= tolerance:
             return RedrawnOptimum(loss.scaled(best), value, steps, True, optimum)
         loss.kink = kink * loss.share(z)
@@ -240,7 +242,7 @@ def _descend(
             Iterate(z, *loss(z)),
             tolerance=tolerance,
             enough=enough,
-            window=_WINDOW,
+            window=_WINDOW_STEPS,
             most=max(int(share * most), 1),
             report=lambda step, value, done=steps: report(done + step, value),  # type: ignore[misc]  # a default
         )
@@ -253,15 +255,15 @@ def _descend(
 
 
 def _per_gradient(n: int, epochs: int, buffers: int) -> float:
-    return _PER_PHASE * (n // epochs) * float(epochs * (buffers + 1)) ** 3
+    return _PHASE_WORK * (n // epochs) * float(epochs * (buffers + 1)) ** 3
 
 
 def _most_fits(n: int, tolerance: float) -> int:
     """Return how many pairs of rates are fitted."""
-    if tolerance >= _QUICK:
+    if tolerance >= _QUICK_TOLERANCE:
         return 1
-    return int(min(max(_RATE_WORK / n, 4), _LOOSE_STEPS if tolerance >= _LOOSE else _RATE_STEPS))
+    return int(min(max(_MAX_FITTED_ROWS / n, 4), _MAX_LOOSE_FITS if tolerance >= _LOOSE_TOLERANCE else _MAX_FITS))
 
 
 def _steps(gradient: float) -> int:
-    return int(min(max(_WORK / gradient, _LEAST), _MOST))
+    return int(min(max(_MAX_WORK / gradient, _MIN_STEPS), _MAX_STEPS))

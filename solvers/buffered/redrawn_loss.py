@@ -15,10 +15,10 @@ import numpy as np
 from factorize.solvers.buffered.phases import ClassGrams, Phases
 from factorize.solvers.methods.compiled import Array
 
-MARGIN = 2.0**-30
-"""Scaled below a sensitivity of 1 by this, more than recursions and certificate round."""
+SCALE_MARGIN = 2.0**-30
+"""What every class reveals is scaled below 1 by this, more than recursions and certificate round."""
 
-_UNIT = 3.0  # of decays, times the root of an epoch's steps: the longer, the stiffer
+_DECAY_UNIT = 3.0  # the unit of decays is this over the root of an epoch's steps: the longer, the stiffer
 
 
 class RedrawnNumbers(NamedTuple):
@@ -67,7 +67,7 @@ class RedrawnLoss:
         self.kink = 0.0
         self._bound, self._n, self._k, self._p, self._q = lower_bound, n, epochs, buffers, redraws
         self._b = n // epochs
-        self._unit = min(1.0, _UNIT / math.sqrt(self._b))
+        self._unit = min(1.0, _DECAY_UNIT / math.sqrt(self._b))
         self._follow, self._feed = (self._by_phase(part) for part in decoder)
         later = (np.arange(n) >= self._b * np.arange(redraws + 1)[:, None]).astype(np.float64)
         everywhere = np.ones((n, buffers))
@@ -122,7 +122,7 @@ class RedrawnLoss:
         """Return the numbers with what every class reveals scaled to just below 1."""
         kept, self.kink = self.kink, 0.0
         numbers = self.unpack(z)
-        roots = np.tile(self._evaluate(numbers).roots, self._k) * (1.0 + MARGIN)
+        roots = np.tile(self._evaluate(numbers).roots, self._k) * (1.0 + SCALE_MARGIN)
         self.kink = kept
         return numbers._replace(output=numbers.output * roots[:, None], direct=numbers.direct * roots)
 

@@ -15,14 +15,14 @@ from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnNu
 from factorize.solvers.methods.bidiagonal_systems import solve
 from factorize.solvers.methods.compiled import Array
 
-_RELATIVE = 1e-6  # directions of a fit that are weaker are left out
-_DENSE = 256  # rows of a stretch that are all compared; of longer ones as many, spread like the decays
-_SLOW, _FAST = 13.0, 0.75  # of the rates of decay, fitted by hand to epochs of 32 to 128 steps
+_MIN_STRENGTH = 1e-6  # a fit leaves out directions that are weaker than this part of the strongest
+_MAX_COMPARED_ROWS = 256  # a stretch of up to this many rows compares all; a longer one as many, spread like the decays
+_SLOW_RATE, _FAST_RATE = 13.0, 0.75  # numerators of the rates of decay, fitted by hand to epochs of 32 to 128 steps
 
 
 def usual_rates(buffers: int, length: int) -> tuple[float, float]:
     """Return the slowest and the fastest rate of decay that suit epochs of a length."""
-    return _SLOW / (length * buffers**1.1), _FAST * buffers**0.55
+    return _SLOW_RATE / (length * buffers**1.1), _FAST_RATE * buffers**0.55
 
 
 def decays_between(slow: float, fast: float, buffers: int) -> Array:
@@ -46,7 +46,7 @@ def fitted(inverse: Array, decoder: BidiagonalDecoder, epochs: int, redraws: int
     entering, through = np.zeros((redraws + 1, n, p)), np.zeros((redraws + 1, n))
     through[0] = np.diagonal(inverse)
     fit = _Fit(decoder, decay)
-    carried, left = np.zeros((n, p)), np.zeros(n)  # of each column: its states, and the error of its sum
+    carried, left = np.zeros((n, p)), np.zeros(n)  # the states of each column, and the error of its sum
     for first in range(1, n + 1):
         step = first - 1  # its draw, and the draws of its class, are read; the stretch begins with the next row
         columns = np.arange(step, -1, -b)[: redraws + 1]
@@ -90,7 +90,7 @@ class _Fit:
     def _inverse(self, length: int, design: Array) -> Array:
         if self._known is not None and length in self._known:
             return self._known[length]
-        inverse = np.asarray(np.linalg.pinv(design, rcond=_RELATIVE), dtype=np.float64)
+        inverse = np.asarray(np.linalg.pinv(design, rcond=_MIN_STRENGTH), dtype=np.float64)
         if self._known is not None:
             self._known[length] = inverse
         return inverse
@@ -99,7 +99,7 @@ class _Fit:
 @lru_cache(maxsize=2**14)
 def _compared(length: int) -> tuple[NDArray[np.int64], Array]:
     """Return the rows of a stretch that a fit compares, and the root of how many each stands for."""
-    if length <= _DENSE:
+    if length <= _MAX_COMPARED_ROWS:
         return np.arange(length), np.ones(length)
-    rows = np.unique(np.geomspace(1, length, _DENSE).astype(np.int64)) - 1
+    rows = np.unique(np.geomspace(1, length, _MAX_COMPARED_ROWS).astype(np.int64)) - 1
     return rows, np.sqrt(np.diff(rows, prepend=-1).astype(np.float64))

@@ -16,7 +16,7 @@ from factorize.solvers.methods.compiled import CORES
 from factorize.solvers.problem import Estimate, machine_memory
 from factorize.spec import Spec
 
-_MEMORY_SHARE = 0.5  # of the machine, for what runs at a time
+_MEMORY_SHARE = 0.5  # what runs at a time may take this part of the machine's memory
 
 
 class OutOfTime(Cancelled):
@@ -77,7 +77,7 @@ class Attempt:
 
 
 def _plain(mechanism: dict[str, object]) -> dict[str, object]:
-    """Return a mechanism without a normalisation that is none: the same as none named."""
+    """Return a mechanism without a normalisation of `none`, which is the same as none named."""
     return {key: value for key, value in mechanism.items() if (key, value) != ("normalization", "none")}
 
 

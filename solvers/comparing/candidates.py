@@ -9,18 +9,18 @@ from factorize.solvers.register import SOLVERS
 from factorize.spec import Spec
 
 BUFFERS = 4
-"""Vectors of state of the mechanisms with buffers, where no budget names a number."""
+"""The vectors of state of mechanisms with buffers, where no budget names a number."""
 BANDS = 16
-"""Diagonals of the mechanisms with bands, where no budget names a number of vectors."""
+"""The diagonals of mechanisms with bands, where no budget names a number of vectors."""
 AMPLIFIED_BUFFERS = 2
-"""Buffers of what is optimised for balls in bins: the second one gains most there, and more gain little."""
-MOST_TAPS = 64
-"""Diagonals of what is optimised for a sampling, at most."""
-LARGEST_CONE = 16
-"""The conic reference takes seconds from here on."""
+"""The buffers of what is optimised for balls in bins: the second one gains most there, and more gain little."""
+MAX_TAPS = 64
+"""The most diagonals of what is optimised for a sampling."""
+MAX_N_CONIC = 16
+"""The most steps with which the conic reference is compared; it takes seconds from here on."""
 
 ALL_ROWS = ("dense", "toeplitz", "nu_toeplitz", "square_root", "fft", "semidefinite")
-"""Mechanisms whose noise takes all earlier rows."""
+"""The mechanisms whose noise takes all earlier rows."""
 
 LOOSE_STATES = 4e-3
 """Tolerance of searches for few states under a schedule of epochs: they take half the time or less, and their loss is
@@ -28,8 +28,8 @@ at most 0.2 % above what the spec's tolerance finds."""
 
 LEAD_TOLERANCE = 2e-2
 """Tolerance of leads, from which on solvers take good starts and improve them little: errors are about 1 % larger."""
-MOST_STEPS_FITTED_QUICKLY, MOST_BINS_FITTED_QUICKLY = 2048, 256
-"""Steps and bins up to which the columns of a lead are fitted: arrays of their squares take seconds beyond."""
+MAX_STEPS_FITTED_QUICKLY, MAX_BINS_FITTED_QUICKLY = 2048, 256
+"""Up to this many steps and bins the columns of a lead are fitted: arrays of their squares take seconds beyond."""
 
 Lead = tuple[JsonObject, JsonObject | None]
 """A mechanism, and the sampling that it is optimised for or None, both as plain data."""
@@ -65,7 +65,7 @@ def mechanisms(spec: Spec, buffers: int | None) -> Iterator[JsonObject]:
     yield {"kind": "fft"}
     yield {"kind": "fft", "decoder": "optimal"}
     yield {"kind": "dense"}
-    if spec.workload.n <= LARGEST_CONE:
+    if spec.workload.n <= MAX_N_CONIC:
         yield {"kind": "semidefinite"}
 
 
@@ -117,14 +117,14 @@ def optimised(
         return
     sampling = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
     kept = BUFFERS if buffers is None else buffers
-    taps = min(kept + 1, MOST_TAPS, spec.workload.n)
+    taps = min(kept + 1, MAX_TAPS, spec.workload.n)
     fitted = {"normalization": "fitted"} if spec.workload.n <= MAX_N_FITTED else {}
     if taps >= 2:
         yield {"kind": "blt", "buffers": min(AMPLIFIED_BUFFERS, kept), **fitted}, sampling
         yield {"kind": "banded_inverse_toeplitz", "bands": taps, **fitted}, sampling
     yield {"kind": "toeplitz", **fitted}, sampling
     for bands in _bands(spec, buffers):
-        bands = min(bands, MOST_TAPS, spec.participation.spread(spec.workload.n).separation)
+        bands = min(bands, MAX_TAPS, spec.participation.spread(spec.workload.n).separation)
         if bands >= 2:
             yield {"kind": "banded", "bands": bands}, {**sampling, "kind": "b_min_sep"}
 
@@ -146,8 +146,8 @@ def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Ite
             yield {"kind": "blt", "buffers": count, "normalization": normalization}, None
     for mechanism, sampling in optimised(spec, buffers, privacy):
         if mechanism["kind"] == "blt":
-            many = spec.workload.n // (spec.participation.passes or 1) > MOST_BINS_FITTED_QUICKLY
-            if many or spec.workload.n > MOST_STEPS_FITTED_QUICKLY:
+            many = spec.workload.n // (spec.participation.passes or 1) > MAX_BINS_FITTED_QUICKLY
+            if many or spec.workload.n > MAX_STEPS_FITTED_QUICKLY:
                 mechanism = {"kind": "blt", "buffers": mechanism["buffers"]}
             yield mechanism, sampling
 
@@ -175,8 +175,8 @@ def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
     if spec.mechanism.kind != "spectral":
         needs = "needs a learning rate and a curvature, which this spec does not hold; use its own spec to add it"
         reasons = {"spectral": needs, **reasons}
-    if spec.workload.n > LARGEST_CONE:
-        reasons["semidefinite"] = f"is a reference for n <= {LARGEST_CONE}, and dense has the same optimum; use dense"
+    if spec.workload.n > MAX_N_CONIC:
+        reasons["semidefinite"] = f"is a reference for n <= {MAX_N_CONIC}, and dense has the same optimum; use dense"
     yield from reasons.items()
     for kind in SOLVERS:
         if kind not in reasons:

@@ -44,9 +44,9 @@ from factorize.spec import Spec, SpecSource, parse_spec
 
 __all__ = ["CompareCallback", "CompareProgress", "compare"]
 
-_BOUND_SECONDS = 60.0  # more for the bound, which all rows are measured against
-_MORE_FOR_LEADS = 60.0  # seconds more that a lead may take: a busy machine's caches are shared, and nothing stands in
-_LATE = 2.0  # times the limit, after which a mechanism whose estimate was too low is stopped
+_BOUND_EXTRA_SECONDS = 60.0  # the bound may take this much longer, since all rows are measured against it
+_LEAD_EXTRA_SECONDS = 60.0  # a lead may take this much longer: busy machines share their caches, and nothing stands in
+_LATE_FACTOR = 2.0  # a mechanism whose estimate was too low is stopped at this many times its limit
 
 CompareCallback = Callable[[CompareProgress], None]
 """Called before each mechanism, between the steps of its solver and after it, in the caller's thread; may raise
@@ -239,7 +239,7 @@ class _Run:
         def find(step: Callable[[Progress], None]) -> None:
             plan.bound, self.dual = bound_with_dual(self.plan.spec_with({"kind": "identity"}), Reporter(step))
 
-        self._watch(plan, tell, find, more=_BOUND_SECONDS)
+        self._watch(plan, tell, find, more=_BOUND_EXTRA_SECONDS)
 
     def _try(self, group: list[Attempt], tell: Tell[_News]) -> None:
         nu: float | None = None
@@ -258,7 +258,7 @@ class _Run:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self.plan.spec_with(plan.mechanism)
             if plan.spec is not None:
-                more = _MORE_FOR_LEADS if plan.lead else 0.0
+                more = _LEAD_EXTRA_SECONDS if plan.lead else 0.0
                 factorization = self._watch(plan, tell, partial(self._solve, plan), more)
                 nu = _nu(factorization) if factorization is not None and plan.mechanism.get("nu") == "tune" else nu
             if plan.solved is not None:
@@ -270,7 +270,7 @@ class _Run:
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""
         # Processor time of this thread: what else the machine does decides nothing.
-        began, last = thread_seconds(), _LATE * self.plan.limit(plan) + more
+        began, last = thread_seconds(), _LATE_FACTOR * self.plan.limit(plan) + more
 
         def step(_progress: Progress) -> None:
             tell(_News(plan.mechanism["kind"], 0))

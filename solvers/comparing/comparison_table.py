@@ -13,7 +13,7 @@ from factorize.format.claims import Sensitivity
 from factorize.privacy import Calibration
 from factorize.samplings import SAMPLINGS
 
-_LEVEL = 1e-3  # losses closer than this are told apart by their memory
+_TIE_MARGIN = 1e-3  # memory decides between losses that are closer than this
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def recommend(rows: Sequence[Row], budget: int | None, *, late: bool = False) ->
     if not fitting:
         return None
     best = _ranked(rows[fitting[0]], rows)
-    level = [i for i in fitting if _ranked(rows[i], rows) <= best * (1 + _LEVEL)]
+    level = [i for i in fitting if _ranked(rows[i], rows) <= best * (1 + _TIE_MARGIN)]
     chosen = min(
         level,
         key=lambda i: (rows[i].noise_vectors, float(f"{_ranked(rows[i], rows):.9g}"), rows[i].mechanism != "identity"),

@@ -12,16 +12,17 @@ from factorize.solvers.comparing.sampled_rows import claim_seconds
 from factorize.solvers.comparing.side_by_side import Deadline
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.solvers.problem import Estimate
-from factorize.solvers.register import ANSWERED, choose
+from factorize.solvers.register import WAY_OUT, choose
 from factorize.solvers.solving import estimate
 from factorize.spec import LARGEST_BINS, Spec, parse_spec
 from factorize.spec.mechanisms import Auto
 
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
-_LEAST_SECONDS, _STEPS_A_SECOND, _LARGEST_SECONDS = 8.0, 5000, 200.0
-_OPTIMISED_SECONDS = 200.0  # for what is optimised for a sampling
-_LEAD, _LEAST_LEAD = 3.0, 3.0  # times the time for all, that a lead may take by its estimate, and at least so long
-_SECOND_LEAD = 0.5  # the same of a public order's, beside one of bins
+_MIN_SECONDS, _STEPS_PER_SECOND, _MAX_SECONDS = 8.0, 5000, 200.0
+_OPTIMISED_SECONDS = 200.0  # what is optimised for a sampling may take this long
+_LEAD_FACTOR, _MIN_LEAD_SECONDS = 3.0, 3.0
+"""A lead may take this many times the time for all by its estimate, and at least this long."""
+_SECOND_LEAD_SHARE = 0.5  # the lead of a public order may take this part of the time beside one of bins
 
 
 class ComparisonPlan:
@@ -59,12 +60,12 @@ class ComparisonPlan:
         alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
         self.spec = spec.model_copy(update=alone)
         most_seconds = seconds if most_seconds is None else most_seconds
-        least = max(_LEAST_SECONDS, spec.workload.n / _STEPS_A_SECOND)
-        self.most_seconds = min(least, _LARGEST_SECONDS) if most_seconds is None else most_seconds
+        least = max(_MIN_SECONDS, spec.workload.n / _STEPS_PER_SECOND)
+        self.most_seconds = min(least, _MAX_SECONDS) if most_seconds is None else most_seconds
         self.most_optimised = _OPTIMISED_SECONDS if most_seconds is None else most_seconds
         self.deadline = Deadline(seconds)
         bins = spec.participation.epoch(spec.workload.n) if "balls_in_bins" in rows.samplings else None
-        self.claims = 0.0 if bins is None or bins > LARGEST_BINS else claim_seconds(bins)  # none of more bins
+        self.claims = 0.0 if bins is None or bins > LARGEST_BINS else claim_seconds(bins)  # more bins: no claim
 
     def attempts(self, *, hurried: bool) -> list[Attempt]:
         """Return all that is tried or refused; leads first, where there is little time."""
@@ -76,9 +77,9 @@ class ComparisonPlan:
         """Return the seconds that an attempt may take by its estimate."""
         most = self.most_seconds if plan.sampling is None else self.most_optimised
         if plan.lead and plan.sampling is None and self.claims:
-            return _SECOND_LEAD * most
+            return _SECOND_LEAD_SHARE * most
         if plan.lead:
-            return max(_LEAD * most, _LEAST_LEAD)
+            return max(_LEAD_FACTOR * most, _MIN_LEAD_SECONDS)
         return math.inf if plan.always else most
 
     def takes_over(self, mechanism: JsonObject) -> bool:
@@ -149,6 +150,6 @@ class ComparisonPlan:
                 )
         except FactorizeError as error:
             late = isinstance(error, OutOfTime) and self.deadline.seconds is not None
-            plan.refuse(str(error).partition(ANSWERED)[0], out_of_time=late)
+            plan.refuse(str(error).partition(WAY_OUT)[0], out_of_time=late)
             plan.needed = Estimate(0.0, 0)
         return plan

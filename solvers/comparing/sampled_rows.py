@@ -33,26 +33,26 @@ from factorize.solvers.comparing.side_by_side import (
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import Spec
 
-MOST_VERIFIED = 3
-"""Claims that are tested beside those of recommended rows."""
-_MOST_GAIN = 2.0
-"""Times that a claim's noise is below a bound's, at most: 1.9 for C = I at epsilon 0.5, 1.6 and less for other C."""
-_LEADS_GAIN = 1.6
-"""The same for leads."""
-_CLAIM, _CLAIM_A_BIN, _CLAIM_A_PAIR = 0.2, 3e-4, 1e-6
-"""Seconds that a claim takes, for each bin, and for each bin squared: measured from 64 to 4000 bins, epsilon 1 to 8."""
-_SHORT = 0.6
-"""Seconds of a claim that may come as late as the first one."""
-_REFERENCES = 0.3
-"""Of the time, that what others are set against may take."""
-MANY_BINS, MOST_BINS_WORK = 256, 1 << 26
-"""Bins from which on bounds take a part of a second and more, and rows times bins^2 that get them then."""
-_CALIBRATION, _A_PRODUCT, _SEPARATED_A_BIN = 5e-7, 2.5e-10, 3e-3
+MAX_VERIFIED_ROWS = 3
+"""The most claims that are tested beside those of recommended rows."""
+_MAX_GAIN = 2.0
+"""The most times that a bound's noise is above a claim's: 1.9 for C = I at epsilon 0.5, 1.6 and less for other C."""
+_MAX_LEAD_GAIN = 1.6
+"""The most times that a bound's noise is above a claim's for leads."""
+_CLAIM_SECONDS, _CLAIM_BIN_SECONDS, _CLAIM_PAIR_SECONDS = 0.2, 3e-4, 1e-6
+"""The seconds of a claim, more for each bin and each bin squared: measured from 64 to 4000 bins, epsilon 1 to 8."""
+_SHORT_CLAIM_SECONDS = 0.6
+"""A claim of this many seconds may come as late as the first one."""
+_REFERENCE_SHARE = 0.3
+"""The part of the time that what others are set against may take."""
+MANY_BINS, MAX_BINS_WORK = 256, 1 << 26
+"""Above this many bins a bound takes a part of a second and more; rows times bins^2 limit which rows get one then."""
+_BOUND_SECONDS, _PRODUCT_SECONDS, _SEPARATED_BIN_SECONDS = 5e-7, 2.5e-10, 3e-3
 """Seconds of a bound for each bin squared, measured from 1000 to 4096 bins, more for each step and bin squared of a C
 that is not Toeplitz, and more for each bin under b-min-sep."""
-_HULL = 4e-8
+_HULL_SECONDS = 4e-8
 """Seconds of the lower bound under balls in bins for each step and bin."""
-_LOSSES_A_BIN, _MOST_LOSSES, _ALLOCATION = 8e-3, 4.0, 0.5
+_LOSSES_BIN_SECONDS, _MAX_LOSSES_SECONDS, _ALLOCATION_SECONDS = 8e-3, 4.0, 0.5
 """Seconds of a loss distribution for each step of an epoch, at most, and more where one is drawn in every epoch anew:
 measured from 16 to 1000 steps."""
 
@@ -124,7 +124,7 @@ def with_many_bins(
     """
     pairs = [(one, scheme) for one in solved for scheme in rows.fitting(one.factorization) if _many(one, scheme)]
     pairs.sort(key=lambda pair: (not pair[0].lead, *_promise(pair[0].row)))
-    kept = [pair for place, pair in enumerate(pairs, 1) if place * _bins(pair[0]) ** 2 <= MOST_BINS_WORK]
+    kept = [pair for place, pair in enumerate(pairs, 1) if place * _bins(pair[0]) ** 2 <= MAX_BINS_WORK]
     by_place: list[list[Row | Refused]] = [[] for _ in kept]
 
     def fill(place: int, tell: Tell[str]) -> None:
@@ -141,7 +141,7 @@ def _in_time(
 ) -> Row | Refused:
     needed = _seconds_of(scheme, one)
     if one.row.mechanism == "identity" and not _many(one, scheme):  # what all others are compared with
-        late = not scheme.claimed and needed > _REFERENCES * (deadline.seconds or math.inf)
+        late = not scheme.claimed and needed > _REFERENCE_SHARE * (deadline.seconds or math.inf)
     elif _many(one, scheme):  # the first lead has an answer in any case, and what follows leaves time for its claim
         share = LATE_BOUNDS if one.lead else CALIBRATIONS
         late = not first and deadline.over(share, needed + claim_seconds(_bins(one)))
@@ -156,16 +156,16 @@ def _seconds_of(scheme: Sampling, one: Solved) -> float:
     """Return what a calibration takes by bounds, or by the law of losses."""
     bins = _bins(one)
     if scheme.claimed:
-        separated = _SEPARATED_A_BIN * bins if "batch_size" in scheme.takes else 0.0
-        return _CALIBRATION * bins**2 + _product_seconds(one) + separated
-    drawn_anew = _ALLOCATION if "bins" in scheme.takes else 0.0
-    return drawn_anew + min(_LOSSES_A_BIN * bins, _MOST_LOSSES)
+        separated = _SEPARATED_BIN_SECONDS * bins if "batch_size" in scheme.takes else 0.0
+        return _BOUND_SECONDS * bins**2 + _product_seconds(one) + separated
+    drawn_anew = _ALLOCATION_SECONDS if "bins" in scheme.takes else 0.0
+    return drawn_anew + min(_LOSSES_BIN_SECONDS * bins, _MAX_LOSSES_SECONDS)
 
 
 def _product_seconds(one: Solved) -> float:
     """Return what the Gram matrix of the bins takes where one column does not tell it."""
     strategy = one.factorization.matrix
-    return 0.0 if strategy.time_invariant else _A_PRODUCT * strategy.n * _bins(one) ** 2
+    return 0.0 if strategy.time_invariant else _PRODUCT_SECONDS * strategy.n * _bins(one) ** 2
 
 
 def _many(one: Solved, scheme: Sampling) -> bool:
@@ -210,7 +210,7 @@ def with_claims(
         row = table[place]
         one = by_digest[row.spec_digest]
         needed = claim_seconds(_bins(one)) + _product_seconds(one)
-        late = LATE_CLAIMS if tested and needed > _SHORT else FIRST_CLAIM
+        late = LATE_CLAIMS if tested and needed > _SHORT_CLAIM_SECONDS else FIRST_CLAIM
         if deadline.over(late if chosen else CLAIMS, needed):
             reason = deadline.told("states a bound, and its claim was not tested")
             return table, [*unproved, _late(row, str(row.sampling), reason)]
@@ -229,7 +229,7 @@ def with_claims(
 
 def claim_seconds(bins: int) -> float:
     """Return what a claim about so many bins takes."""
-    return _CLAIM + _CLAIM_A_BIN * bins + _CLAIM_A_PAIR * bins**2
+    return _CLAIM_SECONDS + _CLAIM_BIN_SECONDS * bins + _CLAIM_PAIR_SECONDS * bins**2
 
 
 def _next_claim(
@@ -246,11 +246,11 @@ def _next_claim(
     budget, best = budgets[-1], table[chosen.row].objective_at_privacy or 0.0
     fitting = (i for i, row in enumerate(table) if budget is None or row.noise_vectors <= budget)
     bounded = [i for i in fitting if _bounded(table[i], tested)]
-    near = [i for i in bounded if (table[i].objective_at_privacy or 0.0) < best * _MOST_GAIN**2]
+    near = [i for i in bounded if (table[i].objective_at_privacy or 0.0) < best * _MAX_GAIN**2]
     for i in near:
-        if table[i].spec_digest in leading and (table[i].objective_at_privacy or 0.0) < best * _LEADS_GAIN**2:
+        if table[i].spec_digest in leading and (table[i].objective_at_privacy or 0.0) < best * _MAX_LEAD_GAIN**2:
             return i, True
-    return next(iter(near), None) if len(tested) < MOST_VERIFIED else None, False
+    return next(iter(near), None) if len(tested) < MAX_VERIFIED_ROWS else None, False
 
 
 def _bounded(row: Row, tested: set[tuple[str, str | None]]) -> bool:
@@ -287,7 +287,7 @@ def sampled_bounds(
     target = rows.privacy
     if "balls_in_bins" not in rows.samplings or target is None or not spec.participation.periodic:
         return {}
-    if deadline.over(LATE_CLAIMS, _HULL * spec.workload.n * (spec.participation.epoch(spec.workload.n) or 1)):
+    if deadline.over(LATE_CLAIMS, _HULL_SECONDS * spec.workload.n * (spec.participation.epoch(spec.workload.n) or 1)):
         return {}
     bound = bins_lower_bound(spec, dual, epsilon=target.epsilon or 0.0, delta=target.delta or 0.0)
     if bound is None:

@@ -20,7 +20,8 @@ from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import process_seconds
 from factorize.privacy.question import WORK
 
-_SWITCH = 5e-4  # seconds after which a thread that waits gets the interpreter; Python's own is ten times as long
+_SWITCH_SECONDS = 5e-4
+"""Seconds after which a thread that waits gets the interpreter; Python's own interval is ten times as long."""
 
 News = TypeVar("News")
 Tell = Callable[[News], None]
@@ -52,7 +53,7 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
         warnings.simplefilter("default", CacheUnusable)
         # A thread that leaves a short kernel waits for one interval while another interprets: 13.9 -> 10.7 s of a
         # recommendation on two cores.
-        sys.setswitchinterval(_SWITCH)
+        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             _run(tasks, hear, min(workers, len(tasks)))
         finally:
@@ -90,9 +91,10 @@ SOLVES, CALIBRATIONS, CLAIMS = 0.8, 0.9, 1.0
 not expected to end by its share."""
 
 LATE_BOUNDS, LATE_CLAIMS, FIRST_CLAIM = 1.6, 1.3, 2.0
-"""The same of the bounds of leads in many bins and their claim, of the claims of rows recommended and of leads near
-them, and of the first claim or a short one."""
-_WORK_A_SECOND, _LEAST_WORK = 6e6, 1 << 23  # of the whole time: about a third of it tests a claim
+"""Later shares, by which these end: bounds of leads in many bins and their claim; claims of rows recommended and of
+leads near them; the first claim, or a short one."""
+_WORK_PER_SECOND, _MIN_WORK = 6e6, 1 << 23
+"""Samples times bins for each second of the whole time, about a third of which tests a claim, and at least."""
 
 
 class Deadline:
@@ -117,7 +119,7 @@ class Deadline:
     @property
     def work(self) -> int | None:
         """Samples times bins that may test one direction of a claim, a part of the time; None for the usual."""
-        most = WORK if self.seconds is None else max(_LEAST_WORK, int(_WORK_A_SECOND * self.seconds))
+        most = WORK if self.seconds is None else max(_MIN_WORK, int(_WORK_PER_SECOND * self.seconds))
         return most if most < WORK else None
 
     def told(self, what: str) -> str:

@@ -19,9 +19,9 @@ from factorize.solvers.comparing.comparison_table import Refused, Row
 from factorize.training.learning_rate import noise_of_steps
 
 STORED_BYTES = 4
-"""Bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
+"""The bytes of a number of state, kept in single precision; a budget in bytes is divided by it."""
 
-_LONGEST_SPEC = 4000  # characters of a spec inside a command
+_MAX_SPEC_CHARACTERS = 4000  # a command shows a spec of at most this many characters
 
 
 @dataclass(frozen=True)
@@ -148,5 +148,5 @@ def measured(row: Row, bound: LowerBound | None, sampled: Mapping[str, Mapping[s
 def _solving(factorization: Factorization) -> str:
     """Return the command that gives a result."""
     text = canonical_json(factorization.spec.document()).decode()
-    argument = shlex.quote(text) if len(text) <= _LONGEST_SPEC else "spec.json"
+    argument = shlex.quote(text) if len(text) <= _MAX_SPEC_CHARACTERS else "spec.json"
     return f"factorize solve {argument} --to factors.safetensors"

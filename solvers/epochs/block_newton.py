@@ -28,12 +28,12 @@ import numpy as np
 
 from factorize.solvers.epochs.correlation_blocks import BlockIterate, evaluate, normalised
 
-LARGEST_SYSTEM = 8192
-_SPACING = 1.2  # of log t: a relative error of about 2 exp(-pi^2 / 1.2) = 5e-4
-_TAIL = 1e-2
-_SMALLEST = 1e-10  # singular values below this share of the largest need no accurate Hessian
-_LEAST_SHRINKAGE = 0.05  # no direction of W becomes smaller than this share of itself in one step
-_INTERIOR = 0.03  # smallest eigenvalue of a correlation matrix to start from
+MAX_UNKNOWNS = 8192
+_SPACING = 1.2  # the distance of nodes in log t: a relative error of about 2 exp(-pi^2 / 1.2) = 5e-4
+_TAIL_ERROR = 1e-2
+_MIN_SINGULAR_VALUE = 1e-10  # singular values below this share of the largest need no accurate Hessian
+_MIN_SHRINKAGE = 0.05  # no direction of W becomes smaller than this share of itself in one step
+_MIN_EIGENVALUE = 0.03  # smallest eigenvalue of a correlation matrix to start from
 _RIDGE = 1e-13
 _BACKTRACKS = 5
 
@@ -96,7 +96,7 @@ def centred(at: BlockIterate) -> BlockIterate:
     """Return an iterate whose correlations are no nearer to singular than a barrier would let them be."""
     weights, correlations = normalised(at.products)
     least = float(np.linalg.eigvalsh(correlations).min())
-    share = max(0.0, _INTERIOR - least)
+    share = max(0.0, _MIN_EIGENVALUE - least)
     return evaluate(at.target, at.order, weights, (1 - share) * correlations + share * np.eye(correlations.shape[1]))
 
 
@@ -117,7 +117,7 @@ def newton(at: BlockIterate, centring: float) -> NewtonStep | None:
     half = np.linalg.solve(scaled.factors, moved)
     relative = np.linalg.solve(scaled.factors, half.transpose(0, 2, 1))
     changes = np.linalg.eigvalsh(relative)
-    length = min(1.0, (1 - _LEAST_SHRINKAGE) / max(-float(changes.min()), 1e-300))
+    length = min(1.0, (1 - _MIN_SHRINKAGE) / max(-float(changes.min()), 1e-300))
     aim = _merit(at, scaled.mu, centring)
     for _ in range(_BACKTRACKS):
         trial = evaluate(at.target, at.order, *normalised(at.products + length / scaled.scale**2 * moved))
@@ -128,7 +128,7 @@ def newton(at: BlockIterate, centring: float) -> NewtonStep | None:
 
 
 def _merit(at: BlockIterate, mu: float, centring: float) -> float:
-    """The barrier's objective at the scale of W that `_Scaled` uses."""
+    """Return the barrier's objective at the scale of W that `_Scaled` uses."""
     b, k, _ = at.q.shape
     scale = at.lower * _stretch(centring) ** 2
     logdet = 2 * float(np.log(np.einsum("jss->js", at.factors)).sum()) + b * k * np.log(scale)
@@ -183,8 +183,8 @@ def _hessian(scaled: _Scaled, b: int, k: int) -> np.ndarray:
 
 def _decays(s: np.ndarray) -> np.ndarray:
     """Return s_a e^(-s_a t) sqrt(weight) for the nodes t, shape (nodes, r)."""
-    low = np.log(_TAIL / (2 * s[0]))
-    high = np.log(-np.log(_TAIL) / (2 * max(s[-1], _SMALLEST * s[0])))
+    low = np.log(_TAIL_ERROR / (2 * s[0]))
+    high = np.log(-np.log(_TAIL_ERROR) / (2 * max(s[-1], _MIN_SINGULAR_VALUE * s[0])))
     nodes = np.exp(np.arange(low, high + _SPACING, _SPACING))
     with np.errstate(under="ignore"):
         return s * np.exp(-np.outer(nodes, s)) * np.sqrt(_SPACING * nodes)[:, None]

@@ -38,13 +38,14 @@ from factorize.solvers.methods.search import End, run
 Progress = Callable[[int, float], None]
 
 _ULP = 2.0**-52
-_MOST_STEPS = 400
-_STALL = 25
-_FAR, _FAR_STALLS = 1e-9, 4  # above this gap rounding cannot be what is missing: wait that many times as long
-_SHARES = (0.0, 1e-9, 1e-6, 1e-3)  # of the identity, for correlations that are singular to double precision
-_COARSE = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
-_FIRST = 1e-3  # relative error of the poles before any gap is known
-_LOST = 1e-300  # w_j whose correlations are lost to rounding
+_MAX_STEPS = 400
+_STALL_STEPS = 25
+_FAR_GAP, _FAR_FACTOR = 1e-9, 4
+"""Rounding does not explain a gap above this: the search then waits this many times as long."""
+_RIDGE_SHARES = (0.0, 1e-9, 1e-6, 1e-3)  # of the identity, added to correlations that are singular in doubles
+_POLE_ERROR = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
+_FIRST_POLE_ERROR = 1e-3  # relative error of the poles before any gap is known
+_MIN_WEIGHT = 1e-300  # the correlations of a smaller w_j are lost to rounding
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 
 
@@ -247,9 +248,9 @@ def maximise(
     report: Progress | None = None,
     start: Array | None = None,
     proven: bool = False,
-    patience: int = _STALL,
+    patience: int = _STALL_STEPS,
     coarse: bool = False,
-    most_steps: int = _MOST_STEPS,
+    most_steps: int = _MAX_STEPS,
 ) -> End[BlockPoint]:
     """Raise the dual bound until the gap is below the tolerance.
 
@@ -265,12 +266,12 @@ def maximise(
         coarse: whether W is asked for and not what is proven with it: its poles may stay as coarse as the tolerance.
         most_steps: after which it ends.
     """
-    finest = _COARSE * (tolerance if proven else math.sqrt(tolerance))
+    finest = _POLE_ERROR * (tolerance if proven else math.sqrt(tolerance))
     error = finest if coarse else min(1e-6, max(1e-10, finest))
-    search, most = _PowerSteps(ring, error, proven=proven), min(most_steps, _MOST_STEPS)
-    at, number = evaluate(ring, ring.start() if start is None else start, _FIRST if coarse else error), 1
+    search, most = _PowerSteps(ring, error, proven=proven), min(most_steps, _MAX_STEPS)
+    at, number = evaluate(ring, ring.start() if start is None else start, _FIRST_POLE_ERROR if coarse else error), 1
     while True:
-        for enough, stall in ((max(tolerance, _FAR), _FAR_STALLS * patience), (tolerance, patience), (beyond, 1)):
+        for enough, stall in ((max(tolerance, _FAR_GAP), _FAR_FACTOR * patience), (tolerance, patience), (beyond, 1)):
             end = run(search, at, enough=enough, most=most + 1 - number, stall=stall, report=report, before=number - 1)
             at, number = end.best, end.steps
             if end.gap > enough:
@@ -293,7 +294,7 @@ class _PowerSteps:
     def step(self, at: BlockPoint, _number: int) -> BlockPoint:
         """Extrapolate; take the plain power step where that is not allowed or loses ground."""
         wide = min(self.gap(at), 0.01)
-        error = max(self._error, _COARSE * (wide if self._proven else math.sqrt(wide)))
+        error = max(self._error, _POLE_ERROR * (wide if self._proven else math.sqrt(wide)))
         diagonal = at.dual[:, 0, 0]
         now = pack(diagonal, at.dual / diagonal[:, None, None])
         weights, correlations = steps.power_step(at.dual, at.x)
@@ -315,7 +316,7 @@ def after_power_step(at: BlockPoint) -> Array:
 
 def _definite(weights: Array, correlations: Array) -> Array:
     """Return W of weights and correlations, with as little of the identity as makes it definite."""
-    for share in _SHARES:
+    for share in _RIDGE_SHARES:
         mixed = (1 - share) * correlations + share * np.eye(correlations.shape[1])
         dual = steps.unpack(pack(weights, mixed), *correlations.shape[:2])
         if dual is not None:
@@ -324,11 +325,11 @@ def _definite(weights: Array, correlations: Array) -> Array:
 
 
 def _raised(dual: Array, least: float) -> Array:
-    """W with no w_j below `least`; one that has underflowed has no correlations any more."""
+    """Return W with no w_j below `least`; one that has underflowed has no correlations any more."""
     weights = dual[:, 0, 0]
     if weights.min() >= least:
         return dual
-    raised, lost = np.maximum(weights, least), weights < _LOST
+    raised, lost = np.maximum(weights, least), weights < _MIN_WEIGHT
     correlations = dual / np.where(lost, 1.0, weights)[:, None, None]
     correlations[lost] = np.eye(dual.shape[1])
     return np.asarray(correlations * (raised / raised.sum())[:, None, None])

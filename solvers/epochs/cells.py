@@ -11,7 +11,7 @@ import numpy as np
 from factorize.solvers.epochs.patterns import Places
 from factorize.solvers.methods.compiled import Array
 
-_WAYS = 2  # in which steps of a pattern that are more than b' cells apart are shifted against each other
+_SHIFTS = 2  # steps of a pattern that are more than b' cells apart are shifted against each other in this many ways
 _RIDGE = 1e-13
 
 
@@ -39,12 +39,12 @@ class Cells:
     def patterns(self, cells: Places) -> Places:
         """Return patterns of steps from those of cells, shape (a multiple of patterns, most), filled up with n.
 
-        Each pattern of cells gives its steps at every place of a cell, once for each of `_WAYS` shifts.
+        Each pattern of cells gives its steps at every place of a cell, once for each of `_SHIFTS` shifts.
         """
         draws, starts = np.random.default_rng(0), self._starts(cells)
         lengths, tight = self._starts(cells + 1) - starts, np.diff(cells, axis=1) == self._fewer
         found = []
-        for _ in range(_WAYS):
+        for _ in range(_SHIFTS):
             moves = draws.integers(0, self._longest, cells.shape)
             moves[:, 1:][tight] = 0
             places = np.cumsum(moves, axis=1)

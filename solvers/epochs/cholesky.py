@@ -13,8 +13,8 @@ from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solvers.methods.compiled import Array
 
 _ROWS = 128
-_TOGETHER = 512
-"""Steps from which a second thread pays."""
+_THREAD_STEPS = 512
+"""The steps from which a second thread pays, and those that it gets at a time."""
 
 
 def reverse_cholesky(gram: Array) -> Array:
@@ -37,7 +37,7 @@ def reverse_cholesky(gram: Array) -> Array:
                 with np.errstate(all="ignore"):  # which threads do not take over; what is not finite is found below
                     step(part)
 
-            for _ in (pool.map if _TOGETHER <= n else map)(quiet, parts):
+            for _ in (pool.map if _THREAD_STEPS <= n else map)(quiet, parts):
                 pass
 
         for start in reversed(range(0, n, _ROWS)):
@@ -61,7 +61,7 @@ def _factor(out: Array, own: slice, each: Callable[[Callable[[slice], None], Ite
         out[rows, : rows.stop] -= out[own, rows].T @ out[own, : rows.stop]
 
     above = own.start
-    each(solve, [slice(first, min(first + _TOGETHER, above)) for first in range(0, above, _TOGETHER)])
+    each(solve, [slice(first, min(first + _THREAD_STEPS, above)) for first in range(0, above, _THREAD_STEPS)])
     each(update, [slice(first, first + _ROWS) for first in reversed(range(0, above, _ROWS))])
 
 

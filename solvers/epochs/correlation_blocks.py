@@ -20,9 +20,9 @@ import numpy as np
 
 from factorize.solvers.single.dense import right_singular
 
-_IDLE_WEIGHT = 1e-30  # of the largest, for a class whose columns are all zero
-_IDLE_SHARE = 1e-12  # of a class's budget, for a step in it that moves nothing: enough to keep C invertible
-_LEAST_EIGENVALUE = 1e-13  # of a correlation matrix; keeps its factor invertible
+_IDLE_WEIGHT = 1e-30  # a class whose columns are all zero gets this part of the largest weight
+_IDLE_SHARE = 1e-12  # a step that moves nothing gets this part of its class's budget, which keeps C invertible
+_MIN_EIGENVALUE = 1e-13  # correlation matrices have no smaller eigenvalue, which keeps their factors invertible
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BlockIterate:
 
     @property
     def idle(self) -> np.ndarray:
-        """Which steps move nothing (a zero column of T), in class order, shape (b, k)."""
+        """The steps that move nothing (a zero column of T), in class order, shape (b, k)."""
         moved = np.asarray(self.target.any(axis=0))
         return ~moved[self.order].reshape(self.q.shape[:2])
 
@@ -91,7 +91,7 @@ def evaluate(target: np.ndarray, order: np.ndarray, weights: np.ndarray, correla
 
 
 def power(at: BlockIterate) -> tuple[np.ndarray, np.ndarray]:
-    """The generalised power step: weights, shape (b,), and correlations, shape (b, k, k)."""
+    """Return the generalised power step: weights, shape (b,), and correlations, shape (b, k, k)."""
     blocks = (at.q * at.s) @ at.q.transpose(0, 2, 1)
     aligned = np.linalg.solve(at.factors.transpose(0, 2, 1), blocks)
     norms = np.where(at.idle, 0.0, np.linalg.norm(aligned, axis=2))
@@ -108,9 +108,9 @@ def normalised(products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _regular(correlations: np.ndarray) -> np.ndarray:
-    """Symmetric with a diagonal of ones, and just enough of the identity to be invertible."""
+    """Return a symmetric matrix with a diagonal of ones, and just enough of the identity to be invertible."""
     k = correlations.shape[1]
-    mixed = (correlations + correlations.transpose(0, 2, 1)) / 2 + k * _LEAST_EIGENVALUE * np.eye(k)
+    mixed = (correlations + correlations.transpose(0, 2, 1)) / 2 + k * _MIN_EIGENVALUE * np.eye(k)
     root = np.sqrt(np.einsum("jii->ji", mixed))
     return mixed / root[:, :, None] / root[:, None, :]
 
@@ -127,7 +127,7 @@ def unpack(vector: np.ndarray, b: int, k: int) -> tuple[np.ndarray, np.ndarray] 
     rows, columns = np.tril_indices(k, -1)
     correlations = np.broadcast_to(np.eye(k), (b, k, k)).copy()
     correlations[:, rows, columns] = correlations[:, columns, rows] = vector[b:].reshape(b, -1)
-    if np.linalg.eigvalsh(correlations).min() <= _LEAST_EIGENVALUE:
+    if np.linalg.eigvalsh(correlations).min() <= _MIN_EIGENVALUE:
         return None
     return np.exp(vector[:b] - vector[:b].max()), correlations
 

@@ -30,17 +30,17 @@ from factorize.solvers.single.dense import loss_of, refuse_objective, scaled
 from factorize.spec import Spec
 
 _UNIT = 2.0**-52
-_MOST_STEPS = 400
-_PATIENCE = 6  # power steps within which the gap must fall to _PACE of itself, or Newton's method takes over
+_MAX_STEPS = 400
+_PATIENCE = 6  # the gap must fall to _PACE of itself within these power steps, or Newton's method takes over
 _PACE = 0.05
-_STALL = 12  # steps without a clearly better gap after which rounding, not work, is what is missing
-_FIRST_RIDGE = 1e-9  # for a first strategy where the workload is singular
-_FIRST_CENTRING = 0.1  # of Newton's central path: the gap that its first point aims at
-_LAST_CENTRING = 0.01  # of the tolerance
+_STALL_STEPS = 12  # after this many steps without a clearly better gap rounding is what is missing, not work
+_FIRST_RIDGE = 1e-9  # the ridge of a first strategy where the workload is singular
+_FIRST_CENTRING = 0.1  # the gap that the first point of Newton's central path aims at
+_LAST_CENTRING = 0.01  # the central path ends at this part of the tolerance
 _CENTRING_FALL = 0.1
-_NEAR = 1.0  # change of W in a step below which the path is near enough to follow it further
-_OF_A_DECOMPOSITION = 20.0  # multiplications, times n^3
-_NEWTON_STEPS = 8.0  # about
+_NEAR_CHANGE = 1.0  # the path is near enough to follow it further when a step changes W by less
+_DECOMPOSITION_WORK = 20.0  # multiplications of a decomposition over n^3
+_NEWTON_STEPS = 8.0  # a search takes about this many steps of Newton's method
 
 
 def own(spec: Spec) -> bool:
@@ -51,7 +51,7 @@ def own(spec: Spec) -> bool:
 def estimate(spec: Spec) -> Estimate:
     """Return the cost: about thirty decompositions of n x n matrices, and room for Newton's linear system."""
     n, m = spec.workload.n, max(spec.workload.m, spec.workload.n)
-    system = min(block_newton.LARGEST_SYSTEM, n * n)
+    system = min(block_newton.MAX_UNKNOWNS, n * n)
     needed = estimate_of(entries=14.0 * n * m + 3.0 * system**2, multiplications=900.0 * n * n * m)
     return refuse_beyond_dense(needed, n, m)
 
@@ -81,7 +81,7 @@ def dual_factors(problem: Problem, accuracy: float, report: StepReport, work: fl
         report: told the gap after each step.
         work: multiplications after which what is found is returned.
     """
-    steps = int(work / (_OF_A_DECOMPOSITION * problem.n**3))
+    steps = int(work / (_DECOMPOSITION_WORK * problem.n**3))
     unknowns = int((3 * work / _NEWTON_STEPS) ** (1 / 3))
     search, _ = _optimise(problem, accuracy, report, most_steps=max(2 * _PATIENCE, steps), largest_system=unknowns)
     return search.dual.factors
@@ -92,15 +92,15 @@ def _optimise(
     tolerance: float,
     report: StepReport,
     *,
-    most_steps: int = _MOST_STEPS,
-    largest_system: int = block_newton.LARGEST_SYSTEM,
+    most_steps: int = _MAX_STEPS,
+    largest_system: int = block_newton.MAX_UNKNOWNS,
 ) -> tuple[DecompositionSearch, End[BlockIterate]]:
     patterns = problem.participation.patterns(problem.n)
     assert patterns is not None  # they are listed for fixed epochs
     first = start(scaled(problem.target), patterns.ravel(), patterns.shape[1])
-    search = DecompositionSearch(first, min(largest_system, block_newton.LARGEST_SYSTEM), _LAST_CENTRING * tolerance)
-    enough, most = GAP_SHARE * tolerance, min(most_steps, _MOST_STEPS)
-    end = run(search, first, enough=enough, most=most, stall=_STALL, report=report)
+    search = DecompositionSearch(first, min(largest_system, block_newton.MAX_UNKNOWNS), _LAST_CENTRING * tolerance)
+    enough, most = GAP_SHARE * tolerance, min(most_steps, _MAX_STEPS)
+    end = run(search, first, enough=enough, most=most, stall=_STALL_STEPS, report=report)
     return search, end
 
 
@@ -127,7 +127,7 @@ class DecompositionSearch:
 
     @property
     def distance(self) -> float:
-        """Loss of the best strategy over the best bound, less 1, and what rounding may hide."""
+        """The loss of the best strategy over the best bound, less 1, and what rounding may hide."""
         return max(self._loss / self.dual.lower - 1, 0.0) + 16 * len(self.dual.order) * _UNIT
 
     def gap(self, _at: BlockIterate) -> float:
@@ -147,7 +147,7 @@ class DecompositionSearch:
         if step is None:
             return None
         self.offer(step.gram)
-        if step.change < _NEAR:
+        if step.change < _NEAR_CHANGE:
             self._centring = max(self._centring * _CENTRING_FALL, self._last_centring)
         return self.visit(step.iterate)
 
@@ -192,7 +192,7 @@ class DecompositionSearch:
         return iterate
 
     def _power_step(self) -> BlockIterate:
-        """One extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
+        """Return an extrapolated step; the plain power step where the extrapolation is not allowed or loses ground."""
         at = self.current
         weights, correlations = power(at)
         mixed = self._mixer.mix(pack(*normalised(at.products)), pack(weights, correlations), importance(at))

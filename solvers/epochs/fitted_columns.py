@@ -23,9 +23,9 @@ from factorize.structures.base import Matrix
 from factorize.structures.scaled import ColumnScaled
 
 MAX_N_FITTED = 4096
-"""Steps, for quadratic forms as arrays: 128 MiB each."""
+"""The most steps of a fit, whose quadratic forms are arrays of 128 MiB each."""
 
-_STEPS = 300  # of L-BFGS; prefix sums take 10 to 40
+_STEPS = 300  # L-BFGS takes at most this many steps; prefix sums take 10 to 40
 
 
 def refuse_fitted(spec: Spec) -> str | None:
@@ -78,7 +78,7 @@ def fitted_columns(problem: Problem, strategy: Matrix) -> ColumnScaled:
 def error_of_factors(problem: Problem, column: Array) -> Array:
     """Return the form of the error in 1 / f, shape (n, n), of a T with that column."""
     n, objective, workload = problem.n, problem.objective, problem.workload.coefficients
-    error = gram_of_column(reciprocal(column, n), n)[::-1, ::-1]  # of the rows, from the last
+    error = gram_of_column(reciprocal(column, n), n)[::-1, ::-1]  # the form of the rows, from the last
     if workload is not None and objective.uniform:
         error = error * gram_of_column(workload, n)
     else:

@@ -18,13 +18,13 @@ from factorize.solvers.epochs.block_kernels import tiles
 from factorize.solvers.epochs.blocks import BlockPoint, Ring
 from factorize.solvers.methods.compiled import WIDTH, Array, run
 
-_COLUMNS = 512  # columns at a time: what is carried along is then 4 KiB per row
-_SQUARE = 128  # rows of a block that is added to its transpose
-_FADED = 1e-19  # of the largest entry: below the rounding of the sum
+_COLUMNS = 512  # this many columns are filled at a time: what is carried along is then 4 KiB per row
+_SQUARE_ROWS = 128  # rows of a block that is added to its transpose
+_MIN_ENTRY = 1e-19  # a pole has faded below this part of the largest entry, below the rounding of the sum
 
 
 def whole_gram(ring: Ring, at: BlockPoint) -> Array:
-    """X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
+    """Return X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
     half, side = ring.chain.across.shape
     transfers, inverses = np.empty((2, half, at.poles.nodes.size, side, side))
     groups = range(0, at.poles.nodes.size, WIDTH)
@@ -40,16 +40,16 @@ def whole_gram(ring: Ring, at: BlockPoint) -> Array:
 def _mirrored(gram: Array, half: int) -> None:
     """Add the transpose in place, by every other row of square blocks; what a block needs beside fits in the cache."""
     n = len(gram)
-    for start in range(half * _SQUARE, n, 2 * _SQUARE):
-        rows = slice(start, start + _SQUARE)
-        for first in range(0, start + 1, _SQUARE):
-            columns = slice(first, first + _SQUARE)
+    for start in range(half * _SQUARE_ROWS, n, 2 * _SQUARE_ROWS):
+        rows = slice(start, start + _SQUARE_ROWS)
+        for first in range(0, start + 1, _SQUARE_ROWS):
+            columns = slice(first, first + _SQUARE_ROWS)
             total = gram[rows, columns] + gram[columns, rows].T
             gram[rows, columns], gram[columns, rows] = total, total.T
 
 
 def _prepare(ring: Ring, at: BlockPoint, groups: Sequence[int], transfers: Array, inverses: Array) -> None:
-    """For groups of eight poles: V_m s_m and w (K^-1)_{m, m}, both of shape (b / 2, poles, 2 k, 2 k)."""
+    """Return for groups of eight poles V_m s_m and w (K^-1)_{m, m}, both of shape (b / 2, poles, 2 k, 2 k)."""
     chain, places = ring.chain, tiles(inverses.shape[2])[1]
     weights = chain.weights(at.dual)
     pivots = np.empty((len(weights), weights.shape[1] * WIDTH))
@@ -81,7 +81,7 @@ def _fill(transfers: Array, inverses: Array, classes: int, runs: Sequence[range]
             if m in columns:
                 sums[..., m - columns.start] *= 0.5
             elif m % 4 == 0:
-                kept = abs(strips).max(axis=(1, 2, 3)) > _FADED * abs(sums).max()
+                kept = abs(strips).max(axis=(1, 2, 3)) > _MIN_ENTRY * abs(sums).max()
                 strips, alive = strips[kept], alive[kept]
             for rows, row in ((slice(k), m), (slice(k, side), b - 1 - m)):
                 for part, across in ((slice(k), False), (slice(k, side), True)):

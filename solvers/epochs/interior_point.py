@@ -30,17 +30,17 @@ from factorize.solvers.methods.search import End, run
 from factorize.solvers.problem import StepReport
 from factorize.solvers.single.dense import triangle
 
-_MOST_STEPS = 200
-_LAST_CENTRING = 0.01  # of the tolerance
-_FIRST_CENTRING = 1.0  # mu times the barrier's parameter, beside the bound
+_MAX_STEPS = 200
+_LAST_CENTRING = 0.01  # the path ends at this part of the tolerance
+_FIRST_CENTRING = 1.0  # mu times the barrier's parameter begins at this part of the bound
 _CENTRING_FALL = 0.1
-_NEAR = 0.1  # Newton decrement below which the path is near enough to follow it further
-_SHRINK = 0.6
+_NEAR_DECREMENT = 0.1  # the path is near enough to follow it further below this Newton decrement
+_SHRINKAGE = 0.6
 _ROUNDING = 1e-12
-_SHORTEST = 1e-8
-_SUFFICIENT = 1e-4
+_MIN_LENGTH = 1e-8
+_SUFFICIENT_RISE = 1e-4
 _RIDGE = 1e-14
-_SINGULAR = 1e-9  # of the largest singular value: below it T has lost the digits of a vector
+_MIN_SINGULAR_VALUE = 1e-9  # T has lost the digits of a vector below this part of the largest singular value
 
 
 class Cone(ABC):
@@ -67,21 +67,21 @@ class AbsoluteSums(Cone):
     """|u| <= v for every entry: the sensitivity is the largest sum of |X_ij|."""
 
     def sensitivity(self, grams: Array) -> float:
-        """The sum."""
+        """Return the largest sum of absolute values."""
         return float(np.abs(grams).sum(axis=(1, 2)).max())
 
     def parameter(self, steps: int) -> int:
-        """Two for every pair, and one."""
+        """Return two for every pair, and one."""
         return steps * (steps - 1) + 1
 
     def barrier(self, unknowns: Array, steps: int) -> float:
-        """Sum of log v, log(v - u) and log(v + u)."""
+        """Return the sum of log v, log(v - u) and log(v + u)."""
         v, u = unknowns[:, :1], unknowns[:, 1:]
         ends = np.concatenate([v, v - u, v + u], axis=1)
         return float(np.log(ends).sum()) if (ends > 0).all() else -np.inf
 
     def derivatives(self, unknowns: Array, steps: int) -> tuple[Array, Array]:
-        """By the entries; only v is coupled to all of them."""
+        """Return the derivatives by the entries; only v is coupled to all of them."""
         v, u = unknowns[:, :1], unknowns[:, 1:]
         low, high = 1 / (v - u), 1 / (v + u)
         gradient = np.concatenate([1 / v + (low + high).sum(axis=1, keepdims=True), high - low], axis=1)
@@ -98,11 +98,11 @@ class Vectors(Cone):
     """U_p is positive semidefinite: the sensitivity to contributions of any dimension."""
 
     def parameter(self, steps: int) -> int:
-        """Of a log-determinant."""
+        """Return the parameter of a log-determinant."""
         return steps
 
     def barrier(self, unknowns: Array, steps: int) -> float:
-        """The log-determinant."""
+        """Return the log-determinant."""
         try:
             roots = np.linalg.cholesky(blocks_from(unknowns, steps))
         except np.linalg.LinAlgError:
@@ -110,7 +110,7 @@ class Vectors(Cone):
         return 2 * float(np.log(np.einsum("pii->pi", roots)).sum())
 
     def derivatives(self, unknowns: Array, steps: int) -> tuple[Array, Array]:
-        """tr(U^-1 dU), and the covariance of x x^T for a Gaussian x with that of U, given that its diagonal is even."""
+        """Return tr(U^-1 dU) and the covariance of x x^T, x Gaussian with that of U, whose diagonal is even."""
         blocks = blocks_from(unknowns, steps)
         inverse, (first, second) = np.linalg.inv(blocks), np.tril_indices(steps, -1)
         trace = np.einsum("pii->p", inverse)
@@ -212,7 +212,7 @@ class InteriorPoint:
 
     def climb(self, report: StepReport) -> End[PathPoint]:
         """Follow the path until the gap is below the tolerance, or rounding hides any progress."""
-        return run(self, self.start(), enough=self._tolerance, most=_MOST_STEPS, report=report)
+        return run(self, self.start(), enough=self._tolerance, most=_MAX_STEPS, report=report)
 
     def gap(self, at: PathPoint) -> float:
         """The gap."""
@@ -233,7 +233,7 @@ class InteriorPoint:
             return None
         s = np.maximum(s, _RIDGE * s[0])
         # L^-T times the right vectors is the same; U is nearly singular more often than T
-        large = s > _SINGULAR * s[0]
+        large = s > _MIN_SINGULAR_VALUE * s[0]
         g = solve_triangular(root, rows.T, trans="T", lower=True)
         g[:, large] = self._target.T @ (left[:, large] / s[large])
         cost = float(sum(part[:, 0].sum() for part in unknowns))
@@ -253,13 +253,13 @@ class InteriorPoint:
         except np.linalg.LinAlgError:
             return None
         merit, length = self._merit(at), 1.0
-        while length > _SHORTEST:
+        while length > _MIN_LENGTH:
             moved = [part + length * step for part, step in zip(at.unknowns, change, strict=True)]
             trial = self._at(moved, mu) if self._barrier(moved) > -np.inf else None
-            aim = merit + _SUFFICIENT * length * decrement - _ROUNDING * abs(merit)
+            aim = merit + _SUFFICIENT_RISE * length * decrement - _ROUNDING * abs(merit)
             if trial is not None and self._merit(trial) >= aim:
-                return replace(trial, gap=self._distance(trial)) if decrement < _NEAR else trial
-            length *= _SHRINK
+                return replace(trial, gap=self._distance(trial)) if decrement < _NEAR_DECREMENT else trial
+            length *= _SHRINKAGE
         return None
 
     def _distance(self, at: PathPoint) -> float:

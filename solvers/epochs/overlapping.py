@@ -18,18 +18,18 @@ from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import StepReport
 
 MAX_COLUMNS = 1 << 13
-"""Columns of all factors together: the certificate multiplies with a matrix of so many columns."""
-MAX_WORK = 1 << 22
-"""Multiplications of all blocks of X with their factors, a millisecond or two."""
+"""The most columns of all factors together: the certificate multiplies with a matrix of this many columns."""
+MAX_BLOCK_WORK = 1 << 22
+"""The most multiplications of all blocks of X with their factors, a millisecond or two."""
 _ROUNDS = 12
-_STEPS = 8  # of power, between two looks for patterns
-_SHARE = 0.3  # of the weights, for those that come in first; later ones get less, so that the ascent settles
-_MORE = 4  # times as many columns and as much work, where the patterns are given
-_WINDOW, _SETTLED = 10, 3e-7  # steps of power then, and what so many have to gain
-_FEWEST, _MOST = 3, 400  # steps of power then, at most: those of many steps take long
-_ASCENTS_OF = 2560  # the square root of their number times n
-_CLEAR = 1e-3  # by which X has to break the constraint of one
-_FAINT = 1e-4  # of the largest weight: what is dropped
+_STEPS = 8  # this many power steps lie between two looks for patterns
+_FIRST_SHARE = 0.3  # the first new patterns get this part of the weights, later ones less, so that the ascent settles
+_LISTED_FACTOR = 4  # patterns that are given may have this many times the columns and the work
+_WINDOW_STEPS, _MIN_GAIN = 10, 3e-7  # on given patterns the ascent ends when this many steps gain less than this part
+_MIN_STEPS, _MAX_STEPS = 3, 400  # given patterns get this many steps: those of many steps take long
+_STEPS_SCALE = 2560  # the number of these steps is the square of this over n
+_MIN_VIOLATION = 1e-3  # X has to break the constraint of a new pattern by this
+_MIN_WEIGHT = 1e-4  # a pattern is dropped below this part of the largest weight
 _RIDGE = 1e-13
 
 
@@ -46,7 +46,7 @@ def dual_of_patterns(
         report: told after each step; what it raises ends the ascent.
     """
     n = target.shape[1]
-    largest = min(MAX_COLUMNS // most, MAX_WORK // most**3)
+    largest = min(MAX_COLUMNS // most, MAX_BLOCK_WORK // most**3)
     patterns = np.where(start < 0, n, start)
     factors = _even(patterns, n)
     best, highest = (factors, patterns), 0.0
@@ -59,12 +59,12 @@ def dual_of_patterns(
             factors = _power_step(gram, factors, patterns)
             report(number + 1, None)
         weights = np.einsum("pij->p", factors**2)
-        kept = weights > _FAINT * weights.max()
+        kept = weights > _MIN_WEIGHT * weights.max()
         new = _worst_paths(np.abs(gram) * (cost / norm), separation, most)
         new = new[~(new[:, None] == patterns[None]).all(axis=2).any(axis=1)]
         new = new[: max(largest - int(kept.sum()), 0)]
         patterns = np.concatenate([patterns[kept], new])
-        share = _SHARE / (1 + number) if len(new) else 0.0
+        share = _FIRST_SHARE / (1 + number) if len(new) else 0.0
         factors = np.concatenate([factors[kept] * np.sqrt(1 - share), _even(new, n) * np.sqrt(share)])
     factors, patterns = best
     return factors, np.where(patterns == n, -1, patterns)
@@ -83,7 +83,7 @@ def dual_of_listed(
         report: told after each step; what it raises ends the ascent.
     """
     n, most = len(gram), patterns.shape[1]
-    heaviest = np.argsort(-shares)[: _MORE * min(MAX_COLUMNS // most, MAX_WORK // most**3)]
+    heaviest = np.argsort(-shares)[: _LISTED_FACTOR * min(MAX_COLUMNS // most, MAX_BLOCK_WORK // most**3)]
     patterns, shares = patterns[heaviest], shares[heaviest]
     solved = np.linalg.solve(gram, target.T)
     blocks = blocks_of(np.pad(solved @ solved.T, ((0, 1), (0, 1))), patterns)
@@ -95,7 +95,7 @@ def dual_of_listed(
 
 def ascents(n: int) -> int:
     """Return the most steps of power that given patterns get."""
-    return int(min(max((_ASCENTS_OF / n) ** 2, _FEWEST), _MOST))
+    return int(min(max((_STEPS_SCALE / n) ** 2, _MIN_STEPS), _MAX_STEPS))
 
 
 def _ascend(target: Array, start: Array, patterns: Places, report: StepReport) -> Array:
@@ -103,8 +103,8 @@ def _ascend(target: Array, start: Array, patterns: Places, report: StepReport) -
     n, factors, plain, best = target.shape[1], start, start, start
     highest, before, mixer = 0.0, 0.0, Anderson()
     for number in range(ascents(n)):
-        if number % _WINDOW == 0:
-            if highest < before * (1 + _SETTLED):
+        if number % _WINDOW_STEPS == 0:
+            if highest < before * (1 + _MIN_GAIN):
                 break
             before = highest
         gram, norm = _gram(target, factors, patterns)
@@ -149,7 +149,7 @@ def _normed(factors: Array) -> Array:
 
 
 def _even(patterns: Places, n: int) -> Array:
-    """Factors of equal weights that sum to 1, without correlations."""
+    """Return factors of equal weights that sum to 1, without correlations."""
     here = (patterns < n)[:, :, None] * np.eye(patterns.shape[1])
     return np.asarray(here / np.sqrt(max(len(patterns), 1)))
 
@@ -194,7 +194,7 @@ def _worst_paths(sizes: Array, separation: int, most: int) -> Places:
     for i in range(n):
         counts = [(onward[0][a, i] + before[0][most - 1 - a, i] - sizes[i, i], a) for a in range(most)]
         weight, a = max(counts)
-        if weight > 1 + _CLEAR:
+        if weight > 1 + _MIN_VIOLATION:
             path = [*_follow(before[1], i, most - 1 - a)[::-1], i, *_follow(onward[1], i, a)]
             paths.append(path + [n] * (most - len(path)))
     return np.unique(np.array(paths, dtype=np.intp).reshape(-1, most), axis=0)

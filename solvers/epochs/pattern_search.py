@@ -31,21 +31,24 @@ from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import StepReport
 from factorize.solvers.single.dense import triangle
 
-LARGEST_DUAL = 256
-"""Steps or cells up to which the listed patterns are searched for a dual."""
-_TEMPERATURES = tuple(10.0 ** (-power / 2) for power in range(4, 15))  # of the squared sensitivity
-_SHORT = 192  # steps whose descents end late
-_FEWEST = 64  # cells that begin without fewer cells, as LARGEST_DUAL steps do
-_LAST = ((_SHORT, 0.0), (LARGEST_DUAL, 3e-6), (512, 1e-4), (math.inf, 3e-4))  # temperatures for up to so many steps
-_FIRST_OF_MANY, _LAST_OF_CELLS, _LAST_OF_DUAL = 1e-3, 1e-3, 3e-5
-_BRIEF = 0.04  # steps of a descent from X of cells times the temperature, before the next look for patterns
-_COUNTING = 1e-3  # of the largest share: patterns of cells that are taken over
-_ENOUGH, _ENOUGH_OF_LONG, _ENOUGH_OF_CELLS = 0.003, 0.01, 0.05  # of the temperature: what a window has to gain
-_WINDOW = 10  # steps
-_MOST_STEPS = 2000  # of one descent
+MAX_DUAL_STEPS = 256
+"""Up to this many steps or cells the listed patterns are searched for a dual."""
+_TEMPERATURES = tuple(10.0 ** (-power / 2) for power in range(4, 15))  # temperatures over the squared sensitivity
+_SHORT_STEPS = 192  # descents of so few steps end late
+_MIN_CELLS = 64  # this many cells begin without fewer cells, as MAX_DUAL_STEPS steps do
+_LAST_TEMPERATURES = ((_SHORT_STEPS, 0.0), (MAX_DUAL_STEPS, 3e-6), (512, 1e-4), (math.inf, 3e-4))
+"""The last temperature of up to this many steps."""
+_FIRST_TEMPERATURE, _CELLS_END, _DUAL_END = 1e-3, 1e-3, 3e-5
+"""The first temperature after cells, and the last one of a search in cells and in cells searched for a dual."""
+_BRIEF_STEPS = 0.04  # over the temperature, the steps from X of cells until the next look for patterns
+_COUNTING_SHARE = 1e-3  # a pattern of cells is taken over above this part of the largest share
+_MIN_GAIN, _MIN_GAIN_OF_LONG, _MIN_GAIN_OF_CELLS = 0.003, 0.01, 0.05
+"""A window of steps has to gain this part of the temperature."""
+_WINDOW_STEPS = 10
+_MAX_STEPS = 2000  # the limit of one descent
 _ROUNDS = 30
-_MOST_NEW = 8  # patterns that are listed at once, for each step
-_FAINT = 1e-9  # of the largest share: patterns that are dropped between two stages
+_MAX_NEW_PATTERNS = 8  # at most this many patterns are listed at once, for each step
+_MIN_SHARE = 1e-9  # a pattern is dropped between two stages below this part of the largest share
 
 
 class ListedOptimum(NamedTuple):
@@ -71,7 +74,7 @@ class ListedOptimum(NamedTuple):
 
     def for_dual(self) -> ListedOptimum:
         """Return this, or the cells that are few enough for a dual."""
-        return self if self.cells is None or len(self.gram) <= LARGEST_DUAL else self.cells.for_dual()
+        return self if self.cells is None or len(self.gram) <= MAX_DUAL_STEPS else self.cells.for_dual()
 
 
 class PatternSearch:
@@ -86,9 +89,9 @@ class PatternSearch:
     def __init__(self, target: Array, separation: int, most: int) -> None:
         self._target, self._separation, self._most = np.asfortranarray(target.T), separation, most
         n = target.shape[1]
-        self._last = next(last for most_steps, last in _LAST if n <= most_steps)
-        self._enough = _ENOUGH if n <= _SHORT else _ENOUGH_OF_LONG
-        self._fewest, self._brief, self._temperatures = LARGEST_DUAL, math.inf, list(_TEMPERATURES)
+        self._last = next(last for most_steps, last in _LAST_TEMPERATURES if n <= most_steps)
+        self._enough = _MIN_GAIN if n <= _SHORT_STEPS else _MIN_GAIN_OF_LONG
+        self._fewest, self._brief, self._temperatures = MAX_DUAL_STEPS, math.inf, list(_TEMPERATURES)
         wide = n if most <= 3 else min(3 * separation, n)
         self._memory = memory_of(n, separation, most, wide) or 1
         self.bands = wide if self._memory > 1 else n if most == 2 else min(2 * separation, n)
@@ -117,7 +120,7 @@ class PatternSearch:
         x, cells = self._start(report)
         steps = 0 if cells is None else cells.steps
         for temperature in (each for each in self._temperatures if each > 0.99 * self._last):
-            most = int(min(self._brief / temperature, _MOST_STEPS))
+            most = int(min(self._brief / temperature, _MAX_STEPS))
             for _ in range(_ROUNDS):
                 self._list()
                 end, scale = self._descend(x, temperature, report, steps, most)
@@ -128,7 +131,7 @@ class PatternSearch:
                 self._patterns = np.concatenate([self._patterns, new])
             self._list()  # those of the last round, where all rounds found some
             self(x)
-            self._patterns = self._patterns[self._shares > _FAINT * self._shares.max()]
+            self._patterns = self._patterns[self._shares > _MIN_SHARE * self._shares.max()]
         self._list()
         self(x)
         gram, target = self._whole(x), self._target.T
@@ -141,12 +144,12 @@ class PatternSearch:
             return np.sqrt(np.einsum("ij,ij->i", self._target, self._target))[self._rows] * self._own, None
         cells = Cells(n, self._separation, fewer)
         search = PatternSearch(triangle(cells.sums(self._target.T)), fewer, self._most)
-        search._fewest, search._last = _FEWEST, _LAST_OF_DUAL if cells.count <= LARGEST_DUAL < n else _LAST_OF_CELLS
+        search._fewest, search._last = _MIN_CELLS, _DUAL_END if cells.count <= MAX_DUAL_STEPS < n else _CELLS_END
         found = search._search(report)
-        counting = found.patterns[found.shares > _COUNTING * found.shares.max()]
+        counting = found.patterns[found.shares > _COUNTING_SHARE * found.shares.max()]
         self._patterns = np.unique(np.concatenate([self._patterns, cells.patterns(counting)]), axis=0)
-        self._brief, self._enough = _BRIEF, _ENOUGH_OF_CELLS
-        self._temperatures = [each for each in _TEMPERATURES if each < 1.01 * _FIRST_OF_MANY]
+        self._brief, self._enough = _BRIEF_STEPS, _MIN_GAIN_OF_CELLS
+        self._temperatures = [each for each in _TEMPERATURES if each < 1.01 * _FIRST_TEMPERATURE]
         x = cells.gram(self._target.T, found.target, found.gram)[self._rows, self._columns]
         while self._loss(x)[1] is None:  # without its entries far from the diagonal it need not be definite
             x = np.where(self._own, x, x / 2)
@@ -174,7 +177,7 @@ class PatternSearch:
             start,
             tolerance=0.0,
             enough=temperature * self._enough,
-            window=_WINDOW,
+            window=_WINDOW_STEPS,
             most=most,
             report=lambda step, _: report(before + step, None),
         )
@@ -246,7 +249,7 @@ def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit:
     sums = late + early[::-1, ::-1, ::-1].swapaxes(1, 2) + onward.ways + onward.own[:, None] + onward.own
     worst = sums.max(axis=0)
     first, second = np.nonzero(worst > limit)
-    chosen = np.argsort(-worst[first, second])[: _MOST_NEW * n]
+    chosen = np.argsort(-worst[first, second])[: _MAX_NEW_PATTERNS * n]
     first, second = first[chosen], second[chosen]
     later = sums[:, first, second].argmax(axis=0)
     after = _follow(onward, separation, first, second, later, most)

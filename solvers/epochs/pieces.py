@@ -16,10 +16,10 @@ from factorize.solvers.methods.poles import Poles, zolotarev
 
 Places = NDArray[np.intp]
 
-NOTHING = 1e-30
-"""X of a step that nobody has."""
+NOBODYS_ENTRY = 1e-30
+"""The entry of X of a step that nobody has."""
 
-_SLACK = 1e-6  # for the rounding of the spectrum's ends
+_SLACK = 1e-6  # room for the rounding of the spectrum's ends
 
 
 class PieceRing:
@@ -65,15 +65,15 @@ class PieceRing:
         """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the patterns, both of shape (patterns, most, most)."""
         x, y = (self._gathered(blocks) for blocks in self.ring.gradient(self._spread(dual), poles))
         pattern, place = self._lacking
-        x[pattern, place, place] = NOTHING
+        x[pattern, place, place] = NOBODYS_ENTRY
         return x, y
 
     def _of_steps(self, values: Array) -> Array:
-        """Values by pattern, zero where a step lacks."""
+        """Return values by pattern, zero where a step lacks."""
         return np.append(values, 0.0)[self.places]
 
     def _spread(self, dual: Array) -> Array:
-        """The blocks of the classes, shape (b, k, k)."""
+        """Return the blocks of the classes, shape (b, k, k)."""
         b, k = self.ring.classes, self.ring.epochs
         flat = np.zeros(b * k * k + 1)
         flat[self._entries] = dual

@@ -43,51 +43,46 @@ from factorize.workloads import Workload
 from factorize.workloads.operators import BidiagonalInverse
 from factorize.workloads.state_space import StateSpace
 
-SMALLEST = 128
-"""Below this decompositions are as fast, and compiled code need not be loaded."""
+MIN_N = 128
+"""Below this n decompositions are as fast, and compiled code need not be loaded."""
 
-LARGEST_EPOCHS, LARGEST_FILTERED = 128, 64
-"""With a bidiagonal inverse, and without."""
+MAX_EPOCHS, MAX_FILTERED_EPOCHS = 128, 64
+"""The most epochs with a bidiagonal inverse, and without."""
 
-SHORTEST_EPOCH = 4
+MIN_EPOCH_STEPS = 4
 """With fewer steps per epoch the blocks are nearly the whole matrix."""
 
-LARGEST_REPLACED = 1024
+MAX_N_REPLACED = 1024
 """Up to this n decompositions take over where this solver misses the tolerance."""
 
-_MOST_STATES = 6
-_BEYOND, _FARTHEST = 0.01, 1e-11
-"""A part of the tolerance, and the least gap, to which steps go on: each is cheap beside a product of whole matrices,
-of which the proof makes two less where its guess is as near to a polar factor as the root of that gap."""
+_MAX_STATES = 6
+_LAST_SHARE, _MIN_GAP = 0.01, 1e-11
+"""Steps go on to this part of the tolerance, and to this gap at the least. Each is cheap beside a product of whole
+matrices, of which the proof makes two less where its guess is as near to a polar factor as the root of that gap."""
 _GRAM_ERROR = 0.02
-"""Relative error of X beside the root of the tolerance. What it costs is some twenty times its square: 1 % of that."""
-_PATIENCE = 60  # steps: ill-conditioned workloads pass through phases where the gap does not fall
-_LEAST_RATE, _MOST_RATE = 1e-12, 1e-9  # of the largest, for steps of rate zero
-_PARALLEL = 1e-14
+"""The relative error of X beside the root of the tolerance. It costs some twenty times its square: 1 % of that."""
+_PATIENCE_STEPS = 60  # ill-conditioned workloads pass through phases of this many steps where the gap does not fall
+_MIN_RATE, _MAX_RATE = 1e-12, 1e-9  # a step of rate zero gets a rate between these parts of the largest
+_PARALLEL_ERROR = 1e-14
 _RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
-_POLES, _STEPS, _MOST_STEPS = 40, 60, 400
-_LEAST_STEPS = 6  # for evidence beside a claim
+_POLES, _STEPS, _MAX_STEPS = 40, 60, 400
+_MIN_STEPS = 6  # the evidence beside a claim takes at least this many steps
 
 
 def own(spec: Spec) -> bool:
     """Return whether a spec has such a workload, one or fixed epochs, and sizes where that pays."""
     k, n = spec.participation.passes, (spec.optimize_for or spec.workload).n
-    if (
-        k is None
-        or dense.refuse_objective(spec) is not None
-        or not SMALLEST <= n <= MAX_DENSE
-        or n < SHORTEST_EPOCH * k
-    ):
+    if k is None or dense.refuse_objective(spec) is not None or not MIN_N <= n <= MAX_DENSE or n < MIN_EPOCH_STEPS * k:
         return False
     if k > 1 and _inverse(spec, outline_of(spec)) is not None:
-        return k <= LARGEST_EPOCHS
-    return k <= LARGEST_FILTERED and _is_filtered(spec, k)
+        return k <= MAX_EPOCHS
+    return k <= MAX_FILTERED_EPOCHS and _is_filtered(spec, k)
 
 
 def _is_filtered(spec: Spec, k: int) -> bool:
     """Whether the filters of `ring` find the dual."""
     system = _system(spec)
-    if system is None or system.feed.shape[1] > _MOST_STATES:
+    if system is None or system.feed.shape[1] > _MAX_STATES:
         return False
     moving = np.flatnonzero(system.through)
     if not moving.size:
@@ -109,7 +104,7 @@ def _harmless(system: StateSpace, lost: np.ndarray, k: int) -> bool:
     passed = np.concatenate([read, np.einsum("irs,is->ir", system.follow[later], fed)], axis=1)
     own = np.concatenate([system.through[later, None], system.feed[later]], axis=1)
     lengths = np.linalg.norm(passed, axis=1) * np.linalg.norm(own, axis=1)
-    return bool((lengths - np.abs(np.einsum("ir,ir->i", passed, own)) <= _PARALLEL * lengths).all())
+    return bool((lengths - np.abs(np.einsum("ir,ir->i", passed, own)) <= _PARALLEL_ERROR * lengths).all())
 
 
 def _system(spec: Spec) -> StateSpace | None:
@@ -144,16 +139,16 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """
     try:
         ring = ring_of(problem)
-        ascent = ascend(ring, GAP_SHARE * problem.tolerance, Reporter(progress), beyond=_BEYOND * problem.tolerance)
-        if ascent.outcome is not Outcome.CONVERGED and problem.n <= LARGEST_REPLACED and not isinstance(ring, Ring):
+        ascent = ascend(ring, GAP_SHARE * problem.tolerance, Reporter(progress), beyond=_LAST_SHARE * problem.tolerance)
+        if ascent.outcome is not Outcome.CONVERGED and problem.n <= MAX_N_REPLACED and not isinstance(ring, Ring):
             return _by_decompositions(problem, progress)
         poles = ring.poles(ascent.best.dual, _GRAM_ERROR * math.sqrt(problem.tolerance))
         best = replace(ascent.best, poles=poles)
         gram = whole_gram(ring, best) if isinstance(ring, Ring) else ring.whole_gram(best)
-        strategy = _factor(gram, ring.epochs, _RIDGES if problem.n > LARGEST_REPLACED else _RIDGES[:1])
+        strategy = _factor(gram, ring.epochs, _RIDGES if problem.n > MAX_N_REPLACED else _RIDGES[:1])
         dual = _evidence(ascent.best.dual)
     except (ValueError, FloatingPointError) as error:
-        if problem.n <= LARGEST_REPLACED:
+        if problem.n <= MAX_N_REPLACED:
             return _by_decompositions(problem, progress)
         raise SolveFailed(f"{error}; rescale the workload or use a milder schedule") from None
     return Solution(
@@ -209,7 +204,7 @@ def dual_evidence(
             end = maximise(ring, tolerance=accuracy, report=report, coarse=True)
             dual = after_power_step(end.best)
         else:
-            end = ascend(ring, accuracy, report, most_steps=max(_LEAST_STEPS, int(work / ring.work(_POLES))))
+            end = ascend(ring, accuracy, report, most_steps=max(_MIN_STEPS, int(work / ring.work(_POLES))))
             dual = end.best.dual
         return {} if settled and end.outcome is not Outcome.CONVERGED else _evidence(dual)
     except (ValueError, FloatingPointError):  # numbers outside the range of the filters
@@ -228,7 +223,7 @@ def ring_of(problem: Problem) -> Ring | RecursionRing:
     system, k = _system(problem.spec), problem.participation.passes
     if system is None or k is None:
         raise ValueError("the weighted workload is no recursion with few states")
-    return RecursionRing(system, k, min(_MOST_RATE, max(_LEAST_RATE, 0.1 * problem.tolerance)))
+    return RecursionRing(system, k, min(_MAX_RATE, max(_MIN_RATE, 0.1 * problem.tolerance)))
 
 
 def bidiagonal_ring(problem: Problem) -> Ring | None:
@@ -253,7 +248,7 @@ def ascend(
     report: StepReport,
     *,
     beyond: float = math.inf,
-    most_steps: int = _MOST_STEPS,
+    most_steps: int = _MAX_STEPS,
 ) -> End[BlockPoint]:
     """Return dual blocks whose gap is below the tolerance, or as good as rounding or `most_steps` allow.
 
@@ -268,8 +263,8 @@ def ascend(
         return maximise(
             ring,
             tolerance=tolerance,
-            beyond=max(beyond, _FARTHEST) if isinstance(ring, Ring) else math.inf,
+            beyond=max(beyond, _MIN_GAP) if isinstance(ring, Ring) else math.inf,
             report=report,
-            patience=_PATIENCE,
+            patience=_PATIENCE_STEPS,
             most_steps=most_steps,
         )

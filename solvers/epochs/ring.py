@@ -34,9 +34,10 @@ from factorize.workloads.state_space import StateSpace
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 _UPWARD_STEPS, _DOWNWARD_STEPS = 4, 6  # of the power method at either end of the spectrum, from the last vectors
 _UPWARD_MARGIN, _DOWNWARD_MARGIN = 1.2, 2.0
-_LARGEST_CONDITION = 1e26  # of M: what singular values below 1e-13 of the largest add is below rounding
-_LEAST_WEIGHT = 1e-14
-_CHUNK = 4  # classes whose columns are filled together
+_MAX_CONDITION = 1e26
+"""A larger condition of M does not count: what singular values below 1e-13 of the largest add is below rounding."""
+_MIN_WEIGHT = 1e-14
+_CHUNK_CLASSES = 4  # the columns of this many classes are filled together
 
 
 class _Work:
@@ -126,7 +127,7 @@ class RecursionRing:
     """
 
     def __init__(self, system: StateSpace, epochs: int, floor: float = 1e-9) -> None:
-        self.size, self.epochs, self.least = len(system.through), epochs, _LEAST_WEIGHT
+        self.size, self.epochs, self.least = len(system.through), epochs, _MIN_WEIGHT
         follow, feed, read, through = (np.array(part, dtype=np.float64, order="C") for part in system)
         scale = np.abs(through).max()
         if not all(np.isfinite(part).all() for part in (follow, feed, read / scale, through / scale)):
@@ -171,11 +172,11 @@ class RecursionRing:
         factors = np.asarray(np.linalg.cholesky(dual), dtype=np.float64)
         largest = _UPWARD_MARGIN * self._power(factors)
         lower = 1.0 / largest
-        upper = min(_LARGEST_CONDITION * lower, _DOWNWARD_MARGIN * self._inverse_power(factors))
+        upper = min(_MAX_CONDITION * lower, _DOWNWARD_MARGIN * self._inverse_power(factors))
         return zolotarev(lower, max(upper, 4 * lower), error=error, multiple=WIDTH)
 
     def _power(self, factors: Array) -> float:
-        """The largest eigenvalue of F^T M F from below."""
+        """Return the largest eigenvalue of F^T M F from below."""
         x, value = self._largest, 0.0
         for _ in range(_UPWARD_STEPS):
             x = self._times(factors, x / np.linalg.norm(x))
@@ -186,7 +187,7 @@ class RecursionRing:
         return value
 
     def _inverse_power(self, factors: Array) -> float:
-        """The largest eigenvalue of (F^T M F)^-1 from below."""
+        """Return the largest eigenvalue of (F^T M F)^-1 from below."""
         inverse = np.asarray(np.linalg.inv(factors), dtype=np.float64)
         x, value = self._smallest, 0.0
         for _ in range(_DOWNWARD_STEPS):
@@ -198,7 +199,7 @@ class RecursionRing:
         return value
 
     def _times(self, blocks: Array, x: Array) -> Array:
-        """The block diagonal matrix of the classes times a vector in order of the steps."""
+        """Return the block diagonal matrix of the classes times a vector in order of the steps."""
         by_class = x.reshape(self.epochs, -1).T[:, :, None]
         return np.ascontiguousarray((blocks @ by_class)[:, :, 0].T).ravel()
 
@@ -213,12 +214,12 @@ class RecursionRing:
         return x, y
 
     def whole_gram(self, at: BlockPoint) -> Array:
-        """X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
+        """Return X / N in order of the steps, shape (n, n); its class traces are 1 at the optimum."""
         n, k, b = self.size, self.epochs, self.classes
         inverse = np.asarray(np.linalg.inv(at.dual), dtype=np.float64)
         x, _, sweeps = self._sweeps(inverse, at.poles, keep=True)
         gram = np.zeros((n, n))
-        chunks = [np.arange(first, min(first + _CHUNK, b)) for first in range(0, b, _CHUNK)]
+        chunks = [np.arange(first, min(first + _CHUNK_CLASSES, b)) for first in range(0, b, _CHUNK_CLASSES)]
         run([partial(self._spread, sweeps, chunks[half::2], gram) for half in (0, 1)], together=True)
         right = (gram.reshape(n, b, 1, k) @ -inverse).reshape(b, k, n)
         both = (inverse @ right).reshape(b, k, b, k)
@@ -236,7 +237,7 @@ class RecursionRing:
                 kernels.spread_out(self._folded, s.filters, s.responses, s.squares, chunk, gram, scratch)
 
     def _sweeps(self, inverse: Array, poles: Poles, *, keep: bool) -> tuple[Array, Array, list[_Sweep]]:
-        """The sums of `gradient`, and what is kept of each group of poles."""
+        """Return the sums of `gradient`, and what is kept of each group of poles."""
         count = poles.nodes.size // WIDTH
         pays = self.work(poles.nodes.size) > _PARALLEL_WORK
         # Whatever the machine has: the order of a sum may not depend on its cores.

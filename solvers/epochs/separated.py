@@ -19,7 +19,7 @@ from factorize.solvers.epochs.cells import Cells
 from factorize.solvers.epochs.feasible import strategy_of
 from factorize.solvers.epochs.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
 from factorize.solvers.epochs.overlapping import dual_carried, dual_of_listed
-from factorize.solvers.epochs.pattern_search import LARGEST_DUAL, PatternSearch
+from factorize.solvers.epochs.pattern_search import MAX_DUAL_STEPS, PatternSearch
 from factorize.solvers.epochs.patterns import Places, count_of_patterns, maximal_patterns
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
@@ -29,20 +29,20 @@ from factorize.structures.banded import BandedMatrix
 from factorize.structures.dense import DenseMatrix
 
 MAX_PAIRS = 900
-"""Pairs of steps that meet in a pattern, the unknowns of a Newton step: about a second."""
+"""The most pairs of steps that meet in a pattern, the unknowns of a Newton step: about a second."""
 MAX_ENTRIES = 1 << 22
-"""Entries of the blocks' second derivatives, which every Newton step adds up: about a second."""
+"""The most entries of the blocks' second derivatives, which every Newton step adds up: about a second."""
 MAX_N, MAX_N_OF_LONG_PATTERNS, MAX_PARTICIPATIONS = 1024, 512, 16
-"""Steps of a search over listed patterns, which decomposes X some hundred times: a minute or two, four of 1024 steps
-with 16 participations. With more of them patterns are so long that fewer steps are searched."""
-_SHORT_PAIRS, _SHORT_ENTRIES = 150, 1 << 17
-_NEWTON_STEPS = 160.0  # of both problems
-_SEARCH = 1e6  # multiplications of a search over listed patterns and of its bound, over n^2.5
-_SEARCH_AT_LEAST = 1e11
-_SEARCH_BY_CELLS = 2.6e9  # over n, for so many steps of a pattern:
+"""The most steps of a search over listed patterns, which decomposes X some hundred times: a minute or two, four of 1024
+steps with 16 participations. With more of them patterns are so long that fewer steps are searched."""
+_MAX_SHORT_PAIRS, _MAX_SHORT_ENTRIES = 150, 1 << 17
+_NEWTON_STEPS = 160.0  # both problems together take about this many steps
+_SEARCH_WORK = 1e6  # multiplications of a search over listed patterns and of its bound, over n^2.5
+_MIN_SEARCH_WORK = 1e11
+_CELL_SEARCH_WORK = 2.6e9  # multiplications of a search by cells, over n, for patterns of this many steps:
 _FEW_PARTICIPATIONS = 10
 _EVIDENCE_ACCURACY = 1e-8
-_FAINT = 1e-14  # of the largest weight: what a pattern below it adds to a bound is lost in rounding
+_MIN_WEIGHT = 1e-14  # what a pattern below this part of the largest weight adds to a bound is lost in rounding
 
 
 def own(spec: Spec) -> bool:
@@ -72,7 +72,7 @@ def is_solved(spec: Spec) -> bool:
 
 
 def _sizes(spec: Spec) -> tuple[float, float]:
-    """Unknowns of a Newton step, and entries that it adds up; patterns of all lengths count, few of them twice."""
+    """Return the unknowns of a Newton step and the entries that it adds up, over patterns of all lengths, few twice."""
     n = spec.workload.n
     separation, most, _ = spec.participation.spread(n)
     pairs = n + max(n - separation, 0) * (n - separation + 1) / 2
@@ -84,7 +84,7 @@ def _sizes(spec: Spec) -> tuple[float, float]:
 def is_short(spec: Spec) -> bool:
     """Return whether the best evidence takes less than a second, so that any claim may have it."""
     pairs, entries = _sizes(spec)
-    return pairs <= _SHORT_PAIRS and entries <= _SHORT_ENTRIES
+    return pairs <= _MAX_SHORT_PAIRS and entries <= _MAX_SHORT_ENTRIES
 
 
 def estimate(spec: Spec) -> Estimate:
@@ -92,7 +92,7 @@ def estimate(spec: Spec) -> Estimate:
     n = float(spec.workload.n)
     if not is_solved(spec):
         longer = max(1.0, spec.participation.spread(spec.workload.n).most / _FEW_PARTICIPATIONS)
-        search = _SEARCH_AT_LEAST + _SEARCH * n**2.5 if n <= LARGEST_DUAL else _SEARCH_BY_CELLS * n * longer
+        search = _MIN_SEARCH_WORK + _SEARCH_WORK * n**2.5 if n <= MAX_DUAL_STEPS else _CELL_SEARCH_WORK * n * longer
         return estimate_of(entries=60 * n**2, multiplications=search)
     pairs, entries = _sizes(spec)
     return estimate_of(
@@ -146,13 +146,13 @@ def _best_root(problem: Problem, target: Array, gram: Array) -> DenseMatrix:
 
 
 def _target(problem: Problem) -> Array:
-    """T, with next to nothing where a step moves nothing."""
+    """Return T, with next to nothing where a step moves nothing."""
     target, still = scaled(problem.target), ~problem.kept
-    return np.vstack([target, np.sqrt(_FAINT) * np.eye(problem.n)[still]]) if still.any() else target
+    return np.vstack([target, np.sqrt(_MIN_WEIGHT) * np.eye(problem.n)[still]]) if still.any() else target
 
 
 def _setting(problem: Problem) -> tuple[Array, list[Places]]:
-    """T and the patterns."""
+    """Return T and the patterns."""
     separation, most, _ = problem.participation.spread(problem.n)
     return _target(problem), maximal_patterns(problem.n, separation, most)
 
@@ -170,7 +170,7 @@ def evidence(problem: Problem, report: StepReport) -> dict[str, Array]:
     largest = max(float(part[:, 0].max()) for part in best.unknowns)
     factors, places = [], []
     for part, some in zip(best.unknowns, patterns, strict=True):
-        steps, seen = some.shape[1], part[:, 0] > _FAINT * largest
+        steps, seen = some.shape[1], part[:, 0] > _MIN_WEIGHT * largest
         lacking = most - steps
         blocks = np.linalg.cholesky(blocks_from(part[seen], steps))
         factors.append(np.pad(blocks, ((0, 0), (0, lacking), (0, lacking))))

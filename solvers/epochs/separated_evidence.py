@@ -1,7 +1,7 @@
 """Dual evidence for a bound over all matrices under `min_sep` (checker/bounds/block_resolvents.py), for any claim.
 
 Few steps have the best that there is (separated.py). With more, patterns may overlap (overlapping.py): up to
-LARGEST_DENSE those of steps, and up to LARGEST_CELLS those of some hundred cells. Beyond, and where patterns are so
+MAX_N_DENSE those of steps, and up to MAX_N_CELLS those of some hundred cells. Beyond, and where patterns are so
 long that few may be listed, the patterns {j, j + b, j + 2b, ...}, cut into pieces, are disjoint, so that the dual of
 fixed epochs serves. Workloads with a bidiagonal inverse take it from a ring, in O(n k^2) for k epochs (pieces.py); if
 b does not divide n, steps that nobody has fill up the first epoch. Others borrow the evidence of the prefix sum, since
@@ -12,7 +12,7 @@ import numpy as np
 
 from factorize.solvers.epochs import separated
 from factorize.solvers.epochs.cells import Cells
-from factorize.solvers.epochs.overlapping import MAX_WORK, ascents, dual_carried, dual_of_patterns
+from factorize.solvers.epochs.overlapping import MAX_BLOCK_WORK, ascents, dual_carried, dual_of_patterns
 from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.compiled import Array
@@ -21,16 +21,16 @@ from factorize.solvers.single.dense import scaled, triangle
 from factorize.spec import Spec
 from factorize.workloads.operators import BidiagonalInverse
 
-LARGEST_RING = 1 << 23  # n x k^2 of block resolvents, k = ceil(n / min_sep)
-LARGEST_DENSE = 512  # n up to which decompositions are worth the evidence
-LARGEST_CELLS = 2048  # the same for the few with factors of cells, and what the certificate decomposes
-_CELLS = 128  # about: then the bound is 1 % below that of the steps' own patterns for n = 1024
-LARGEST_BORROWED = 1024  # n up to which the certificate's decomposition is, where it has no recurrence
-_ACCURACY = 3e-4  # a thousandth of what separates such a bound from the optimum
-_LEAST, _MOST = 1e-60, 1e60  # of the inverse's entries, whose fourth powers must be safe
-_RING = 1500.0  # multiplications for each step and pair of epochs
-_ASCENT = 10.0  # in products of n x n
-_DECOMPOSITIONS = 800.0  # in products of n x n: those of a hundred power steps, measured with 128 to 512 steps
+MAX_RING_WORK = 1 << 23  # the limit of n x k^2 of block resolvents, k = ceil(n / min_sep)
+MAX_N_DENSE = 512  # up to this n decompositions are worth the evidence
+MAX_N_CELLS = 2048  # up to this n the few with factors of cells are worth it, and what the certificate decomposes
+_CELLS = 128  # this many cells, about, give a bound 1 % below that of the steps' own patterns for n = 1024
+MAX_N_BORROWED = 1024  # up to this n the certificate decomposes what has no recurrence
+_ACCURACY = 3e-4  # the relative accuracy, a thousandth of what separates such a bound from the optimum
+_MIN_ENTRY, _MAX_ENTRY = 1e-60, 1e60  # limits of the inverse's entries, whose fourth powers must be safe
+_RING_STEP_WORK = 1500.0  # multiplications for each step and pair of epochs
+_ASCENT_WORK = 10.0  # products of n x n matrices in a power step
+_DECOMPOSITION_WORK = 800.0  # products of n x n matrices in a hundred power steps, measured with 128 to 512 steps
 
 
 def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
@@ -57,10 +57,10 @@ def work(spec: Spec) -> float:
     own = Problem(spec.model_copy(update={"optimize_for": None}))
     n, epochs = float(own.n), _epochs(own)
     if _decomposed(own):
-        return _DECOMPOSITIONS * n**3
+        return _DECOMPOSITION_WORK * n**3
     if _fewer(own):
-        return _DECOMPOSITIONS * (2.0 * _CELLS) ** 3 + _ASCENT * ascents(own.n) * n**3
-    return _RING * n * (epochs + 1) ** 2 if n * epochs**2 <= LARGEST_RING else 0.0
+        return _DECOMPOSITION_WORK * (2.0 * _CELLS) ** 3 + _ASCENT_WORK * ascents(own.n) * n**3
+    return _RING_STEP_WORK * n * (epochs + 1) ** 2 if n * epochs**2 <= MAX_RING_WORK else 0.0
 
 
 def _epochs(own: Problem) -> int:
@@ -69,7 +69,7 @@ def _epochs(own: Problem) -> int:
 
 def _decomposed(own: Problem) -> bool:
     """Whether the target is small enough to be decomposed at every step."""
-    return max(own.n, own.workload.m) <= LARGEST_DENSE
+    return max(own.n, own.workload.m) <= MAX_N_DENSE
 
 
 def _fewer(own: Problem) -> int:
@@ -78,12 +78,12 @@ def _fewer(own: Problem) -> int:
     if _decomposed(own):
         return separation
     fewer = max(separation * _CELLS // own.n, 1)
-    enough = fewer < separation and 2 * fewer <= MAX_WORK // most**3
-    return fewer if enough and max(own.n, own.workload.m) <= LARGEST_CELLS else 0
+    enough = fewer < separation and 2 * fewer <= MAX_BLOCK_WORK // most**3
+    return fewer if enough and max(own.n, own.workload.m) <= MAX_N_CELLS else 0
 
 
 def _by_cells(own: Problem, fewer: int, report: StepReport) -> dict[str, Array]:
-    """Factors and patterns that overlap, of steps or of cells that are so far apart."""
+    """Return factors and patterns that overlap, of steps or of cells that are so far apart."""
     separation, most, _ = own.participation.spread(own.n)
     target, cells = triangle(scaled(own.target)), Cells(own.n, separation, fewer)
     few = target if fewer == separation else triangle(cells.sums(target))
@@ -94,21 +94,21 @@ def _by_cells(own: Problem, fewer: int, report: StepReport) -> dict[str, Array]:
 
 
 def _inverse(own: Problem) -> BidiagonalInverse | None:
-    """The weighted workload's inverse, if it is bidiagonal and of safe numbers."""
+    """Return the weighted workload's inverse, if it is bidiagonal and of safe numbers."""
     inverse = own.workload.bidiagonal_inverse()
     weighted = None if inverse is None else own.objective.weighted_inverse(inverse)
-    if weighted is None or not all(((part[1:] >= _LEAST) & (part[1:] <= _MOST)).all() for part in weighted):
+    if weighted is None or not all(((part[1:] >= _MIN_ENTRY) & (part[1:] <= _MAX_ENTRY)).all() for part in weighted):
         return None
     return weighted
 
 
 def _by_ring(own: Problem, report: Reporter) -> Array | None:
-    """W from the dual of fixed epochs, or None where its blocks or the certificate's would be too large."""
+    """Return W from the dual of fixed epochs, or None where its blocks or the certificate's would be too large."""
     from factorize.solvers.epochs.blocks import Ring, after_power_step, maximise
     from factorize.solvers.epochs.pieces import PieceRing
 
     n, inverse = own.n, _inverse(own)
-    if n * _epochs(own) ** 2 > LARGEST_RING or (inverse is None and max(n, own.workload.m) > LARGEST_BORROWED):
+    if n * _epochs(own) ** 2 > MAX_RING_WORK or (inverse is None and max(n, own.workload.m) > MAX_N_BORROWED):
         return None
     p, q, patterns = _pieces(own, inverse)
     ring = PieceRing(Ring(p, q, _epochs(own)), patterns)
@@ -122,7 +122,7 @@ def _patterns(own: Problem) -> Places:
 
 
 def _pieces(own: Problem, inverse: BidiagonalInverse | None) -> tuple[Array, Array, Places]:
-    """An inverse, or that of the prefix sum, after steps that fill up the first epoch, and the patterns in it."""
+    """Return an inverse, or the prefix sum's, after steps that fill up the first epoch, and the patterns in it."""
     n, epochs, patterns = own.n, _epochs(own), _patterns(own)
     bidiagonal = BidiagonalInverse(np.ones(n), np.ones(n)) if inverse is None else inverse
     size = epochs * own.participation.spread(n).separation

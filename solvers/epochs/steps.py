@@ -11,8 +11,9 @@ import numpy as np
 from factorize.solvers.methods.bidiagonal_systems import solve
 from factorize.solvers.methods.compiled import Array
 
-_OF_CORRELATIONS = 0.2  # of the weights' importance: they are many, and the weights are what is slow
-_LEAST_PIVOT = 1e-12  # of a correlation matrix; keeps its factor invertible
+_CORRELATION_IMPORTANCE = 0.2
+"""Correlations get this part of the weights' importance: they are many, and the weights are what is slow."""
+_MIN_PIVOT = 1e-12  # pivots of a correlation matrix are at least this, which keeps its factor invertible
 
 
 def power_step(dual: Array, x: Array) -> tuple[Array, Array]:
@@ -70,7 +71,7 @@ def unpack(vector: Array, classes: int, epochs: int) -> Array | None:
         roots = np.einsum("cii->ci", np.linalg.cholesky(dual))
     except np.linalg.LinAlgError:
         return None
-    if not roots.min() > math.sqrt(_LEAST_PIVOT):
+    if not roots.min() > math.sqrt(_MIN_PIVOT):
         return None
     weights = np.exp(vector[:classes] - vector[:classes].max())
     dual *= (weights / weights.sum())[:, None, None]
@@ -81,7 +82,7 @@ def importance(dual: Array) -> Array:
     """Return weights of the unknowns in Anderson's least squares: the root of their class's share, less for others."""
     roots = np.sqrt(dual[:, 0, 0])
     pairs = dual.shape[1] * (dual.shape[1] - 1) // 2
-    return np.concatenate([roots, np.repeat(_OF_CORRELATIONS * roots, pairs)])
+    return np.concatenate([roots, np.repeat(_CORRELATION_IMPORTANCE * roots, pairs)])
 
 
 def column_norms(p: Array, q: Array) -> Array:

@@ -40,14 +40,15 @@ from factorize.structures.toeplitz import MOST_RECURSIVE, BltMatrix, InverseBand
 from factorize.structures.toeplitz import noising_coefficients as noising_coefficients
 from factorize.structures.toeplitz import strategy_coefficients as strategy_coefficients
 
-_BANDED = (BandedSquareRoot, BandedInverseSquareRoot)
-_INVERSE = (BandedInverseSquareRoot, BandedInverseFractionalRoot, LambdaCgd)
-_PASSES = 400.0  # multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure
-_NESTED = 320.0  # multiplications for each entry of a Toeplitz decoder, where differences of its rows matter
-_QUOTIENT = 40.0  # multiplications for each pair of steps: an enclosed quotient by a column with bands
-_A_STEP, _A_RESTART = 1.5e5, 300.0  # of a certificate, for each step, and for each and each step since a restart
-_EVALUATIONS, _A_TRY = 60, 2e4  # of a parameter that is tuned, and multiplications of one for each step
-_DIRECT_ROOT = 4096  # terms of a root by the recursion, which has no FFT's absolute error
+_BANDED_ROOTS = (BandedSquareRoot, BandedInverseSquareRoot)
+_INVERSE_KINDS = (BandedInverseSquareRoot, BandedInverseFractionalRoot, LambdaCgd)
+_DIAGONAL_WORK = 400.0  # multiplications for each diagonal of C^-1 and step: the column of C, and its enclosure
+_DECODER_WORK = 320.0  # multiplications for each entry of a Toeplitz decoder, where differences of its rows matter
+_QUOTIENT_WORK = 40.0  # multiplications for each pair of steps: an enclosed quotient by a column with bands
+_STEP_WORK, _RESTART_WORK = 1.5e5, 300.0
+"""Multiplications of a certificate for each step, and more for each step since its restart."""
+_EVALUATIONS, _TRY_WORK = 60, 2e4  # evaluations of a parameter that is tuned, and multiplications of each for each step
+_MAX_DIRECT_TERMS = 4096  # a root of up to this many terms comes from the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
 _LOG_ACCURACY = 1e-6  # of the logarithm of a parameter; the loss is flat at its minimum, so this is 1e-12 of the loss
 
@@ -61,7 +62,7 @@ def supports(spec: Spec) -> str | None:
             f"damping={spec.mechanism.damping} exceeds 1, which turns differences into sums; use damping in [0, 1], 1 "
             "being independent noise"
         )
-    return refuse_bands(spec) if isinstance(spec.mechanism, _BANDED) else None
+    return refuse_bands(spec) if isinstance(spec.mechanism, _BANDED_ROOTS) else None
 
 
 def refuse_bands(spec: Spec) -> str | None:
@@ -84,16 +85,16 @@ def estimate(spec: Spec) -> Estimate:
     tries = _EVALUATIONS if spec.mechanism.tuned else 1
     if needs_decoder(spec):
         nested = spec.workload.time_invariant and spec.mechanism.columns == "none"
-        work = _NESTED * n * m if nested else 2.0 * n * n * m
+        work = _DECODER_WORK * n * m if nested else 2.0 * n * n * m
         return refuse_beyond_dense(estimate_of(entries=8.0 * n * m, multiplications=tries * work), n, m)
     entries, work = recursion_cost(spec)
-    if isinstance(spec.mechanism, _INVERSE):
-        work += _PASSES * float(n) * (spec.mechanism.diagonals or 2)
-    elif isinstance(spec.mechanism, _BANDED):
-        work += _QUOTIENT * float(n) ** 2
+    if isinstance(spec.mechanism, _INVERSE_KINDS):
+        work += _DIAGONAL_WORK * float(n) * (spec.mechanism.diagonals or 2)
+    elif isinstance(spec.mechanism, _BANDED_ROOTS):
+        work += _QUOTIENT_WORK * float(n) ** 2
     restarts = min(spec.objective.tau, n) if isinstance(spec.objective, LambdaTau) else 0
-    certified = n * (_A_STEP + _A_RESTART * restarts)
-    return estimate_of(entries=40.0 * n + entries, multiplications=tries * (_A_TRY * n + work) + certified)
+    certified = n * (_STEP_WORK + _RESTART_WORK * restarts)
+    return estimate_of(entries=40.0 * n + entries, multiplications=tries * (_TRY_WORK * n + work) + certified)
 
 
 def needs_decoder(spec: Spec) -> bool:
@@ -157,7 +158,7 @@ def solve_banded_inverse_square_root(problem: Problem, progress: ProgressCallbac
     mechanism = mechanism_of(problem.spec, BandedInverseSquareRoot)
     root = root_coefficients(workload_series(problem)[: mechanism.bands])
     noising = series_quotient(np.eye(1, len(root))[0], root / root[0])
-    noising[0] = 1.0  # which long quotients, by transforms, miss by a rounding
+    noising[0] = 1.0  # long quotients, by transforms, miss it by a rounding
     return finish(problem, strategy_of_noising(noising, problem.n), Reporter(progress))
 
 
@@ -191,7 +192,7 @@ def root_coefficients(series: np.ndarray) -> np.ndarray:
     n = len(series)
     if (series == 1.0).all():
         return strategy_coefficients(n, 0.0)
-    if n > _DIRECT_ROOT:
+    if n > _MAX_DIRECT_TERMS:
         return square_root(series)
     root = np.zeros(n)
     root[0] = math.sqrt(series[0])

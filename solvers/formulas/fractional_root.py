@@ -27,9 +27,9 @@ from factorize.spec.mechanisms import BandedInverseFractionalRoot, LambdaCgd
 from factorize.structures.base import Matrix
 
 _GRID = np.concatenate([np.geomspace(1e-6, 0.1, 11), np.arange(0.2, 1.0, 0.1), [1.0]])
-"""Of 1 - parameter: the best one approaches 1 as n grows and as the bands get fewer."""
-LONGEST_POWER = 1 << 14
-"""Diagonals of the power of a workload other than prefix sums, which take a quadratic recursion."""
+"""The values of 1 - parameter that are tried: the best parameter approaches 1 as n grows and as the bands get fewer."""
+MAX_POWER_DIAGONALS = 1 << 14
+"""The most diagonals of the power of a workload other than prefix sums, which takes a quadratic recursion."""
 
 
 def supports(spec: Spec) -> str | None:
@@ -39,9 +39,9 @@ def supports(spec: Spec) -> str | None:
     if not isinstance(spec.mechanism, BandedInverseFractionalRoot):
         return None
     workload, bands = spec.optimize_for or spec.workload, spec.mechanism.bands
-    if (refusal := refuse_bands(spec)) is None and bands > LONGEST_POWER and not workload.running_sums:
+    if (refusal := refuse_bands(spec)) is None and bands > MAX_POWER_DIAGONALS and not workload.running_sums:
         return (
-            f"bands={bands} of a workload other than prefix exceeds {LONGEST_POWER}; use fewer, or "
+            f"bands={bands} of a workload other than prefix exceeds {MAX_POWER_DIAGONALS}; use fewer, or "
             "banded_inverse_square_root"
         )
     return refusal

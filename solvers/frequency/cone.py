@@ -23,13 +23,13 @@ import numpy as np
 from factorize.errors import ConditionNotMet, SolveFailed
 from factorize.solvers.methods.compiled import Array
 
-_GROWTH = 30.0  # of the weight of the objective from one centring to the next
-_MOST_NEWTON = 200
-_MOST_CENTRINGS = 40
-_LOOSE, _TIGHT = 0.1, 1e-4  # Newton decrements, of the number of constraints: on the way, and at the end
-_ROUNDING = 2.0**-50  # of the centred function: a smaller decrease cannot be seen
-_INTERIOR = 1e-2  # relative gap of the point on the central path that a similar problem starts from
-_SUFFICIENT = 0.05
+_WEIGHT_GROWTH = 30.0  # the weight of the objective grows by this from one centring to the next
+_MAX_NEWTON_STEPS = 200
+_MAX_CENTRINGS = 40
+_LOOSE_DECREMENT, _TIGHT_DECREMENT = 0.1, 1e-4  # over the number of constraints: on the way, and at the end
+_ROUNDING = 2.0**-50  # a smaller decrease of the centred function cannot be seen
+_INTERIOR_GAP = 1e-2  # a similar problem starts from the point on the central path with this relative gap
+_SUFFICIENT_DECREASE = 0.05
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class ConeProgram:
 
     @cached_property
     def _start(self) -> Array:
-        """A multiplier well inside: p >= 1 everywhere with half of lam_0 spread over the lags."""
+        """Return a multiplier well inside: p >= 1 everywhere with half of lam_0 spread over the lags."""
         centre = 2 / float(self._alpha.min())
         return np.concatenate([[centre], np.full(self.lags, centre / (2 * self.lags)), np.zeros(self.lags)])
 
@@ -172,19 +172,19 @@ class ConeProgram:
         constraints = 2 * self.lags + 1
         x = self._start if start is None else np.concatenate([[start.centre], start.even, start.odd])
         interior, value = x, self._value(x, cost)
-        weight = constraints / value / (1.0 if start is None else _INTERIOR)
+        weight = constraints / value / (1.0 if start is None else _INTERIOR_GAP)
         steps = 0
-        for _ in range(_MOST_CENTRINGS):
+        for _ in range(_MAX_CENTRINGS):
             last = constraints / weight <= tolerance * value
-            x, used = self._centre(x, cost, weight, (_TIGHT if last else _LOOSE) * constraints)
+            x, used = self._centre(x, cost, weight, (_TIGHT_DECREMENT if last else _LOOSE_DECREMENT) * constraints)
             steps += used
             value = self._value(x, cost)
-            if constraints / weight >= _INTERIOR * value:
+            if constraints / weight >= _INTERIOR_GAP * value:
                 interior = x
             if last:
-                lower = value - constraints / weight * (1 + 2 * _TIGHT**0.5)
+                lower = value - constraints / weight * (1 + 2 * _TIGHT_DECREMENT**0.5)
                 return ConeSolution(self._multiplier(x), value, lower, steps, self._multiplier(interior))
-            weight *= _GROWTH
+            weight *= _WEIGHT_GROWTH
         raise SolveFailed(
             f"the cone program did not reach {tolerance:.1e} in {steps} steps; ask for a larger tolerance"
         )
@@ -214,7 +214,7 @@ class ConeProgram:
     def _centre(self, x: Array, cost: Array, weight: float, enough: float) -> tuple[Array, int]:
         """Newton's method with backtracking on weight * value + barrier."""
         here = weight * self._value(x, cost) + self._barrier(x)
-        for step in range(1, _MOST_NEWTON + 1):
+        for step in range(1, _MAX_NEWTON_STEPS + 1):
             gradient, hessian = self._derivatives(x, cost, weight)
             direction = _solve(hessian, -gradient)
             slope = float(gradient @ direction)
@@ -224,16 +224,16 @@ class ConeProgram:
             while True:
                 moved = x + length * direction
                 there = weight * self._value(moved, cost) + self._barrier(moved)
-                if there <= here + _SUFFICIENT * length * slope:
+                if there <= here + _SUFFICIENT_DECREASE * length * slope:
                     break
                 length *= 0.5
                 if length < 1e-10:  # rounding of the sum: the point is as centred as it can be seen to be
                     return x, step
             x, here = moved, there
-        raise SolveFailed(f"Newton's method did not centre in {_MOST_NEWTON} steps; ask for a larger tolerance")
+        raise SolveFailed(f"Newton's method did not centre in {_MAX_NEWTON_STEPS} steps; ask for a larger tolerance")
 
     def _derivatives(self, x: Array, cost: Array, weight: float) -> tuple[Array, Array]:
-        """Gradient and Hessian in (lam_0, s, d).
+        """Return gradient and Hessian in (lam_0, s, d).
 
         As a quadratic over a linear function psi = |q|^2 / p - 2 R with q = (kappa R, (L - mu) I - 2 Im(a) R), whose
         Hessian is a sum of squares: (2 / p) sum_j v_j v_j^T, v_j = grad q_j - (q_j / p) grad p.
@@ -264,7 +264,7 @@ class ConeProgram:
         return gradient, hessian
 
     def _add_barrier(self, x: Array, gradient: Array, hessian: Array) -> None:
-        """Derivatives of -log(lam_0 - sum s) - sum log(s - d) - sum log(s + d)."""
+        """Add the derivatives of -log(lam_0 - sum s) - sum log(s - d) - sum log(s + d)."""
         lags = self.lags
         even, odd = x[1 : lags + 1], x[lags + 1 :]
         outer = np.concatenate([[1.0], -np.ones(lags)]) / (x[0] - even.sum())

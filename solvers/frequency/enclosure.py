@@ -19,8 +19,8 @@ import numpy as np
 from factorize.errors import SolveFailed
 from factorize.solvers.methods.compiled import Array
 
-_WIDEN = 8 * 2.0**-53
-_TINY = 1e-290
+_WIDENING = 8 * 2.0**-53
+_TINY_WIDTH = 1e-290
 _MAX_CELLS = 2**18
 
 
@@ -39,7 +39,7 @@ class CellIntervals:
     @classmethod
     def around(cls, low: Array, high: Array) -> CellIntervals:
         """Return the interval, widened for the rounding of the operation that made its ends."""
-        return cls(low - _WIDEN * np.abs(low) - _TINY, high + _WIDEN * np.abs(high) + _TINY)
+        return cls(low - _WIDENING * np.abs(low) - _TINY_WIDTH, high + _WIDENING * np.abs(high) + _TINY_WIDTH)
 
     @classmethod
     def ball(cls, centre: Array, radius: Array | float) -> CellIntervals:
@@ -173,7 +173,7 @@ class Arcs:
         angles = self.centre[:, None] * t
         cosine, sine = np.cos(angles), np.sin(angles)
         size = np.abs(cosines) + np.abs(sines)
-        # of each term the angle errs by up to t pi 2^-53, the cosine by one unit, the sum by one for each term
+        # the angle of each term errs by up to t pi 2^-53, the cosine by one unit, the sum by one for each term
         noise = [2.0**-52 * float(((2.0 * t + len(t) + 8.0) * t**k) @ size) for k in range(3)]
         values = (
             cosine @ cosines + sine @ sines,
@@ -220,7 +220,7 @@ def mean_enclosure(function: Callable[[Arcs], Jet], edges: Array, *, tolerance: 
     while True:
         below, above = float(lower.sum()), float(upper.sum())
         if np.isfinite(above - below) and above - below <= tolerance * abs(below):
-            allowance = 2.0**-50 * len(left) * max(abs(below), abs(above))  # of the two sums, and of pi
+            allowance = 2.0**-50 * len(left) * max(abs(below), abs(above))  # the rounding of the two sums, and of pi
             return Enclosure((below - allowance) / np.pi, (above + allowance) / np.pi, len(left))
         if 2 * len(left) > _MAX_CELLS:
             raise SolveFailed(

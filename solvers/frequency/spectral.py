@@ -31,7 +31,7 @@ from factorize.spec.mechanisms import Spectral
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 _PHASE_TOLERANCE = 1e-12
-_NOISE = 1e-13  # of the first coefficient: what the factorisation's FFTs leave in the others
+_FFT_NOISE = 1e-13  # the factorisation's FFTs leave this part of the first coefficient in the others
 
 
 @dataclass(frozen=True)
@@ -152,12 +152,12 @@ def tidied(coefficients: Array) -> Array:
     column = coefficients / coefficients[0]
     falling = np.maximum(isotonic_regression(column, increasing=False).x, 0.0)
     falling[falling < 1e-300] = 0.0
-    close = falling[0] > 0 and float(np.abs(falling - column).max()) <= _NOISE
+    close = falling[0] > 0 and float(np.abs(falling - column).max()) <= _FFT_NOISE
     return falling / falling[0] if close else column
 
 
-_COARSEST = 256
-_FINEST = 2**23
+_MIN_GRID = 256
+_MAX_GRID = 2**23
 
 
 @dataclass(frozen=True)
@@ -194,12 +194,12 @@ def minimum_phase(log_power: Callable[[Array], Array], count: int, *, tolerance:
     Reference:
         C24, Appendix F; Oppenheim and Schafer, Discrete-Time Signal Processing, on the complex cepstrum.
     """
-    grid = max(_COARSEST, 1 << (2 * count - 1).bit_length())
+    grid = max(_MIN_GRID, 1 << (2 * count - 1).bit_length())
     while True:
         coefficients, error = _factor(log_power, grid)
         if error <= tolerance:
             return MinimumPhase(coefficients[:count].copy(), grid, error)
-        if grid >= _FINEST or not np.isfinite(error):
+        if grid >= _MAX_GRID or not np.isfinite(error):
             raise SolveFailed(
                 f"the power spectrum is not resolved by {grid} frequencies (error {error:.1e}, tolerance "
                 f"{tolerance:.1e}); its narrowest feature should be wider than 32 divided by that number"

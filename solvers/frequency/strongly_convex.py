@@ -24,8 +24,8 @@ from factorize.solvers.methods.compiled import Array
 
 FREQUENCIES = 1024
 LAGS = 50
-_MOST_ROUNDS = 100
-_ENCLOSURE = 1e-6  # relative width of the proven interval
+_MAX_ROUNDS = 100
+_ENCLOSURE_WIDTH = 1e-6  # relative width of the proven interval
 _FIRST_CELLS = 1024
 
 
@@ -98,7 +98,7 @@ def _bound_for(
         gain, filtered = gain_jet(multiplier, plant, cells), jet(cells)
         return gain if filtered is None else gain * filtered
 
-    mean = mean_enclosure(integrand, first_edges(plant), tolerance=_ENCLOSURE)
+    mean = mean_enclosure(integrand, first_edges(plant), tolerance=_ENCLOSURE_WIDTH)
     # the limiting sensitivity comes from an elliptic integral that errs by some units in the last place
     return _scaled(mean, plant.smoothness / 2 * sensitivity_squared)
 
@@ -110,7 +110,7 @@ def _scaled(mean: Enclosure, factor: float) -> Enclosure:
 def best_bound(multiplier: Multiplier, plant: Plant) -> Enclosure:
     """Return a proven bound of F for the best filter of a multiplier: (L / 2) mean(sqrt(psi))^2."""
     mean = mean_enclosure(
-        lambda cells: gain_jet(multiplier, plant, cells).root(), first_edges(plant), tolerance=_ENCLOSURE / 2
+        lambda cells: gain_jet(multiplier, plant, cells).root(), first_edges(plant), tolerance=_ENCLOSURE_WIDTH / 2
     )
     return _scaled(Enclosure(mean.lower**2, mean.upper**2, mean.cells), plant.smoothness / 2)
 
@@ -132,7 +132,7 @@ def design(plant: Plant, *, tolerance: float, report: Callable[[int, float], Non
     program = ConeProgram(plant, w, weights, lags=LAGS)
     solution = program.solve(np.sqrt(distance_squared(min(plant.width, 1.0), w)))
     previous, outcome = math.inf, Outcome.ITERATION_LIMIT
-    for rounds in range(1, _MOST_ROUNDS + 1):
+    for rounds in range(1, _MAX_ROUNDS + 1):
         root = np.sqrt(solution.multiplier.gain(plant, w))
         value = float(weights @ root) ** 2
         gain = previous / value - 1

@@ -33,7 +33,7 @@ ThreeArrays = tuple[Array, Array, Array]
 FourArrays = tuple[Array, Array, Array, Array]
 
 WIDTH = 8
-"""Doubles that move together in a vector; see `lanes`."""
+"""The number of doubles that move together in a vector; see `lanes`."""
 
 
 Product = Callable[[Array], Array]

@@ -34,9 +34,9 @@ UNIT = 2.0**-53
 ROUNDING = 320 * UNIT
 """Bound on alpha + beta: 138 u for a node and 155 u for a weight if ``exp`` and ``expm1`` err by at most 4 ulp."""
 
-_NARROWEST = 100.0  # ratio upper / lower below which the series would need more than its twelve terms
+_MIN_RATIO = 100.0  # ratio upper / lower below which the series would need more than its twelve terms
 _STEP_BITS = 24  # 24 bits times an odd number up to 23 times an odd number below 2 ** 20 is still exact in 53
-_ODD = np.arange(1.0, 24.0, 2.0)
+_ODD_NUMBERS = np.arange(1.0, 24.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def zolotarev_with(lower: float, upper: float, *, count: int) -> Poles:
 
 
 def _log_nome(lower: float, upper: float) -> float:
-    """``-log q = pi K'/K`` of the modulus ``k = sqrt(lower / upper)``, by the arithmetic-geometric mean."""
+    """Return ``-log q = pi K'/K`` of the modulus ``k = sqrt(lower / upper)``, by the arithmetic-geometric mean."""
     if not 0.0 < lower <= upper < math.inf:
         raise ValueError(f"interval [{lower}, {upper}] must satisfy 0 < lower <= upper < inf")
-    k = math.sqrt(min(lower / upper, 1.0 / _NARROWEST))
+    k = math.sqrt(min(lower / upper, 1.0 / _MIN_RATIO))
     return math.pi * _mean(math.sqrt((1.0 - k) * (1.0 + k))) / _mean(k)
 
 
@@ -108,8 +108,8 @@ def _assemble(log_nome: float, count: int, upper: float) -> Poles:
     log_nome = 4 * count * step
     odd = 2.0 * np.arange(1, (count + 1) // 2 + 1)[:, None] - 1.0
     # q^(a/2)/(1 - q^a) sinh(a pi u/2K), the growing exponential folded into q^(a/2): positive factors only
-    terms = np.exp(-_ODD * step * (2 * count - odd)) * np.expm1(-2.0 * _ODD * step * odd)
-    series = 0.5 * (terms / np.expm1(-_ODD * log_nome)).sum(axis=1)
+    terms = np.exp(-_ODD_NUMBERS * step * (2 * count - odd)) * np.expm1(-2.0 * _ODD_NUMBERS * step * odd)
+    series = 0.5 * (terms / np.expm1(-_ODD_NUMBERS * log_nome)).sum(axis=1)
     q = math.exp(-log_nome)
     theta2_squared = 4.0 * math.exp(-0.5 * log_nome) * (1.0 + q**2 + q**6) ** 2
     theta3_squared = (1.0 + 2.0 * q + 2.0 * q**4) ** 2
@@ -126,7 +126,7 @@ def _assemble(log_nome: float, count: int, upper: float) -> Poles:
 
 
 def _extremes(count: int, log_nome: float) -> tuple[float, float]:
-    """Centre ``theta_3(Q^2)^2`` and relative half width of the values of ``sqrt(x) r(x)``."""
+    """Return centre ``theta_3(Q^2)^2`` and relative half width of the values of ``sqrt(x) r(x)``."""
     nome = math.exp(-2.0 * math.pi**2 * count / log_nome)
     centre = (1.0 + 2.0 * nome**2 + 2.0 * nome**8 + 2.0 * nome**18) ** 2
     spread = 4.0 * nome * (1.0 + nome**4 + nome**12) ** 2 / centre

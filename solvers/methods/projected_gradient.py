@@ -15,13 +15,13 @@ from factorize.solution import Outcome
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import End, Function, run
 
-_MEMORY = 6  # values that a new one may be compared with
-_SUFFICIENT = 1e-4
-_SHRINK = 0.3
-_SHORTEST = 1e-9
-_MOST_STEPS = 2000
-_LONGEST, _SMALLEST = 1e8, 1e-8
-_ROUNDING = 1e-13  # of a value near 1: differences below it are no evidence
+_MEMORY = 6  # a new value is compared with this many of the last
+_SUFFICIENT_DECREASE = 1e-4
+_SHRINKAGE = 0.3
+_MIN_FRACTION = 1e-9
+_MAX_STEPS = 2000
+_MAX_LENGTH, _MIN_LENGTH = 1e8, 1e-8
+_ROUNDING = 1e-13  # smaller differences of a value near 1 are no evidence
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def descend(
         project: nearest point of the feasible set; None if there is no constraint.
     """
     search = _Spectral(function, project or (lambda point: point))
-    end = run(search, search.at(start, *function(start)), enough=tolerance, most=_MOST_STEPS, report=report)
+    end = run(search, search.at(start, *function(start)), enough=tolerance, most=_MAX_STEPS, report=report)
     outcome = Outcome.LOCAL_OPTIMUM if end.outcome is Outcome.CONVERGED else end.outcome
     return replace(end, outcome=outcome)
 
@@ -87,19 +87,19 @@ class _Spectral:
     def step(self, at: Slope, _number: int) -> Slope | None:
         """Shorten the step until the value falls below the largest of the last few."""
         slope, length = float(at.gradient @ at.direction), 1.0
-        while length > _SHORTEST and slope < 0:
+        while length > _MIN_FRACTION and slope < 0:
             x = at.x + length * at.direction
             value, gradient = self._function(x)
-            if value <= max(self._recent) + _SUFFICIENT * length * slope + _ROUNDING:
+            if value <= max(self._recent) + _SUFFICIENT_DECREASE * length * slope + _ROUNDING:
                 self._learn(x - at.x, gradient - at.gradient)
                 return self.at(x, value, gradient)
-            length *= _SHRINK
+            length *= _SHRINKAGE
         return None
 
     def _learn(self, change: Array, bend: Array) -> None:
         squared, product = float(change @ change), float(change @ bend)
         if product > 0:
             self._curvatures.append(product / squared)
-            self._length = min(max(squared / product, _SMALLEST), _LONGEST)
+            self._length = min(max(squared / product, _MIN_LENGTH), _MAX_LENGTH)
         else:
-            self._length = min(4 * self._length, _LONGEST)
+            self._length = min(4 * self._length, _MAX_LENGTH)

@@ -20,12 +20,12 @@ from factorize.solvers.methods.search import End, Function, Iterate, run
 
 _PAIRS = 20
 _FIRST_LENGTH = 0.01
-_DECREASE, _CURVATURE = 1e-4, 0.9  # of the weak Wolfe conditions
+_DECREASE, _CURVATURE = 1e-4, 0.9  # the constants of the weak Wolfe conditions
 _TRIALS = 20
-_SHORTEST = 0.1  # of a length that was too long
+_MIN_SHARE = 0.1  # a length that was too long is shortened to this part at the least
 _DIFFERENCE = 1e-4
-_ROWS = 8  # of a Hessian that are taken before the caller is told again
-_LEAST_CURVATURE = 1e-6  # of a Hessian, as a part of the largest
+_REPORT_ROWS = 8  # the caller is told again after this many rows of a Hessian
+_MIN_CURVATURE = 1e-6  # curvatures of a Hessian are at least this part of the largest
 
 
 def descend(
@@ -65,7 +65,7 @@ def differences(function: Function, at: Iterate, alive: Callable[[], None]) -> A
     """
     hessian = np.zeros((at.z.size, at.z.size))
     for k in range(at.z.size):
-        if k % _ROWS == 0:
+        if k % _REPORT_ROWS == 0:
             alive()
         moved = at.z.copy()
         moved[k] += _DIFFERENCE
@@ -105,7 +105,7 @@ class _Whole:
     def __init__(self, hessian: Array) -> None:
         curvatures, axes = np.linalg.eigh(hessian)
         sizes = np.abs(curvatures)
-        self._inverse = (axes / np.maximum(sizes, _LEAST_CURVATURE * sizes.max())) @ axes.T
+        self._inverse = (axes / np.maximum(sizes, _MIN_CURVATURE * sizes.max())) @ axes.T
 
     def direction(self, gradient: Array) -> Array:
         return np.asarray(-self._inverse @ gradient)
@@ -167,7 +167,7 @@ def _search(function: Function, at: Iterate, direction: Array) -> Iterate | None
         if math.isinf(high):
             length *= 2.0
         elif best is None and math.isfinite(rise):
-            length *= max(_SHORTEST, -0.5 * length * fall / rise)  # where a parabola through both values is lowest
+            length *= max(_MIN_SHARE, -0.5 * length * fall / rise)  # where a parabola through both values is lowest
         else:
             length = 0.5 * (low + high)
     return best

@@ -14,12 +14,12 @@ from factorize.solution import Outcome
 from factorize.solvers.methods.compiled import Array
 
 GAP_SHARE = 0.3
-"""Of the tolerance, to which solvers close their gap, so that the certificate's own allowances fit in."""
+"""The part of the tolerance to which solvers close their gap, so that the certificate's own allowances fit in."""
 Function = Callable[[Array], tuple[float, Array]]
 """Value, infinite outside the function's domain, and gradient."""
 
 Point = TypeVar("Point")
-_RISE = 0.1  # of the gap that is enough: a bound that rises by less than that is no progress
+_MIN_RISE = 0.1  # a bound that rises by less than this part of the gap that is enough makes no progress
 
 
 class Search(Protocol[Point]):
@@ -97,7 +97,7 @@ def run(
         gap, bound = search.gap(at), lower(at)
         if report is not None:
             report(number, gap)
-        if gap < clear * mark or bound > highest + _RISE * enough * abs(highest):
+        if gap < clear * mark or bound > highest + _MIN_RISE * enough * abs(highest):
             latest, mark = number, min(gap, mark)
         highest = max(highest, bound)
         if gap < closest:

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from factorize.solvers.methods.compiled import Array
 
-_DIRECT = 64  # terms of the inverse that the recursion computes before Newton's iteration takes over
+_DIRECT_TERMS = 64  # the recursion computes this many terms of the inverse before Newton's iteration takes over
 
 
 class Transforms:
@@ -55,7 +55,7 @@ def reciprocal(series: Array, n: int) -> Array:
     from scipy.fft import irfft, next_fast_len, rfft
 
     sizes = [n]
-    while sizes[-1] > _DIRECT:
+    while sizes[-1] > _DIRECT_TERMS:
         sizes.append(-(-sizes[-1] // 2))
     padded = np.zeros(n)
     padded[: min(n, len(series))] = series[:n]

@@ -24,9 +24,9 @@ from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.single.newton import require_range, vectors
 from factorize.solvers.single.streaming import Generators
 
-_CHUNK_BYTES = 1 << 20  # of e for all poles of a block: few calls, and in the cache
+_CHUNK_BYTES = 1 << 20  # bytes of e for all poles of a block: few calls, and all in the cache
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
-_APART = 4  # times the poles of a row, or two threads would write to one line of the cache
+_STATE_PADDING = 4  # times the poles of a row, or two threads would write to one line of the cache
 
 
 class Bidiagonal:
@@ -51,7 +51,7 @@ class Bidiagonal:
         self._work: Array | None = None
 
     def start(self) -> Array:
-        """``v[i] = sqrt((A^T A)[i, i])``."""
+        """Return ``v[i] = sqrt((A^T A)[i, i])``."""
         return np.sqrt(solve(self._squares[0], self._squares[1][1:], np.ones(self.size), transposed=True))
 
     def interval(self, v: Array) -> tuple[float, float]:
@@ -69,7 +69,7 @@ class Bidiagonal:
         return (1.0 - slack) / inverse_lower, upper * (1.0 + slack)
 
     def diagonal(self, v: Array, poles: Poles) -> Array:
-        """``X[i, i]`` for ``X = sum_j w_j (G G^T + t_j V)^-1``, shape (n,)."""
+        """Return ``X[i, i]`` for ``X = sum_j w_j (G G^T + t_j V)^-1``, shape (n,)."""
         count, pays = poles.nodes.size, self._pays(poles)
         cuts = [0, -(-count // 16) * 8, count] if pays and count > 8 else [0, count]
         parts = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
@@ -102,7 +102,7 @@ class Bidiagonal:
         """
         if self._work is None or self._work.shape[2] != poles.nodes.size:
             self._work = np.empty((2, self.size, poles.nodes.size))
-        (ratio, scale), state = self._work, np.empty((2, _APART * poles.nodes.size))
+        (ratio, scale), state = self._work, np.empty((2, _STATE_PADDING * poles.nodes.size))
         self._factor(v, poles, ratio, scale)
         below = partial(product_below, ratio, scale, state[0])
         return sum_of(below, partial(product_above, ratio, scale, self._back, state[1]), together=self._pays(poles))
@@ -173,7 +173,7 @@ def fall(
 
 @compiled
 def product_below(ratio: Array, scale: Array, state: Array, x: Array, y: Array) -> None:
-    """``y[i] = sum over k <= i`` of ``S[i, k] x[k]``."""
+    """Return ``y[i] = sum over k <= i`` of ``S[i, k] x[k]``."""
     n, count = ratio.shape
     for j in range(count):
         state[j] = 0.0
@@ -187,7 +187,7 @@ def product_below(ratio: Array, scale: Array, state: Array, x: Array, y: Array) 
 
 @compiled
 def product_above(ratio: Array, scale: Array, back: Index, state: Array, x: Array, y: Array) -> None:
-    """``y[i] = sum over k > i`` of ``S[i, k] x[k]``."""
+    """Return ``y[i] = sum over k > i`` of ``S[i, k] x[k]``."""
     n, count = ratio.shape
     for j in range(count):
         state[j] = 0.0

@@ -56,7 +56,7 @@ class Cascade(Filtered):
 
 @inlined
 def _backward(p: Six, tau: float, beta: float, eta: float, lam: float, decay: float) -> Six:
-    """One step of the filter from the end; (d1, d2, d3, r1, a, b) in and out."""
+    """Take one step of the filter from the end; (d1, d2, d3, r1, a, b) in and out."""
     d1, d2, d3, r1, a, b = p
     r2, s, q = r1 * a, a + b, r1 * b
     d1 = d1 / (1.0 + tau * d1)
@@ -80,7 +80,7 @@ def _backward(p: Six, tau: float, beta: float, eta: float, lam: float, decay: fl
 
 @inlined
 def _forward(p: Six, beta: float, eta: float, lam: float, decay: float) -> Six:
-    """One step of the filter from the start; (e1, e2, e3, w23, a, b) in and out, the observation in e1."""
+    """Take one step of the filter from the start; (e1, e2, e3, w23, a, b) in and out, the observation in e1."""
     e1, e2, e3, w23, a, b = p
     w12, w13, w = a + b, w23 * a, w23 * b
     m2, a3 = 1.0 + w12, 1.0 + eta * (w13 + w23)
@@ -98,7 +98,7 @@ def _forward(p: Six, beta: float, eta: float, lam: float, decay: float) -> Six:
 
 @inlined
 def _posterior(p: Six, e: Six) -> tuple[float, float, float]:
-    """``(K^-1)[i, i]`` and its covariances with the second and third state."""
+    """Return ``(K^-1)[i, i]`` and its covariances with the second and third state."""
     d1, d2, d3, r1, a, b = p
     r2, s, q = r1 * a, a + b, r1 * b
     e1, e2, e3, w23, a, b = e

@@ -28,9 +28,9 @@ from factorize.solvers.single.newton import ascend
 from factorize.spec import Spec
 
 _UNIT = 2.0**-52
-_SMALLEST_WEIGHT = 1e-60  # of the largest: below that a weight is as good as zero and squares would underflow
-_WELL_CONDITIONED = 1e-14  # ratio of singular values down to which scaling X's diagonal is trusted
-_POWER_STEPS = 2  # more let weights of loose constraints fall so far that X cannot be read off them
+_MIN_WEIGHT = 1e-60  # below this part of the largest a weight is as good as zero, and squares would underflow
+_MIN_TRUSTED_RATIO = 1e-14  # scaling X's diagonal is trusted down to this ratio of singular values
+_POWER_STEPS = 2  # more power steps let weights of loose constraints fall so far that X cannot be read off them
 
 
 def scaled(target: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ class AscentPoint:
         """
         x = np.maximum(self.h / self.v, 0.0)
         uniform = float(x.max()) - 1
-        if self.s[-1] <= _WELL_CONDITIONED * self.s[0] or len(self.s) < len(x):
+        if self.s[-1] <= _MIN_TRUSTED_RATIO * self.s[0] or len(self.s) < len(x):
             scaled_down = float(np.maximum(self.h - self.v, 0.0).sum()) / self.lower
         else:
             half = (self.target * np.sqrt(self.v * x)) @ (self.q / np.sqrt(self.s))
@@ -130,7 +130,7 @@ def maximise(
 
 def evaluate(target: np.ndarray, v: np.ndarray) -> AscentPoint:
     """Decompose T diag(sqrt(v)) and scale v so that sum(v) is the nuclear norm."""
-    v = np.maximum(v, _SMALLEST_WEIGHT * float(v.max()))
+    v = np.maximum(v, _MIN_WEIGHT * float(v.max()))
     s, q = right_singular(target * np.sqrt(v))
     factor = float(s.sum()) / float(v.sum())
     v, s = v * factor**2, s * factor
@@ -159,7 +159,7 @@ def singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return u, s, vt.T
 
 
-_RANK = 1e-13  # of the largest singular value: below that one is as good as zero
+_MIN_SINGULAR_VALUE = 1e-13  # below this part of the largest a singular value is as good as zero
 RIDGES = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
@@ -227,7 +227,7 @@ def _root_of_rank(at: AscentPoint) -> np.ndarray:
     Its rows are u^T T / sqrt(s), u a left singular vector of T D, so that no weight near zero divides.
     """
     u, s, _ = singular(at.target * np.sqrt(at.v))
-    rank = int((s > _RANK * s[0]).sum())
+    rank = int((s > _MIN_SINGULAR_VALUE * s[0]).sum())
     return (u[:, :rank].T @ at.target) / np.sqrt(s[:rank, None])
 
 
@@ -269,7 +269,7 @@ def row_losses(target: np.ndarray, strategy: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(losses), losses, np.inf)
 
 
-_PARTS = (1e-2, 1e-4)  # of the tolerance, each if the answer before does not meet it
+_TOLERANCE_PARTS = (1e-2, 1e-4)  # the ascent goes to these parts of the tolerance in turn, until an answer meets it
 
 
 def supports(spec: Spec) -> str | None:
@@ -318,12 +318,12 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     target = scaled(problem.target[:, problem.kept])
     ascent = maximise(target, problem.tolerance, report)
     strategy, loss = recover(ascent.best, problem.tolerance)
-    for part in _PARTS:
+    for part in _TOLERANCE_PARTS:
         if loss <= ascent.best.lower * (1 + problem.tolerance):
             break
         ascent = maximise(target, part * problem.tolerance, report, start=ascent)  # its gap was an estimate
         strategy, loss = recover(ascent.best, problem.tolerance)
-    rounding = _UNIT * problem.n  # of the loss, below which a tolerance is met by chance
+    rounding = _UNIT * problem.n  # rounding of the loss; a smaller tolerance is met by chance
     reached = loss * (1 + rounding) <= ascent.best.lower * (1 + problem.tolerance)
     whole = np.eye(problem.n)
     whole[np.ix_(problem.kept, problem.kept)] = strategy

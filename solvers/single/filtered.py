@@ -16,8 +16,8 @@ from factorize.solvers.methods.compiled import Array, Index, Product, compiled, 
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.single.streaming import Generators
 
-_ROWS = 6  # of scratch that a kernel wants
-_LANES = 16  # poles per sweep: two vectors; the stored filter of more would leave the cache
+_ROWS = 6  # a kernel wants this many rows of scratch
+_LANES = 16  # a sweep has this many poles: two vectors; the stored filter of more would leave the cache
 _PARALLEL_WORK = 1 << 17  # steps times poles from which a second thread pays for its start
 
 
@@ -61,7 +61,7 @@ class Filtered:
         self._work: Array = np.empty((self.size, states * (states + 1), 0))
 
     def start(self) -> Array:
-        """``v[i] = sqrt((A^T A)[i, i])``, the filter without observations."""
+        """Return ``v[i] = sqrt((A^T A)[i, i])``, the filter without observations."""
         stored = np.empty((self.size, self._numbers, 1))
         self._filters.predict(self._steps, np.zeros(self.size), np.ones(1), self._back, np.empty((_ROWS, 1)), stored)
         return np.sqrt(stored[:, 0, 0])
@@ -79,30 +79,30 @@ class Filtered:
         return (1.0 - slack) / float(self._squared(v).max()), upper * (1.0 + slack)
 
     def _squared(self, y: Array) -> Array:
-        """``A^T A y``, ``A = S_lam diag(eta) M``, for y >= 0."""
+        """Return ``A^T A y``, ``A = S_lam diag(eta) M``, for y >= 0."""
         y = accumulate(self.lam, self.eta * self._inner(y))
         return self._inner(self.eta * accumulate(self.lam, y, transposed=True), transposed=True)
 
     def _inverse_sums(self, root: Array) -> tuple[Array, Array]:
-        """Absolute sums over each row and each column of ``V^-1/2 A^-1``, or more."""
+        """Return absolute sums over each row and each column of ``V^-1/2 A^-1``, or more."""
         rows = self._inner_inverse(add_neighbour(self.lam, np.ones(self.size)) / self.eta)
         columns = self._inner_inverse(1.0 / root, transposed=True) / self.eta
         return rows / root, add_neighbour(self.lam, columns, transposed=True)
 
     def _inner(self, y: Array, *, transposed: bool = False) -> Array:
-        """``M y`` or ``M^T y`` for y >= 0: one accumulation after another."""
+        """Return ``M y`` or ``M^T y`` for y >= 0: one accumulation after another."""
         for factor in self._accumulations[:: -1 if transposed else 1]:
             y = accumulate(factor, y, transposed=transposed)
         return y
 
     def _inner_inverse(self, x: Array, *, transposed: bool = False) -> Array:
-        """``|M^-1| x`` or its transpose times x, or more, for x >= 0."""
+        """Return ``|M^-1| x`` or its transpose times x, or more, for x >= 0."""
         for factor in self._accumulations[:: 1 if transposed else -1]:
             x = add_neighbour(factor, x, transposed=transposed)
         return x
 
     def diagonal(self, v: Array, poles: Poles) -> Array:
-        """``X[i, i]`` for ``X = sum_j w_j (L + t_j V)^-1``, shape (n,)."""
+        """Return ``X[i, i]`` for ``X = sum_j w_j (L + t_j V)^-1``, shape (n,)."""
         parts = _blocks(poles.nodes.size, _LANES)
         halves = [parts[: len(parts) // 2], parts[len(parts) // 2 :]] if self._pays(poles) else [parts]
         x = np.zeros((len(halves), self.size))
@@ -148,7 +148,7 @@ def _blocks(count: int, lanes: int) -> list[slice]:
 
 
 def _resized(array: Array, count: int) -> Array:
-    """The array itself if it has ``count`` entries in its last dimension: fresh pages cost more than the sweep."""
+    """Return the array itself if its last dimension has ``count`` entries: fresh pages cost more than the sweep."""
     return array if array.shape[2] == count else np.empty((*array.shape[:2], count))
 
 
@@ -158,7 +158,7 @@ Four = tuple[float, float, float, float]
 
 @inlined
 def _carry_two(f: Four, m: Three) -> Three:
-    """``F M F^T``: F row by row, M symmetric, its entries 11, 12, 22."""
+    """Return ``F M F^T``: F row by row, M symmetric, its entries 11, 12, 22."""
     f11, f12, f21, f22 = f
     m11, m12, m22 = m
     a1, a2 = f11 * m11 + f12 * m12, f11 * m12 + f12 * m22
@@ -210,7 +210,7 @@ Six = tuple[float, float, float, float, float, float]
 
 @inlined
 def _carry_three(f1: Three, f2: Three, f3: Three, m: Six) -> Six:
-    """``F M F^T``: F by its rows, M symmetric, its entries 11, 12, 13, 22, 23, 33."""
+    """Return ``F M F^T``: F by its rows, M symmetric, its entries 11, 12, 13, 22, 23, 33."""
     a1, a2, a3 = _times(f1, m)
     b1, b2, b3 = _times(f2, m)
     c1, c2, c3 = _times(f3, m)
@@ -226,7 +226,7 @@ def _carry_three(f1: Three, f2: Three, f3: Three, m: Six) -> Six:
 
 @inlined
 def _times(f: Three, m: Six) -> Three:
-    """``f^T M``."""
+    """Return ``f^T M``."""
     f1, f2, f3 = f
     m11, m12, m13, m22, m23, m33 = m
     return f1 * m11 + f2 * m12 + f3 * m13, f1 * m12 + f2 * m22 + f3 * m23, f1 * m13 + f2 * m23 + f3 * m33

@@ -25,10 +25,11 @@ from factorize.spec.objective import MaxError
 from factorize.workloads import Workload
 
 _UNIT = 2.0**-52
-_SMALLEST_STRUCTURED = 128  # below, decompositions are as fast, and compiled code need not be loaded
-_SAFETY = 0.4  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
-_NEGLIGIBLE = 1e-13  # of the largest singular value: what lies below is left out of the loss that a step estimates
-_NODE_STEP, _TAIL_BELOW, _TAIL_ABOVE = 1.2, -7.0, 2.0  # of log tau; beyond the ends lies a thousandth of Phi
+_MIN_N_STRUCTURED = 128  # below this n decompositions are as fast, and compiled code need not be loaded
+_TOLERANCE_SHARE = 0.4  # the solver stops this far below the tolerance, so that the certificate's own allowances fit in
+_MIN_SINGULAR_VALUE = 1e-13
+"""What lies below this part of the largest singular value is left out of the loss that a step estimates."""
+_NODE_STEP, _LOWER_TAIL, _UPPER_TAIL = 1.2, -7.0, 2.0  # in log tau; a thousandth of Phi lies beyond the ends
 
 
 def own(spec: Spec) -> bool:
@@ -69,7 +70,7 @@ def dual_evidence(workload: Workload, accuracy: float, report: StepReport) -> di
 
 def is_structured(workload: Workload) -> bool:
     """Return whether the O(n) route is taken."""
-    return workload.n >= _SMALLEST_STRUCTURED and workload.outline().first_order() is not None
+    return workload.n >= _MIN_N_STRUCTURED and workload.outline().first_order() is not None
 
 
 def _evidence_of(best: Pair, rows: np.ndarray, columns: np.ndarray, workload: Workload) -> dict[str, np.ndarray]:
@@ -79,7 +80,7 @@ def _evidence_of(best: Pair, rows: np.ndarray, columns: np.ndarray, workload: Wo
 
 
 def _merged(workload: Workload) -> Merged:
-    """The workload without steps that move nothing: their rows repeat others, with a factor of at most 1."""
+    """Return the workload without steps that move nothing: their rows repeat others, with a factor of at most 1."""
     steps = workload.first_order()
     if steps is None:
         raise SolveFailed("the inverse of the workload is not bidiagonal")
@@ -95,9 +96,9 @@ def solve_bidiagonal(problem: Problem, report: Reporter) -> Solution:
     """
     merged = _merged(problem.workload)
     two_sided = TwoSidedBidiagonal(merged.p, merged.q)
-    ascent = maximise(two_sided, tolerance=_SAFETY * problem.tolerance, report=report)
+    ascent = maximise(two_sided, tolerance=_TOLERANCE_SHARE * problem.tolerance, report=report)
     best = ascent.best
-    poles = two_sided.poles(best.u, best.v, max(1e-15, 1e-2 * _SAFETY * problem.tolerance))
+    poles = two_sided.poles(best.u, best.v, max(1e-15, 1e-2 * _TOLERANCE_SHARE * problem.tolerance))
     factor = streaming_factor(two_sided.columns(best.u).generators(best.v, poles))
     # Columns whose constraint is not tight stay below 1: raising them could raise a row of B.
     strategy = factor * np.sqrt(best.x / best.x.max())
@@ -116,7 +117,7 @@ def solve_dense(problem: Problem, report: Reporter) -> Solution:
         SolveFailed: no strategy could be inverted.
     """
     target = _Target.of(problem.workload)
-    ascent = maximise(target, tolerance=_SAFETY * problem.tolerance, report=report)
+    ascent = maximise(target, tolerance=_TOLERANCE_SHARE * problem.tolerance, report=report)
     strategy, loss = target.recover(ascent.best, problem.tolerance)
     reached = loss <= ascent.best.value**2 * (1 + problem.tolerance)
     whole = np.eye(problem.n)
@@ -155,7 +156,7 @@ class _Target:
         return _evidence_of(best, self.rows, self.columns, self.workload)
 
     def start(self) -> tuple[np.ndarray, np.ndarray]:
-        """Norms of rows and of columns."""
+        """Return the norms of rows and of columns."""
         return np.linalg.norm(self.matrix, axis=1), np.linalg.norm(self.matrix, axis=0)
 
     def evaluate(self, u: np.ndarray, v: np.ndarray, _error: float) -> Pair:
@@ -169,7 +170,7 @@ class _Target:
         value = float(s.sum())
         s = s / value
         e, x = (left**2) @ s / u, (right**2) @ s / v
-        main = s > _NEGLIGIBLE * s[0]
+        main = s > _MIN_SINGULAR_VALUE * s[0]
         decoder = (self.matrix * np.sqrt(v * np.maximum(x, 1))) @ (right[:, main] / np.sqrt(s[main]))
         lowered = float(np.einsum("ia,ia->i", decoder, decoder).max()) / value**2
         gap = max(min(float(x.max() * e.max()), lowered) - 1, 0.0) + 16 * len(s) * _UNIT
@@ -207,14 +208,14 @@ class _Target:
 
 
 def _curvature(left: np.ndarray, s: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The map Z of two_sided.py as a matrix.
+    """Return the map Z of two_sided.py as a matrix.
 
     Phi_ab = integral of exp(-tau / s_a) exp(-tau / s_b) dtau; the trapezoidal rule in log tau is right to 0.3 %, keeps
     Z semidefinite, and makes Z a sum of elementwise squares of few products.
     """
     both, m = np.vstack([left, right]), len(left)
-    s = np.maximum(s, _NEGLIGIBLE * s[0])
-    first, last = np.log(s[-1]) + _TAIL_BELOW, np.log(s[0]) + _TAIL_ABOVE
+    s = np.maximum(s, _MIN_SINGULAR_VALUE * s[0])
+    first, last = np.log(s[-1]) + _LOWER_TAIL, np.log(s[0]) + _UPPER_TAIL
     total = np.zeros((len(both), len(both)))
     for tau in np.exp(np.arange(first, last + _NODE_STEP, _NODE_STEP)):
         part = both * np.exp(-0.5 * tau / s)

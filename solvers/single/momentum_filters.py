@@ -60,7 +60,7 @@ class MomentumFilters(Filtered):
 
 @inlined
 def _backward(p: Three, tau: float, beta: float, eta: float, lam: float) -> Three:
-    """One step of the filter from the end; (a, r, c) in and out."""
+    """Take one step of the filter from the end; (a, r, c) in and out."""
     a, r, c = p
     seen = a / (1.0 + tau * a)
     u = beta + eta * lam * r
@@ -72,7 +72,7 @@ def _backward(p: Three, tau: float, beta: float, eta: float, lam: float) -> Thre
 
 @inlined
 def _forward(p: Three, beta: float, eta: float, lam: float) -> Three:
-    """One step of the filter from the start; (e, d, rho) in and out, the observation in e."""
+    """Take one step of the filter from the start; (e, d, rho) in and out, the observation in e."""
     e, d, rho = p
     k = 1.0 + rho * eta
     delta = e * eta * eta + d * k * k
@@ -86,7 +86,7 @@ def _forward(p: Three, beta: float, eta: float, lam: float) -> Three:
 
 @inlined
 def _posterior(p: Three, q: Three) -> float:
-    """``(K^-1)[i, i]``."""
+    """Return ``(K^-1)[i, i]``."""
     a, r, c = p
     e, d, rho = q
     both = 1.0 + c * d
@@ -95,7 +95,7 @@ def _posterior(p: Three, q: Three) -> float:
 
 @compiled
 def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtered: Array) -> None:
-    """Filter from the end: (a, r, c) of every step, shape (n, 3, poles)."""
+    """Run the filter from the end: (a, r, c) of every step, shape (n, 3, poles)."""
     n, count = v.size, t.size
     a, r, c = state[0], state[1], state[2]
     eta = steps[1, n - 1]
@@ -112,7 +112,7 @@ def predict(steps: Array, v: Array, t: Array, back: Index, state: Array, filtere
 
 @compiled
 def combine(steps: Array, v: Array, t: Array, w: Array, state: Array, filtered: Array, x: Array) -> None:
-    """Filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
+    """Run the filter from the start, adding ``sum_j w_j s1`` of every step to ``x``."""
     e, d, rho = state[0], state[1], state[2]
     state[:3] = 0.0
     for i in range(v.size):

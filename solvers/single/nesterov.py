@@ -41,8 +41,8 @@ from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
 from factorize.solvers.single.filtered import Filtered, Filters, Three
 from factorize.solvers.single.newton import require_range, vectors
 
-SMALLEST_MOMENTUM = 1e-3
-"""Rounding grows with the inverse of the momentum."""
+MIN_MOMENTUM = 1e-3
+"""The least momentum: rounding grows with its inverse."""
 
 
 class Nesterov(Filtered):
@@ -59,7 +59,7 @@ class Nesterov(Filtered):
 
     def __init__(self, mu: float, eta: Array, lam: Array) -> None:
         self.mu, (self.eta, self.lam) = float(mu), vectors(eta=eta, lam=lam)
-        require_range("mu", np.array([self.mu]), SMALLEST_MOMENTUM, 1.0)
+        require_range("mu", np.array([self.mu]), MIN_MOMENTUM, 1.0)
         require_range("eta", self.eta, 1e-60, 1e60)
         require_range("lam", self.lam, 1e-60, 1.0)
         kappa = couplings(self.mu, self.eta, self.lam)
@@ -93,7 +93,7 @@ class Nesterov(Filtered):
 
 
 def couplings(mu: float, eta: Array, lam: Array) -> Array:
-    """``kappa[i] = eta[i] lam[i] + mu (eta[i] lam[i] - eta[i+1])`` to 4 roundings, shape (n,); the last is unused."""
+    """Return ``kappa[i] = eta[i] lam[i] + mu (eta[i] lam[i] - eta[i+1])`` to 4 roundings, shape (n,), last unused."""
     own = eta * lam
     after = np.append(eta[1:], own[-1])
     kappa: Array = own + mu * (own - after)
@@ -105,7 +105,7 @@ def couplings(mu: float, eta: Array, lam: Array) -> Array:
 
 @inlined
 def _backward(p: Three, tau: float, after: float, mu: float, eta: float, lam: float, kappa: float) -> Three:
-    """One step of the filter from the end; (a, r, c) in and out, ``after`` the rate of the step that p belongs to."""
+    """Take a step of the filter from the end; (a, r, c) in and out, ``after`` the rate of the step of p."""
     a, r, c = p
     seen = a / (1.0 + tau * a)
     u, y, g = mu + kappa * r, 1.0 - r * after, (1.0 + mu) * eta
@@ -120,7 +120,7 @@ def _backward(p: Three, tau: float, after: float, mu: float, eta: float, lam: fl
 
 @inlined
 def _forward(p: Three, tau: float, mu: float, eta: float, lam: float) -> Three:
-    """One step of the filter from the start, the observation first; (e, d, rho) in and out."""
+    """Take one step of the filter from the start, the observation first; (e, d, rho) in and out."""
     e, d, rho = p
     k, q = 1.0 + rho * eta, mu - rho * eta
     whole = eta * eta * (tau * (1.0 + mu) * (1.0 + mu) + e) + d * k * k
@@ -135,7 +135,7 @@ def _forward(p: Three, tau: float, mu: float, eta: float, lam: float) -> Three:
 
 @inlined
 def _posterior(p: Three, f: Three, tau: float, mu: float, eta: float) -> tuple[float, float, float]:
-    """``(K^-1)[i, i]``, its covariance with the second state, and the weight of w^2 without its cancellation."""
+    """Return ``(K^-1)[i, i]``, its covariance with the second state, and the weight of w^2 without its cancellation."""
     a, r, c = p
     e, d, rho = f[0] / (mu * mu), f[1] / (mu * mu), f[2]
     q, y = mu - rho * eta, 1.0 - r * eta

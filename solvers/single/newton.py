@@ -38,16 +38,16 @@ from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.solvers.methods.search import End, conjugate_gradients, run
 
 _POWER_STEPS = 4
-_POWER_UNTIL = 0.05  # spread of diag(X) below which Newton's method is safe from the start
+_MAX_POWER_SPREAD = 0.05  # Newton's method is safe from the start below this spread of diag(X)
 _SMOOTHING_STEPS = 4
-_MOST_STEPS = 60
-_MOST_PRODUCTS = 80
-_STALL = 8  # steps without a better gap after which rounding, not work, is what is missing
-_CACHED = 1 << 16  # steps up to which 16 poles cost no more than 8
+_MAX_STEPS = 60
+_MAX_PRODUCTS = 80
+_STALL_STEPS = 8  # after this many steps without a better gap rounding is what is missing, not work
+_MAX_CACHED_STEPS = 1 << 16  # up to this many steps 16 poles cost no more than 8
 _HESSIAN_ERROR = 0.065
-_TRUST = 1.0  # root mean square of dlog v, weighted with v, beyond which a direction is not followed
-_LONGEST_RISE, _LONGEST_FALL = 3.5, 1.5  # factors 4.5 upwards and downwards
-_FARTHEST = 1e4  # a ratio of diag(X) to its mean beyond which rounding has made it
+_TRUST_RADIUS = 1.0  # a direction is not followed beyond this root mean square of dlog v, weighted with v
+_MAX_RISE, _MAX_FALL = 3.5, 1.5  # a weight rises to 4.5 times itself at most, and falls to a part of 4.5
+_MAX_RATIO = 1e4  # rounding has made a ratio of diag(X) to its mean that is beyond this
 
 
 class DualPoint(Protocol):
@@ -63,7 +63,7 @@ class DualPoint(Protocol):
 
     @property
     def slack(self) -> Array | float:
-        """What the diagonal of the second derivative has more where a constraint is not tight, not negative."""
+        """The excess of the second derivative's diagonal where a constraint is not tight, not negative."""
 
     @property
     def lower(self) -> float:
@@ -151,7 +151,7 @@ class PolePoint:
 
     @property
     def lower_bound(self) -> float:
-        """Below the optimum: ``N_r <= (1 + delta) ||A D||_*`` whatever the spectrum of T."""
+        """A number below the optimum: ``N_r <= (1 + delta) ||A D||_*`` whatever the spectrum of T."""
         return self.lower / (1.0 + self.delta) ** 2
 
     @property
@@ -171,7 +171,7 @@ class PolePoint:
     def hessian(self) -> Product:
         """The product, by coarse poles: it only steers."""
         # a wider interval, since the derivative of the approximation is poor at its ends
-        lanes = 16 if self.structure.size < _CACHED else 8
+        lanes = 16 if self.structure.size < _MAX_CACHED_STEPS else 8
         poles = zolotarev(0.25 * self.poles.lower, 4.0 * self.poles.upper, error=_HESSIAN_ERROR, multiple=lanes)
         product, mean = self.structure.hessian(self.v, poles), self.mean
         return lambda x: product(x / mean)
@@ -227,8 +227,8 @@ def ascend(
         search,
         first,
         enough=enough,
-        most=_MOST_STEPS,
-        stall=_STALL,
+        most=_MAX_STEPS,
+        stall=_STALL_STEPS,
         clear=1.0,
         lower=lambda at: at.lower * (1.0 - 2.0 * at.delta),
         report=report,
@@ -248,18 +248,18 @@ class _Newton(Generic[Point]):
     def step(self, at: Point, number: int) -> Point:
         """Backtrack on the lower bound; a power step, at first and if four lengths fail."""
         error = max(self.finest, min(1e-3, 1e-2 * at.gap * max(at.gap, 1e-3)))
-        if number > self.power_steps + 1 or np.abs(at.ratio - 1.0).max() <= _POWER_UNTIL:
+        if number > self.power_steps + 1 or np.abs(at.ratio - 1.0).max() <= _MAX_POWER_SPREAD:
             direction, length = _direction(at), 1.0
             for _ in range(4):
                 trial = self.evaluate(at.v * _growth(length * direction), error)
                 if trial.lower >= at.lower * (1.0 - 4.0 * (at.delta + trial.delta)):
                     return trial
                 length *= 0.3
-        return self.evaluate(at.v * np.clip(at.ratio, 1.0 / _FARTHEST, _FARTHEST) ** 2, error)
+        return self.evaluate(at.v * np.clip(at.ratio, 1.0 / _MAX_RATIO, _MAX_RATIO) ** 2, error)
 
 
 def _direction(at: DualPoint) -> Array:
-    """Newton direction in log v by conjugate gradients and smoothing."""
+    """Return Newton's direction in log v, by conjugate gradients and smoothing."""
     hessian, root = at.hessian(), np.sqrt(at.v)
     largest = np.full_like(root, 0.5) + at.slack
 
@@ -271,12 +271,12 @@ def _direction(at: DualPoint) -> Array:
     right = root * (at.ratio - 1.0)
     norm, budget = float(right @ right), float(at.v.sum())
     enough = norm * min(0.05, max(1e-3, (norm / budget) ** 0.25)) ** 2
-    longest = _TRUST**2 * budget  # a map that is nearly singular is not followed to its end
+    longest = _TRUST_RADIUS**2 * budget  # a map that is nearly singular is not followed to its end
 
     def ended(y: Array, residual: Array) -> bool:
         return float(residual @ residual) <= enough or float(y @ y) >= longest
 
-    y, residual, _ = conjugate_gradients(apply, right, right / largest, ended=ended, most=_MOST_PRODUCTS)
+    y, residual, _ = conjugate_gradients(apply, right, right / largest, ended=ended, most=_MAX_PRODUCTS)
     lost = np.abs(residual) > np.maximum(np.abs(right), 0.1 * np.abs(at.ratio - 1.0).max() * root)
     y[lost] = (right / largest)[lost]
     for _ in range(_SMOOTHING_STEPS):
@@ -285,8 +285,8 @@ def _direction(at: DualPoint) -> Array:
 
 
 def _growth(step: Array) -> Array:
-    """Factor for v: linear upwards, as diag(X) sees sums of neighbouring v; exponential downwards, to stay positive."""
-    return np.where(step > 0.0, 1.0 + np.minimum(step, _LONGEST_RISE), np.exp(np.clip(step, -_LONGEST_FALL, 0.0)))
+    """Return the factor of v: linear upwards, since diag(X) sees neighbours; exponential downwards, so positive."""
+    return np.where(step > 0.0, 1.0 + np.minimum(step, _MAX_RISE), np.exp(np.clip(step, -_MAX_FALL, 0.0)))
 
 
 def vectors(**given: Array) -> list[Array]:

@@ -22,8 +22,8 @@ import numpy as np
 
 from factorize.solvers.methods.compiled import Array
 
-_MARGIN = 2.0**-40  # scaled below 1 by more than the recursion and the dense product round
-_BLOCK = 64  # rows of a product
+_MARGIN = 2.0**-40  # columns are scaled below 1 by more than the recursion and the dense product round
+_BLOCK_ROWS = 64  # the rows of a product
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,22 @@ def streaming_factor(x: Generators) -> Array:
 
 
 def _dense(diagonal: Array, below: Generators) -> Array:
-    """C of its diagonal and what is below: all blocks on its diagonal together, then a product for each row of them."""
+    """Return C of its diagonal and what is below: all blocks on the diagonal together, then a product for each row."""
     n, count, s = below.inputs.shape
     transition, inputs, outputs = (_in_blocks(a) for a in (below.transition, below.inputs, below.outputs))
     blocks, m = len(inputs), count * s
-    inner, states = np.zeros((blocks, _BLOCK, _BLOCK)), np.zeros((blocks, count, s, _BLOCK))
-    across, rows = np.tile(np.eye(s), (blocks, count, 1, 1)), np.empty((blocks, _BLOCK, m))
-    for i in range(_BLOCK):  # the states that columns of the block have after row i, and rows by those before it
+    inner, states = np.zeros((blocks, _BLOCK_ROWS, _BLOCK_ROWS)), np.zeros((blocks, count, s, _BLOCK_ROWS))
+    across, rows = np.tile(np.eye(s), (blocks, count, 1, 1)), np.empty((blocks, _BLOCK_ROWS, m))
+    for i in range(_BLOCK_ROWS):  # the states that columns of the block have after row i, and its rows by those before
         read = outputs[:, i].reshape(blocks, 1, m)
         states[..., :i] = _times(transition[:, i], states[..., :i])
-        inner[:, i, :i] = (read @ states.reshape(blocks, m, _BLOCK)[..., :i])[:, 0]
+        inner[:, i, :i] = (read @ states.reshape(blocks, m, _BLOCK_ROWS)[..., :i])[:, 0]
         states[..., i] = inputs[:, i]
         across = _times(transition[:, i], across)
         rows[:, i] = _times(outputs[:, i, :, None, :], across).reshape(blocks, m)
     c, carried = np.zeros((n, n)), np.empty((count, s, n))
-    for block, first in enumerate(range(0, n, _BLOCK)):
-        last = min(first + _BLOCK, n)
+    for block, first in enumerate(range(0, n, _BLOCK_ROWS)):
+        last = min(first + _BLOCK_ROWS, n)
         before, size = carried[..., :first], last - first
         c[first:last, :first] = rows[block, :size] @ carried.reshape(m, n)[:, :first]
         c[first:last, first:last] = inner[block, :size, :size]
@@ -82,15 +82,15 @@ def _dense(diagonal: Array, below: Generators) -> Array:
 
 
 def _in_blocks(array: Array) -> Array:
-    """Steps by blocks, shape (blocks, steps of a block, ...), zeros after the last."""
+    """Return the steps by blocks, shape (blocks, steps of a block, ...), zeros after the last."""
     n = len(array)
-    padded = np.zeros((-(-n // _BLOCK) * _BLOCK, *array.shape[1:]))
+    padded = np.zeros((-(-n // _BLOCK_ROWS) * _BLOCK_ROWS, *array.shape[1:]))
     padded[:n] = array
-    return padded.reshape(-1, _BLOCK, *array.shape[1:])
+    return padded.reshape(-1, _BLOCK_ROWS, *array.shape[1:])
 
 
 def _times(left: Array, right: Array) -> Array:
-    """Products of matrices whose inner dimension is s, one per pole."""
+    """Return products of matrices whose inner dimension is s, one per pole."""
     return np.asarray(left * right if left.shape[-1] == 1 else left @ right)
 
 

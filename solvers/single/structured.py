@@ -40,16 +40,16 @@ from factorize.structures.dense import DenseMatrix
 from factorize.workloads import Workload
 from factorize.workloads.operators import FirstOrder
 
-SMALLEST = 128
+MIN_N = 128
 """Below this the decompositions of dense.py are as fast, and compiled code need not be loaded."""
 
 
-LARGEST_REPLACED = 1024
+MAX_N_REPLACED = 1024
 """Up to this n decompositions take over where the O(n) solver has no answer."""
 
-_LOOSE = 1e-5  # of its norm, by which a column stays below 1 before its constraint counts as one that is not tight
-_LEAST_NESTEROV = 1e-3  # below, the recurrences of nesterov.py lose digits
-_RIDGE = 0.2  # of the tolerance, where weights of zero leave columns equal: C needs something that tells them apart
+_SLACK = 1e-5  # a column that stays below 1 by this part of its norm has a constraint that is not tight
+_MIN_NESTEROV_MOMENTUM = 1e-3  # below this momentum the recurrences of nesterov.py lose digits
+_RIDGE = 0.2  # the ridge over the tolerance where weights of zero leave columns equal: C has to tell them apart
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def is_filtered(workload: Workload) -> bool:
     if not chain.ahead:
         return len(chain.inner) in (1, 2)
     rise = chain.eta[1:] / (chain.eta[:-1] * chain.lam[:-1])
-    return chain.ahead >= _LEAST_NESTEROV and bool((rise <= (1 + 1 / chain.ahead) * (1 - 1e-12)).all())
+    return chain.ahead >= _MIN_NESTEROV_MOMENTUM and bool((rise <= (1 + 1 / chain.ahead) * (1 - 1e-12)).all())
 
 
 def filtered_of(workload: Workload) -> Filtered | None:
@@ -219,7 +219,7 @@ def dual_weights(workload: Workload, spec: Spec, v: np.ndarray) -> np.ndarray:
 def own(spec: Spec) -> bool:
     """Return whether a spec has single participation, such a form, and sizes where it pays and C is not too large."""
     workload = spec.optimize_for or spec.workload
-    return spec.participation.single and SMALLEST <= workload.n <= MAX_DENSE and has_structure(workload, spec)
+    return spec.participation.single and MIN_N <= workload.n <= MAX_DENSE and has_structure(workload, spec)
 
 
 def estimate(spec: Spec) -> Estimate:
@@ -231,7 +231,7 @@ def estimate(spec: Spec) -> Estimate:
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     """Return the optimum of a spec with single participation, C whole.
 
-    Up to LARGEST_REPLACED steps, decompositions take over where the workload's numbers leave the range of its form.
+    Up to MAX_N_REPLACED steps, decompositions take over where the workload's numbers leave the range of its form.
 
     Raises:
         SolveFailed: the workload is singular to double precision, or its numbers leave its range.
@@ -243,13 +243,13 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         optimum = maximise(structure, tolerance=GAP_SHARE * problem.tolerance, report=Reporter(progress))
         whole = streaming_factor(structure.generators(optimum.best.v, optimum.best.poles))
     except (ValueError, FloatingPointError) as error:
-        if problem.n <= LARGEST_REPLACED:
+        if problem.n <= MAX_N_REPLACED:
             return dense.solve(problem, progress)
         raise SolveFailed(
             f"{error}; rescale the workload so that its entries lie near 1, or use a milder schedule"
         ) from None
     # Columns whose constraint is not tight stay below 1: raising them could raise the loss.
-    whole *= np.minimum(1.0, np.sqrt(optimum.best.x / ((1.0 - _LOOSE) * optimum.best.x.max())))
+    whole *= np.minimum(1.0, np.sqrt(optimum.best.x / ((1.0 - _SLACK) * optimum.best.x.max())))
     merged = merged_of(problem.workload, problem.spec)
     if merged is None:
         whole.setflags(write=False)  # given away: it need not be copied

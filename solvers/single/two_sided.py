@@ -34,15 +34,15 @@ from factorize.solvers.methods.compiled import Array, Product
 from factorize.solvers.methods.search import End, conjugate_gradients, run
 from factorize.solvers.problem import StepReport
 
-_MOST_STEPS = 80
-_MOST_PRODUCTS = 400
-_FLAT = 1e-14
+_MAX_STEPS = 80
+_MAX_PRODUCTS = 400
+_MIN_CURVE = 1e-14
 _POWER_STEPS = 2
-_STALL = 10  # steps without a better gap after which rounding, not work, is what is missing
-_LONGEST_RISE, _LONGEST_FALL = 3.5, 0.97  # a weight grows to 4.5 times itself at most and falls to a thirtieth
+_STALL_STEPS = 10  # after this many steps without a better gap rounding is what is missing, not work
+_MAX_RISE, _MAX_FALL = 3.5, 0.97  # a weight grows to 4.5 times itself at most and falls to a thirtieth
 _CENTRE, _ORDER = 0.1, 1.5  # the barrier follows the gap: a tenth of it at first, then its power
-_LAST_BARRIER = 0.3  # of the tolerance
-_PROXIMAL = 0.1  # of the largest violation, added to Z: it holds back directions that hardly change the bound
+_LAST_BARRIER = 0.3  # the last barrier over the tolerance
+_PROXIMAL_SHARE = 0.1  # of the largest violation, added to Z to hold back directions that hardly change the bound
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> End
     """
     search = _Barrier(workload, tolerance)
     first = search.held(*workload.start(), 1e-3)
-    return run(search, first, enough=tolerance, most=_MOST_STEPS, stall=_STALL, lower=_certain, report=report)
+    return run(search, first, enough=tolerance, most=_MAX_STEPS, stall=_STALL_STEPS, lower=_certain, report=report)
 
 
 def _certain(at: Pair) -> float:
@@ -135,14 +135,14 @@ class _Barrier:
 
 
 def _growth(step: Array) -> Array:
-    """Factor for w: linear in the step, as the slack of a constraint that is not tight is mu / w."""
-    return 1.0 + np.clip(step, -_LONGEST_FALL, _LONGEST_RISE)
+    """Return the factor of w: linear in the step, as the slack of a constraint that is not tight is mu / w."""
+    return 1.0 + np.clip(step, -_MAX_FALL, _MAX_RISE)
 
 
 def _direction(at: Pair, barrier: float) -> Array:
     weights, tightness = np.concatenate([at.u, at.v]), np.concatenate([at.e, at.x])
     violation = max(float(tightness.max()) - 1, 0.0)
-    loose = np.maximum(1 - tightness, barrier / weights) + _PROXIMAL * violation
+    loose = np.maximum(1 - tightness, barrier / weights) + _PROXIMAL_SHARE * violation
     return at.solve(loose, tightness - 1 + barrier / weights)
 
 
@@ -171,6 +171,6 @@ def iterate(product: Product, weights: Array, diagonal: Array, wanted: Array, ga
         return float(np.abs(scaling * residual / root).max()) <= enough
 
     y, _, _ = conjugate_gradients(
-        apply, root * wanted, scaling * root * wanted, ended=ended, most=_MOST_PRODUCTS, scaling=scaling, flat=_FLAT
+        apply, root * wanted, scaling * root * wanted, ended=ended, most=_MAX_PRODUCTS, scaling=scaling, flat=_MIN_CURVE
     )
     return y / root

@@ -40,22 +40,22 @@ class TwoSidedBidiagonal:
         self._back = np.arange(self._p.size, dtype=np.int64)[::-1].copy()
 
     def start(self) -> tuple[Array, Array]:
-        """Norms of rows and of columns of A."""
+        """Return the norms of rows and of columns of A."""
         rows = Bidiagonal(self._p[::-1], _shifted(self._q))
         return rows.start()[::-1], Bidiagonal(self._p, self._q).start()
 
     def columns(self, u: Array) -> Bidiagonal:
-        """The workload diag(sqrt u) A."""
+        """Return the workload diag(sqrt u) A."""
         root = np.sqrt(u)
         return Bidiagonal(self._p / root, self._q / np.concatenate([[1.0], root[:-1]]))
 
     def rows(self, v: Array) -> Bidiagonal:
-        """The workload diag(sqrt v) A^T with rows and columns reversed."""
+        """Return the workload diag(sqrt v) A^T with rows and columns reversed."""
         root = np.sqrt(v)
         return Bidiagonal((self._p / root)[::-1], _shifted(self._q / root))
 
     def poles(self, u: Array, v: Array, error: float) -> Poles:
-        """Poles for the spectrum of (diag(sqrt u) A diag(sqrt v))^-2."""
+        """Return poles for the spectrum of (diag(sqrt u) A diag(sqrt v))^-2."""
         return zolotarev(*self.columns(u).interval(v), error=error, multiple=8)
 
     def evaluate(self, u: Array, v: Array, error: float) -> Pair:
@@ -95,7 +95,7 @@ class TwoSidedBidiagonal:
 
 
 def _shifted(q: Array) -> Array:
-    """The subdiagonal of the reversed transpose."""
+    """Return the subdiagonal of the reversed transpose."""
     return np.concatenate([[0.0], q[:0:-1]])
 
 

@@ -54,7 +54,7 @@ class ToeplitzError:
         return np.cumsum(inverse) if self._summing else fft.product(self.workload, inverse)
 
     def value_and_gradient(self, series: Array) -> tuple[float, Array]:
-        """The weighted sum of squares."""
+        """Return the weighted sum of squares and its derivative."""
         half = self.weights * series
         return float(half @ series), 2.0 * half
 
@@ -79,7 +79,7 @@ class LambdaError:
         return fft.product(self.workload, inverse)
 
     def value_and_gradient(self, series: Array) -> tuple[float, Array]:
-        """O(n tau): one difference for each lag."""
+        """Return the form and its derivative, O(n tau): one difference for each lag."""
         n, gradient, value = len(series), np.zeros(len(series)), 0.0
         index = np.arange(n)
         for lag in range(1, min(self.tau, n) + 1):
@@ -124,7 +124,7 @@ class QuadraticError:
         return inverse
 
     def value_and_gradient(self, series: Array) -> tuple[float, Array]:
-        """A product with Q."""
+        """Return the form and its derivative by a product with Q."""
         half = self.form @ series
         return float(half @ series), 2.0 * half
 
@@ -170,7 +170,7 @@ class DisjointColumns(_Pattern):
     """S = sum_i ||column i separation of C||^2: exact for every sign where bands <= separation."""
 
     def value_and_gradient(self, column: Array) -> tuple[float, Array]:
-        """Coefficient t is in those of the columns 0, b, ... that are longer than t."""
+        """Return the form and its derivative; coefficient t is in the columns 0, b, ... that are longer than t."""
         starts = self.separation * np.arange(self.count)
         lengths = np.sort(self.n - starts)
         weights = self.count - np.searchsorted(lengths, np.arange(len(column)), side="right")

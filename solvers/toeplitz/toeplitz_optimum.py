@@ -43,15 +43,15 @@ from factorize.spec.mechanisms import BandedToeplitz
 from factorize.spec.objective import LambdaTau, MaxError
 from factorize.structures.toeplitz import ToeplitzMatrix
 
-LARGEST_QUADRATIC = 4096
-_COARSE = 4096  # up to this length a solve from scratch costs next to nothing
-_RATIO = 16
-_DAMPINGS = (0.0, 0.7, 3.0, 10.0, 30.0, 100.0)  # of starting points, over the n steps
-_PER_STEP = 1.5e6  # multiplications: measured from 500 to 8192 steps
-_LONG = 4  # times as many steps as bands: damping over n then changes little within the bands
-_FLUSH = 1e-300  # coefficients below are set to zero: denormal numbers are slow and carry no accuracy
-_LEAST_TOLERANCE = 1e-14  # the loss itself is not known better
-_SAFETY = 0.3  # of the tolerance, since the gap that stops the descent is an estimate
+MAX_N_QUADRATIC = 4096
+_MAX_DIRECT_STEPS = 4096  # up to this length a solve from scratch costs next to nothing
+_COARSE_RATIO = 16
+_DAMPINGS = (0.0, 0.7, 3.0, 10.0, 30.0, 100.0)  # dampings of starting points over the n steps
+_STEP_WORK = 1.5e6  # multiplications over n, measured from 500 to 8192 steps
+_LONG_FACTOR = 4  # above this many times the bands, damping over n changes little within the bands
+_MIN_COEFFICIENT = 1e-300  # smaller coefficients are set to zero: denormal numbers are slow and carry no accuracy
+_MIN_TOLERANCE = 1e-14  # the loss itself is not known better
+_TOLERANCE_SHARE = 0.3  # the descent ends at this part of the tolerance, since the gap that stops it is an estimate
 
 
 def supports(spec: Spec) -> str | None:
@@ -68,9 +68,9 @@ def supports(spec: Spec) -> str | None:
             f"objective 'max' has no Toeplitz solver for the {workload.kind} workload, which is not Toeplitz; use "
             "objective 'mean', or nu_toeplitz"
         )
-    if workload.n > LARGEST_QUADRATIC:
+    if workload.n > MAX_N_QUADRATIC:
         return (
-            f"n={workload.n} exceeds {LARGEST_QUADRATIC}, the limit of this solver for a workload that is not Toeplitz "
+            f"n={workload.n} exceeds {MAX_N_QUADRATIC}, the limit of this solver for a workload that is not Toeplitz "
             f"({workload.kind}); use nu_toeplitz, or optimize_for the prefix workload"
         )
     return refuse_weights(spec)
@@ -83,7 +83,7 @@ def estimate(spec: Spec) -> Estimate:
     if not workload.time_invariant or needs_decoder(spec):
         return estimate_of(entries=8 * n * m + entries, multiplications=4 * n * n * m + work)
     entries, work = (sum(parts) for parts in zip((entries, work), recursion_cost(spec), strict=True))
-    return estimate_of(entries=60 * n + entries, multiplications=_PER_STEP * n + work)
+    return estimate_of(entries=60 * n + entries, multiplications=_STEP_WORK * n + work)
 
 
 def solve(problem: Problem, progress: ProgressCallback) -> Solution:
@@ -101,7 +101,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     strategy = fitted_columns(problem, plain) if fitted else normalised(problem.spec, plain)
     return Solution(
         strategy=strategy,
-        outcome=best.outcome if problem.tolerance >= _LEAST_TOLERANCE else Outcome.ROUNDING_LIMIT,
+        outcome=best.outcome if problem.tolerance >= _MIN_TOLERANCE else Outcome.ROUNDING_LIMIT,
         iterations=sum(end.steps for end in optima),
     )
 
@@ -150,7 +150,7 @@ def error_form(problem: Problem) -> ErrorForm:
     if isinstance(objective, LambdaTau) and not objective.by_row_errors(problem.n):
         return LambdaError(workload, objective.tau)
     weights = objective.series_weights(problem.n)
-    assert weights is not None  # of all other objectives
+    assert weights is not None  # all other objectives have weights
     return ToeplitzError(workload, weights * objective.scale(problem.n))
 
 
@@ -171,7 +171,7 @@ def optimise(n: int, error: ErrorForm, kind: ColumnClass, tolerance: float, repo
     return descend(
         loss,
         _start(loss, kind, report),
-        tolerance=_SAFETY * tolerance,
+        tolerance=_TOLERANCE_SHARE * tolerance,
         report=lambda step, gap: report(step, None, gap),
         project=kind.project if kind.monotone else None,
     )
@@ -181,7 +181,7 @@ def _start(loss: ToeplitzLoss, kind: ColumnClass, report: Reporter) -> Array:
     """Return a column of norm 1 to start from."""
     if (
         isinstance(loss.error, ToeplitzError)
-        and loss.n > _COARSE
+        and loss.n > _MAX_DIRECT_STEPS
         and kind.sensitivity == LeadingPattern(loss.n, 1, loss.n)
     ):
         root = _root(loss.error.workload)
@@ -200,12 +200,12 @@ def _start(loss: ToeplitzLoss, kind: ColumnClass, report: Reporter) -> Array:
 
 
 def _candidates(loss: ToeplitzLoss, kind: ColumnClass) -> Iterator[Array]:
-    """Damped square roots of the workload's series and of the prefix sum, whole and cut at the separation."""
+    """Yield damped square roots of the workload's series and of the prefix sum, whole and cut at the separation."""
     n, t = loss.n, np.arange(loss.n)
     roots = [strategy_coefficients(n, 0.0)]
     if isinstance(loss.error, (ToeplitzError, LambdaError)) and (loss.error.workload != 1.0).any():
         roots.insert(0, _root(loss.error.workload))
-    dampings = _DAMPINGS if n <= min(_COARSE, _LONG * kind.bands) else _DAMPINGS[:1]
+    dampings = _DAMPINGS if n <= min(_MAX_DIRECT_STEPS, _LONG_FACTOR * kind.bands) else _DAMPINGS[:1]
     for root in roots:
         for damping in dampings:
             damped = root * np.exp(-damping / n * t)
@@ -228,8 +228,8 @@ def _root(workload: Array) -> Array:
 def _from_coarse(loss: ToeplitzLoss, root: Array, report: Reporter) -> Array:
     """Solve at n / 16 and carry log(c / root) over, as a function of t / n."""
     assert isinstance(loss.error, ToeplitzError)
-    n, size = loss.n, loss.n // _RATIO
-    middle = np.minimum((np.arange(size) * _RATIO) + _RATIO // 2, n - 1)
+    n, size = loss.n, loss.n // _COARSE_RATIO
+    middle = np.minimum((np.arange(size) * _COARSE_RATIO) + _COARSE_RATIO // 2, n - 1)
     error = replace(loss.error, workload=loss.error.workload[:size], weights=loss.error.weights[middle])
     kind = ColumnClass(LeadingPattern(size, 1, size), size, monotone=False)
     coarse = optimise(size, error, kind, 1e-9, report.within("coarse grid")).best.x
@@ -242,7 +242,7 @@ def _from_coarse(loss: ToeplitzLoss, root: Array, report: Reporter) -> Array:
 
 
 def _tidy(column: Array) -> Array:
-    """First coefficient 1, nothing denormal; neither changes the order of the coefficients."""
+    """Return a column with first coefficient 1, nothing denormal; neither changes the order of the coefficients."""
     scaled = column / column[0]
-    scaled[np.abs(scaled) < _FLUSH] = 0.0
+    scaled[np.abs(scaled) < _MIN_COEFFICIENT] = 0.0
     return scaled

@@ -10,7 +10,7 @@ from cases import FAST, PARTICIPATIONS, WORKLOADS, case_of, in_turn
 from factorize import solvers
 from factorize.api.commands.application import run
 from factorize.errors import UnsupportedProblem
-from factorize.solvers.register import ANSWERED
+from factorize.solvers.register import WAY_OUT
 
 WHOLE = {"dense": 11, "banded": 3, "buffered_linear": 2}
 """Mechanisms whose refusals are all pasted, for each workload and participation, and the vectors that they keep."""
@@ -41,7 +41,7 @@ def test_a_job_with_a_memory_gets_a_command_that_keeps_to_it(participation, tmp_
     for workload, (mechanism, most) in itertools.product(WORKLOADS, WHOLE.items()):
         asked = case_of(mechanism, workload, participation, "mean")
         refusal = refusal_of(asked)
-        command = refusal and refusal.partition(ANSWERED)[2]
+        command = refusal and refusal.partition(WAY_OUT)[2]
         if refusal is not None and command not in seen:
             seen.add(command)
             solved = paste(command, capsys)
@@ -57,6 +57,6 @@ def test_the_refusals_of_every_mechanism_end_with_a_command(tmp_path, monkeypatc
         cases = itertools.product(WORKLOADS, PARTICIPATIONS)
         specs = (case_of(mechanism, *where, in_turn(mechanism, *where)[0]) for where in cases)
         refusals = [refusal for spec in specs if (refusal := refusal_of(spec)) is not None]
-        assert all(ANSWERED in refusal for refusal in refusals), mechanism
+        assert all(WAY_OUT in refusal for refusal in refusals), mechanism
         for refusal in refusals[:1]:
-            paste(refusal.partition(ANSWERED)[2], capsys)
+            paste(refusal.partition(WAY_OUT)[2], capsys)

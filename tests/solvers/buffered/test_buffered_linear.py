@@ -11,8 +11,8 @@ from specs import document_of, solved, spec_of
 
 from factorize import solvers
 from factorize.errors import SolveFailed
-from factorize.solvers.buffered.redrawn import MOST_SIDE
-from factorize.solvers.register import BUFFERS_AUTOMATIC
+from factorize.solvers.buffered.redrawn import MAX_SIDE
+from factorize.solvers.register import AUTOMATIC_BUFFERS
 from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.workloads.prefix import easier_ones
 
@@ -96,7 +96,7 @@ def test_states_that_cannot_be_inverted_are_an_error() -> None:
 def test_auto_streams_a_long_workload() -> None:
     found = solved(20_000, tolerance=1e-4)
     assert found.spec.mechanism.kind == "buffered_linear"
-    assert found.spec.mechanism.buffers == BUFFERS_AUTOMATIC
+    assert found.spec.mechanism.buffers == AUTOMATIC_BUFFERS
     assert found.certificate.converged
     assert 0 <= found.certificate.relative_gap < 5e-5
     assert found.certificate.sensitivity.kind == "exact"
@@ -124,7 +124,7 @@ def test_epochs_that_leave_fewer_buffers_are_answered() -> None:
     """The certificate is of a strategy with as many buffers as the search has room for, at most those asked for."""
     epochs = 24
     answer = solvers.solve(buffered(document_of(8 * epochs, participation=epochs), 7, tolerance=1e-3))
-    assert answer.strategy.tensors()["decay"].shape == (8 * epochs, MOST_SIDE // epochs - 1)
+    assert answer.strategy.tensors()["decay"].shape == (8 * epochs, MAX_SIDE // epochs - 1)
     assert answer.certificate.relative_gap is not None and answer.certificate.relative_gap < 0.02
 
 

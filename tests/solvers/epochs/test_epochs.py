@@ -89,7 +89,7 @@ def test_weights_of_twenty_decades_warn_of_nothing(part):
 
 
 def test_numbers_out_of_range_are_refused(monkeypatch):
-    monkeypatch.setattr(recursions, "LARGEST_REPLACED", 1)
+    monkeypatch.setattr(recursions, "MAX_N_REPLACED", 1)
     workload = {"kind": "momentum", "n": 64, "momentum": 0.9, "learning_rates": [1e-300] * 32 + [1e300] * 32}
     with pytest.raises(SolveFailed, match="rescale"):
         recursions.solve(Problem(spec_of(workload, "dense", 4).canonical()), lambda _step: None)

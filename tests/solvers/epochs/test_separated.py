@@ -156,7 +156,7 @@ def test_patterns_of_cells_are_patterns_of_steps(n: int, separation: int, fewer:
 def test_cells_lead_to_the_same_optimum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """48 steps, 5 apart, from 29 and 17 cells 3 and 2 apart; the search without cells is the other road."""
     alone = solve(apart(48, 5)).certificate
-    for name, value in {"LARGEST_DUAL": 30, "_FEWEST": 20, "_LAST": ((48, 1e-4),)}.items():
+    for name, value in {"MAX_DUAL_STEPS": 30, "_MIN_CELLS": 20, "_LAST_TEMPERATURES": ((48, 1e-4),)}.items():
         monkeypatch.setattr(f"factorize.solvers.epochs.pattern_search.{name}", value)
     found = solve(apart(48, 5))
     found.save(tmp_path / "optimum.safetensors")

@@ -121,7 +121,7 @@ def test_decompositions_take_over_where_the_factor_is_lost(monkeypatch):
     monkeypatch.setattr("factorize.solvers.single.structured.streaming_factor", lost)
     momentum = {"kind": "momentum", "n": 160, "momentum": 0.9}
     assert solved(momentum, "dense").certificate.converged
-    monkeypatch.setattr(structured, "LARGEST_REPLACED", 1)
+    monkeypatch.setattr(structured, "MAX_N_REPLACED", 1)
     with pytest.raises(SolveFailed, match="milder"):
         solved(momentum, "dense")
 

@@ -72,7 +72,7 @@ def conic(target: np.ndarray) -> float:
 @pytest.mark.parametrize("smallest", [1, 128])
 def test_agrees_with_a_conic_solver(workload: dict[str, Any], smallest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By either route: first-order recursions are taken in O(n) from 128 steps on."""
-    monkeypatch.setattr(max_error, "_SMALLEST_STRUCTURED", smallest)
+    monkeypatch.setattr(max_error, "_MIN_N_STRUCTURED", smallest)
     found = solved(workload, "dense", objective=MAX)
     assert found.certificate.converged, found.certificate.warnings
     assert found.certificate.loss.objective == pytest.approx(conic(found.spec.workload.dense()), rel=2e-6)
