@@ -1,4 +1,4 @@
-"""Factors wherever they are, in memory, in a file or at a service: the one noun that `solve` and `load` return."""
+"""Factors in memory, in a file or at a service: the one noun for the results of `solve` and `load`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from factorize.spec import Spec
 
 _PICTURES = "factorize.api.pictures.factorization_plot"
-"""By its name, as the front door has it: pictures are of the api, on which nothing here depends."""
-LARGEST_ARRAY = 1 << 31
-"""Bytes of a matrix that is handed out as one array."""
+"""The module of the pictures, imported by its name, since it belongs to the api and nothing here depends on that."""
+MAX_BYTES = 1 << 31
+"""The most bytes of a matrix that is returned as one array: 2 GiB."""
 
 
 class Factors(CertifiedFactors):
@@ -41,7 +41,7 @@ class Factors(CertifiedFactors):
 
     @cached_property
     def spec(self) -> Spec:
-        """What was asked. It takes pydantic to read; `manifest.spec` is the same as plain data."""
+        """The question that was solved. It takes pydantic to read; `manifest.spec` is the same as plain data."""
         from factorize.spec import parse_spec
 
         return parse_spec(self.manifest.spec)
@@ -78,13 +78,12 @@ class Factors(CertifiedFactors):
     ) -> Calibration:
         """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
 
-        With `sigma`, which is for sums, and one of epsilon and delta it returns what that noise is worth: the other one
-        is found. With `steps` the answer is for the first steps of the run, where it stops there, and where that does
-        not depend on the data or on what was released; with `spent_mu` for what is left of the target after other runs
-        on the same data. `divisor` is the public divisor of means;
-        `batch_size` is of a sampling and divides nothing. See `factorize.privacy.calibrate`; and with another
-        `sampling` than `fixed`, which takes (epsilon, delta) and the file of C, see
-        `factorize.accounting.calibrate_sampling`.
+        With `sigma`, which is for sums, and one of epsilon and delta it returns what that noise gives, and finds the
+        other number. With `steps` the answer is for the first steps of the run, if the run stops there and the stop
+        does not depend on the data or on what was released; with `spent_mu` it is for the rest of the target after
+        other runs on the same data. `divisor` is the public divisor of means; `batch_size` belongs to a sampling and
+        divides nothing. See `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes
+        (epsilon, delta) and the file of C, see `factorize.accounting.calibrate_sampling`.
 
         Raises:
             InvalidParameter: no target, two of them, or a value out of range.
@@ -110,10 +109,10 @@ class Factors(CertifiedFactors):
         """Return the noise of each step.
 
         Args:
-            calibration: from this object's `calibrate`, or from `factorize.privacy.calibrate` with this sensitivity; or
-                from `factorize.accounting.amplification.calibrate_amplified` for this C, whose epsilon holds for a job
-                that samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
-            shape: of the (flattened) parameters.
+            calibration: the result of this object's `calibrate`, or of `factorize.privacy.calibrate` with this
+                sensitivity; or of `factorize.accounting.amplification.calibrate_amplified` for this C, whose epsilon
+                holds for a job that samples as it says: take batches from `factorize.training.sampling.CyclicPoisson`.
+            shape: shape of the (flattened) parameters.
             seed: a secret integer, `secrets.randbits(128)`.
             **options: shard, generator, precision, memory_bytes, threads; see `NoiseGenerator`.
 
@@ -146,7 +145,7 @@ class Factors(CertifiedFactors):
             matrix: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
             start: first row, from 0.
             stop: one past the last row.
-            block_bytes: of rows that are computed, or sent, together where all are gone through; 4 MiB by default.
+            block_bytes: bytes of rows that are computed, or sent, together when all rows are read; 4 MiB by default.
 
         Returns:
             An array of shape (stop - start, n), or (stop - start, stop) of a matrix without end; without `start` and
@@ -169,11 +168,11 @@ class Factors(CertifiedFactors):
 
     @cached_property
     def C(self) -> np.ndarray:  # noqa: N802  the name of the matrix in formulas
-        """The strategy matrix, shape (n, n), read-only; kept once it was asked for.
+        """The strategy matrix, shape (n, n), read-only; kept after the first read.
 
         Raises:
-            TooLarge: it takes more than 2 GiB; read its rows.
-            UnsupportedProblem: it has no last row.
+            TooLarge: the matrix takes more than 2 GiB; read its rows.
+            UnsupportedProblem: the matrix has no last row.
         """
         return self._whole("C")
 
@@ -188,14 +187,14 @@ class Factors(CertifiedFactors):
         return self._whole("B")
 
     def shape(self, matrix: MatrixName) -> tuple[int, int]:
-        """Return the shape of C, C_inv or B; raise UnsupportedProblem where it has rows without end."""
+        """Return the shape of C, C_inv or B; raise UnsupportedProblem where its rows have no end."""
         return self.manifest.shape(matrix)
 
     def _whole(self, name: MatrixName) -> np.ndarray:
         rows, n = self.shape(name)
-        if 8 * rows * n > LARGEST_ARRAY:
+        if 8 * rows * n > MAX_BYTES:
             raise TooLarge(
-                f"{name} with n={n} takes {8 * rows * n / 2**30:.1f} GiB as an array, above {LARGEST_ARRAY >> 30} GiB; "
+                f"{name} with n={n} takes {8 * rows * n / 2**30:.1f} GiB as an array, above {MAX_BYTES >> 30} GiB; "
                 f"read some rows, factors.rows({name!r}, 0, 100), or make noise from it, which needs no whole matrix"
             )
         array = self.rows(name, 0, rows)
@@ -214,17 +213,17 @@ class Factors(CertifiedFactors):
     def plot(self) -> Figure:
         """Return a matplotlib figure, which notebooks show: C, C^-1, the error of each query, and the bound.
 
-        `plot().savefig("picture.png")` writes it; `factorize plot` has other views.
+        Write it with `plot().savefig("picture.png")`; `factorize plot` has other views.
 
         Raises:
-            MissingExtra: without the extra `[cli]`, which has matplotlib.
+            MissingExtra: the extra `[cli]`, which has matplotlib, is not installed.
         """
         return cast("Figure", import_module(_PICTURES).draw(self.opened()))
 
     def __repr__(self) -> str:
-        """One line: spec, sensitivity, loss, gap, digest."""
+        """Return one line: spec, sensitivity, loss, gap, digest."""
         return line(self.manifest)
 
     def _repr_html_(self) -> str:
-        """The certificate in words and a small picture, for notebooks."""
+        """Return the certificate in words and a small picture, for notebooks."""
         return html(self)

@@ -1,4 +1,4 @@
-"""The certificate: what a result says of itself; losses and bounds are those that the checker proves."""
+"""The certificate: what a result states about itself; losses and bounds are those that the checker proves."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ if TYPE_CHECKING:
     from factorize.checker.utility import Utility
 
 RESIDUAL_LIMIT = 2.0**-40
-"""Largest entry of B C - A beside the largest column sum of |A|."""
-_ENDLESS_CHECK = 4096  # steps of a strategy without end
+"""The largest entry of B C - A, relative to the largest column sum of |A|, with which a result is certified."""
+_ENDLESS_STEPS = 4096
+"""The number of first steps of a strategy without end whose residual is computed."""
 
 
 @dataclass(frozen=True)
 class Loss:
     """Losses of the factorization at its stated sensitivity s; e_i are the squared row norms of B.
 
-    They are of noise whose standard deviation is s. That of a calibration has the error `Calibration.rmse`, which is
-    rmse times sigma_of_sums / s, and not times sigma_of_sums.
+    They are for noise whose standard deviation is s. The noise of a calibration has the error `Calibration.rmse`, which
+    is rmse times sigma_of_sums / s, and not rmse times sigma_of_sums.
 
     Attributes:
         total_squared: s^2 sum_i e_i (a variance).
         mean_squared: the same divided by the number of outputs.
-        rmse: its root.
+        rmse: the square root of mean_squared.
         max_error: s max_i sqrt(e_i) (a standard deviation).
         last_iterate: s sqrt(e_last).
         objective: what the spec minimises (a variance; see factorize/spec/objective.py).
 
-    Without end, those that grow with the steps are infinite, and null in documents.
+    For a workload without end, losses that grow with the steps are infinite, and null in documents.
     """
 
     total_squared: float
@@ -63,12 +64,12 @@ class Loss:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What was recomputed, and for each number what it is.
+    """The recomputed numbers, and for each number whether it is exact or a bound.
 
     Attributes:
-        sensitivity: with kind, rule and participation.
-        loss: at that sensitivity.
-        lower_bound: over all matrices for that participation and objective; None where none is known.
+        sensitivity: the sensitivity with kind, rule and participation.
+        loss: the losses at that sensitivity.
+        lower_bound: the lower bound over all matrices for that participation and objective; None where none is known.
         class_lower_bound: the same within the mechanism's class, where one is known.
         relative_gap: objective / lower_bound - 1, or None.
         residual: largest entry of |B C - A| in the first and last rows, and those of powers of two between.
@@ -116,7 +117,7 @@ class Certificate:
 
 
 def utility_of(spec: Spec, strategy: Matrix, dual: Mapping[str, np.ndarray]) -> Utility:
-    """Return what is to be proved of how well C serves A; each proof is made once, when it is first needed."""
+    """Return the proofs of how well C serves A; each proof is made once, when it is first needed."""
     from factorize.checker.utility import Utility
 
     parts = {name: getattr(spec, name).document() for name in ("workload", "participation", "objective", "mechanism")}
@@ -137,8 +138,8 @@ def certify(
         spec: canonical spec with a named mechanism.
         strategy: C, of side n.
         dual: evidence for the lower bound (checker/bounds/evidence.py), possibly empty.
-        outcome: how the solver says it stopped; decides `converged` only where no gap is judged.
-        utility: that of `utility_of`, for a caller who needs its proofs again.
+        outcome: the solver's outcome; it decides `converged` only where no gap is judged.
+        utility: the result of `utility_of`, for a caller who needs its proofs again.
 
     Raises:
         CertificateError: shapes do not fit, the residual is too large, losses are not enclosed or beyond doubles, or
@@ -192,7 +193,7 @@ def _bound(road: Callable[[], LowerBound]) -> LowerBound | None:
 
 
 def _residual(workload: Workload, strategy: Matrix) -> float:
-    """The residual of some rows, as a job would make them."""
+    """Return the residual of some rows, computed as a job would compute them."""
     m = workload.m
     places = sorted({0, m - 1, *(2**k for k in range(m.bit_length()) if 2**k < m)})
     rows = np.concatenate([workload.row_block(i, i + 1) for i in places])
@@ -209,7 +210,7 @@ def _residual(workload: Workload, strategy: Matrix) -> float:
 
 
 def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> Certificate:
-    """Of prefix sums: the sensitivity is a limit, and every loss grows with the steps, whatever the strategy is.
+    """Certify a strategy for prefix sums without end: the sensitivity is a limit, and every loss grows with the steps.
 
     Row t of B has the entries b_0, ..., b_t with b_s -> 1 / C(1) > 0, so its squared norm grows like t / C(1)^2.
     """
@@ -220,7 +221,7 @@ def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> C
         "the losses are infinite and stated as null: without end the error of a prefix sum grows under every strategy; "
         f"here its variance grows by {rate:.6g} a step in the limit",
         "no lower bound: without end there is no loss to bound",
-        f"the residual is that of the first {_ENDLESS_CHECK} steps",
+        f"the residual is that of the first {_ENDLESS_STEPS} steps",
     )
     return Certificate(
         sensitivity=sensitivity,
@@ -228,14 +229,14 @@ def _certify_endless(spec: Spec, strategy: EndlessMatrix, outcome: Outcome) -> C
         lower_bound=None,
         class_lower_bound=None,
         relative_gap=None,
-        residual=_residual(Prefix(kind="prefix", n=_ENDLESS_CHECK), strategy.until(_ENDLESS_CHECK)),
+        residual=_residual(Prefix(kind="prefix", n=_ENDLESS_STEPS), strategy.until(_ENDLESS_STEPS)),
         converged=converged,
         warnings=_warnings(spec, sensitivity, None, converged, outcome) + remarks,
     )
 
 
 def _losses(sensitivity: float, ends: Ends, outputs: int) -> Loss:
-    """The middles of what is proved."""
+    """Return the midpoints of the proved intervals."""
     variance = sensitivity**2
     total, largest, last, objective = (variance * (0.5 * low + 0.5 * high) for low, high in ends)
     loss = Loss(

@@ -1,9 +1,8 @@
 """The factor file, as bytes or as tensors, read into a factorization with every digest checked on the way.
 
-A factorization in fewer bits has other numbers, so a manifest, a digest and a certificate of its own. A rounded C is
-another matrix with another sensitivity (docs/sensitivity.md), so nothing is ever cast on the way to a reader. Entries
-are rounded towards zero: where none is negative, no column can grow. What comes out is certified from the rounded
-numbers in any case.
+A factorization in fewer bits has other numbers, and so its own manifest, digest and certificate. A rounded C is another
+matrix with another sensitivity (docs/sensitivity.md), so nothing is ever cast for a reader. Entries are rounded towards
+zero: if none is negative, no column can grow. In any case the result is certified from the rounded numbers.
 """
 
 import hashlib
@@ -24,7 +23,8 @@ from factorize.spec import Spec, parse_spec
 from factorize.spec.mechanisms import Added
 from factorize.structures.layouts import build_matrix, describe
 
-_EXTRA_ERROR = {"float64": 1e-9, "float32": 1e-6}  # allowed between stored and recomputed C_inv and B, relative
+_MAX_ERROR = {"float64": 1e-9, "float32": 1e-6}
+"""The largest difference between stored and recomputed C_inv and B, relative to the row's largest entry."""
 
 
 def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
@@ -37,7 +37,7 @@ def load(path: str | Path, *, matrices: Mapping[str, np.ndarray] | None = None) 
         matrices: numbers of user-supplied workloads by sha256, for specs with workload kind `matrix`.
 
     Raises:
-        CorruptObject: not a factor file, a tensor is missing, or bytes and manifest disagree.
+        CorruptObject: the file is no factor file, a tensor is missing, or bytes and manifest disagree.
     """
     return from_container(Container(path), matrices=matrices)
 
@@ -61,8 +61,8 @@ def from_container(
 ) -> Factorization:
     """Open a factor file from its path, or from its bytes, in which its numbers stay; see `load`.
 
-    A manifest that was read from it is not read a second time, nor a spec that is `known`, with its matrices bound,
-    where the manifest names it.
+    A manifest that was read from it is not read again, and neither is a spec that is `known`, with its matrices bound,
+    if the manifest names it.
     """
     manifest = manifest or Manifest.read(container)
     tensors = {name: container.lying(name) for name in container.names}
@@ -84,9 +84,9 @@ def from_container(
 
 
 def _check_extra(expanded: Factorization) -> None:
-    """Compare stored C_inv and B with what C and the workload say, each row beside its own largest entry.
+    """Compare stored C_inv and B with those that C and the workload define, each row relative to its own largest entry.
 
-    Beside the largest entry of all, one tiny diagonal entry of C would allow for anything in the other rows.
+    Relative to the largest entry of all, one tiny diagonal entry of C would allow for anything in the other rows.
     """
     for name in (name for name in MATRIX_NAMES if name in expanded.manifest.names and name != "C"):
         structure, parts = materialise(expanded, name)
@@ -94,12 +94,12 @@ def _check_extra(expanded: Factorization) -> None:
         stored = [expanded.extra[tensor] for tensor in entry.tensors]
         for fresh, array in zip(parts.values(), stored, strict=True):
             same = entry.structure == structure and fresh.shape == array.shape
-            if not same or _differs(fresh, array, _EXTRA_ERROR[expanded.dtype]):
+            if not same or _differs(fresh, array, _MAX_ERROR[expanded.dtype]):
                 raise CorruptObject(f"the stored {name} is not the one that C and the workload define")
 
 
 def _differs(fresh: np.ndarray, stored: np.ndarray, most: float) -> bool:
-    """Whether rows differ by more than a part of their own largest entry; row i of a Toeplitz column has i + 1."""
+    """Return whether rows differ by more than a part of their largest entry; row i of a Toeplitz column has i + 1."""
     sizes = np.abs(fresh)
     scale = np.maximum.accumulate(sizes) if fresh.ndim == 1 else sizes.max(axis=1, keepdims=True)
     return not bool((np.abs(fresh - stored) <= most * scale).all())
@@ -115,9 +115,9 @@ def cast(base: Factorization, dtype: str) -> Factorization:
 
     Raises:
         InvalidParameter: an unknown type, a base that is rounded already, or a strategy named by its bytes.
-        InvalidStrategy: the rounded numbers make no strategy matrix (a diagonal entry became 0, say).
+        InvalidStrategy: the rounded numbers are no strategy matrix (because a diagonal entry became 0, for example).
         CertificateError: the rounded matrix cannot be certified.
-        MissingExtra: without the extra `[solve]`.
+        MissingExtra: the extra `[solve]` is not installed.
     """
     if dtype not in DTYPES:
         raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")

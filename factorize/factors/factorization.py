@@ -1,4 +1,4 @@
-"""A factorization: spec, matrices, certificate and provenance under one manifest. The only thing that is stored.
+"""A factorization: spec, matrices, certificate and provenance under one manifest, which is what stores hold.
 
 `digest` names the bytes: it is the sha256 of the canonical manifest without `digest`, `files`, `created` and the
 solver's time and environment; the manifest names every tensor by its own sha256.
@@ -51,24 +51,25 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 if TYPE_CHECKING:
     from factorize.checker.utility import Utility
 
-LARGEST_COVERED = 2048
-"""Longest n for which a stored C_inv without structure is enlarged by its rounding, as the checker can prove it."""
-LARGEST_ENCODER = 2048
-"""Longest n for which a B without structure gets a claim."""
-_EXTRA = 2.0**-31  # relative; readers compare a stored C_inv with their own up to 1e-9
+MAX_COVERED_STEPS = 2048
+"""The largest n for which a stored C_inv without structure is enlarged by its rounding, as the checker proves it."""
+MAX_ENCODER_STEPS = 2048
+"""The largest n for which a B without structure gets a claim."""
+_MAX_ROUNDING = 2.0**-31
+"""The largest relative rounding of a stored C_inv that is covered; readers compare C_inv with their own up to 1e-9."""
 
 
 class Factorization(Factors):
     """A certified factorization A = B C.
 
     Args:
-        spec: canonical spec with a named mechanism; a user's matrix bound to its numbers.
+        spec: canonical spec with a named mechanism; a user's matrix is bound to its numbers.
         strategy: C.
         dual: evidence of the lower bound, by name without the prefix `dual.`.
-        manifest: the manifest that describes exactly these.
+        manifest: the manifest of exactly these matrices.
         extra: tensors of a stored C_inv or B by name, for readers that have only a safetensors library.
 
-    Use `from_solution` or `factorize.load`; both check what they are given.
+    Use `from_solution` or `factorize.load`, which both check their input.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Factorization(Factors):
         Raises:
             CertificateError: the claim does not hold.
         """
-        with ThreadPoolExecutor(1, "digests") as beside:  # hashing lets go of the interpreter's lock
+        with ThreadPoolExecutor(1, "digests") as beside:  # hashing releases the interpreter's lock
             stored = beside.submit(_stored, solution.strategy, solution.strategy.tensors(), solution.dual)
             certificate = certify(spec, solution.strategy, solution.dual, outcome=solution.outcome, utility=utility)
         stopped = {"iterations": solution.iterations, "outcome": solution.outcome.name.lower()}
@@ -116,19 +117,19 @@ class Factorization(Factors):
     def from_strategy(
         cls, spec: Spec, strategy: object, dual: Mapping[str, np.ndarray] = MappingProxyType({})
     ) -> Factorization:
-        """Certify a strategy that no solver has made.
+        """Certify a strategy that no solver of this project has made.
 
         Args:
-            spec: what it is for; its mechanism becomes `added`.
+            spec: the spec that the strategy is for; its mechanism becomes `added`.
             strategy: C, as a structure, or as anything that `read_strategy` takes: an array of shape (n, n), say,
                 whose bytes then name it.
             dual: evidence of a lower bound for the spec, if there is any.
 
         Raises:
             InvalidStrategy: the array is no strategy matrix, or not of the spec's n.
-            InvalidSpec: what stands first is no spec.
-            CertificateError: it does not serve the workload.
-            MissingExtra: without the extra `[solve]`.
+            InvalidSpec: the first argument is no spec.
+            CertificateError: the strategy does not serve the workload.
+            MissingExtra: the extra `[solve]` is not installed.
         """
         spec = parse_spec(spec)
         given = strategy if isinstance(strategy, AnyStrategy) else read_strategy(strategy, n=spec.workload.n)
@@ -149,7 +150,7 @@ class Factorization(Factors):
         return self.strategy.tensors()
 
     def opened(self) -> Factorization:
-        """Return itself: C is in memory."""
+        """Return the factorization itself, since C is in memory."""
         return self
 
     @property
@@ -159,7 +160,7 @@ class Factorization(Factors):
 
     @property
     def matrix(self) -> Matrix:
-        """C where it has a last row; raises UnsupportedProblem where it has none."""
+        """The matrix C with a last row; raises UnsupportedProblem where it has none."""
         return self.strategy.finite()
 
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
@@ -168,7 +169,7 @@ class Factorization(Factors):
             raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, which has rows 0:{last}", field="rows")
         if matrix == "C":
             return self.strategy.rows(start, stop)
-        # What comes of an overflow is refused below.
+        # The check below refuses the results of an overflow.
         with extras_named(f"rows of {matrix}"), np.errstate(over="ignore", invalid="ignore"):
             if matrix == "C_inv":
                 rows = self.strategy.inverse_rows(start, stop)
@@ -193,7 +194,7 @@ class Factorization(Factors):
         Raises:
             CertificateError: a claim is false, or the sensitivity is not proved.
             CorruptObject, TooLarge: see `factorize.checker.check.check_factor_file`.
-            MissingExtra: without the extra `[solve]`.
+            MissingExtra: the extra `[solve]` is not installed.
         """
         from safetensors.numpy import save
 
@@ -208,7 +209,7 @@ class Factorization(Factors):
         return self.certificate
 
     def with_matrices(self, names: list[MatrixName]) -> Factorization:
-        """Return this factorization with C_inv or B stored beside C, under a manifest (and digest) of its own.
+        """Return this factorization with C_inv or B stored with C, under a manifest (and digest) of its own.
 
         Raises:
             InvalidParameter: an unknown name.
@@ -249,7 +250,7 @@ class Factorization(Factors):
         """Write one safetensors file, whole or not at all: the tensors, and the manifest as metadata.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         from safetensors.numpy import save_file
 
@@ -258,7 +259,7 @@ class Factorization(Factors):
             Files().produce(part, lambda path: save_file(tensors, path, metadata))
 
     def _written(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """Return tensors and metadata of the file."""
+        """Return the tensors and the metadata of the file."""
         tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors().items()}
         return tensors, {"manifest": canonical_json(self.manifest).decode("ascii")}
 
@@ -281,15 +282,15 @@ def structured(strategy: np.ndarray | Matrix, n: int) -> Matrix:
 
 
 def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.ndarray]) -> dict[str, object] | None:
-    """The claim for adding noise to exact results, as a manifest has it; None where none is proved of the stored B.
+    """Return the manifest's claim for adding noise to exact results, or None where none is proved of the stored B.
 
-    A G + B Z is B (E G + Z) with the encoder E = B^-1 A, and not C. The claim allows for twice what is proved to be
-    added to the sensitivity of C, as another machine rounds otherwise.
+    A G + B Z is B (E G + Z) with the encoder E = B^-1 A, not with C. The claim allows for twice the proved addition to
+    the sensitivity of C, since another machine rounds differently.
     """
     from factorize.checker.stored import decoded
 
     stored = np.asarray(parts["" if structure == "dense" else "coefficients"], dtype=np.float64)
-    if stored.ndim == 2 and max(stored.shape) > LARGEST_ENCODER:
+    if stored.ndim == 2 and max(stored.shape) > MAX_ENCODER_STEPS:
         return None
     strategy = Strategy(base.matrix.structure, base.matrix.tensors(), base.matrix.n)
     squared = Fraction(base.certificate.sensitivity.value) ** 2
@@ -304,25 +305,25 @@ def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.n
 
 
 def _covered(base: Factorization, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Enlarge a C_inv by what its rounding can cost, so that the claim for C covers it, where n lets us find out.
+    """Enlarge a C_inv by what its rounding can cost, so that the claim for C covers it, if n is small enough to know.
 
-    One in float32 is the inverse of another matrix, and stays as it is; so does one whose rounding is more than a
-    reader takes for C^-1.
+    A C_inv in float32 is the inverse of another matrix and stays as it is; so does one whose rounding is larger than
+    readers accept for C^-1.
     """
     column = parts.get("coefficients")
-    if base.dtype != "float64" or (column is None and base.matrix.n > LARGEST_COVERED):
+    if base.dtype != "float64" or (column is None and base.matrix.n > MAX_COVERED_STEPS):
         return parts
     if column is not None:
         lost = column_defect(base.matrix.rows(base.matrix.n - 1, base.matrix.n)[0, ::-1], column)
     else:
         lost = defect(base.matrix.dense(), parts[""])
-    if not lost <= _EXTRA:
+    if not lost <= _MAX_ROUNDING:
         return parts
     return {suffix: array * covering(lost) for suffix, array in parts.items()}
 
 
 def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, np.ndarray]]:
-    """Return structure and tensors, by suffix, of C_inv or B as a file holds them; it raises as `with_matrices`."""
+    """Return structure and tensors, by suffix, of C_inv or B as in a file; it raises as `with_matrices` does."""
     inverse = base.matrix.divide(np.eye(1, base.matrix.n)[0]) if name == "C_inv" else None
     if inverse is not None:
         return "toeplitz", {"coefficients": inverse}
@@ -337,7 +338,7 @@ def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, n
 def _stored(
     strategy: AnyStrategy, tensors: Mapping[str, np.ndarray], dual: Mapping[str, np.ndarray]
 ) -> dict[str, object]:
-    """Return what a manifest says of the tensors, which takes a digest of all their bytes."""
+    """Return the manifest's description of the tensors, which takes a digest of all their bytes."""
     n = strategy.side
     evidence = {"tensors": [f"dual.{name}" for name in dual], "sha256": tensor_digest(dual.values())} if dual else None
     return {"matrices": {"C": describe("C", strategy.structure, tensors, (n, n))}, "dual": evidence}

@@ -1,9 +1,9 @@
-"""A sensitivity that says what it is: bounded by the checker, and found a second time in plain doubles.
+"""A sensitivity with its kind: bounded by the checker, and computed a second time in plain doubles.
 
 The checker (factorize/checker/sensitivity.py) bounds it from the tensors that a file would hold, all rounding counted;
-docs/sensitivity.md has its rules. The value stated leaves room for sums in any other order, so that whoever checks the
-file later finds it large enough. A second program works from the rows of the structure in ordinary floating point, and
-has to agree to 1e-9: the two share no code, so a blunder in either shows.
+docs/sensitivity.md has its rules. The stated value leaves room for sums in any other order, so that a later check of
+the file finds it large enough. A second program works from the rows of the structure in ordinary floating point, and
+must agree to 1e-9: the two share no code, so a blunder in either shows.
 """
 
 import math
@@ -22,22 +22,22 @@ from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
 SERVED: tuple[type[Participation], ...] = (Single, FixedEpochs, MinSep)
-"""Kinds of participation that the rules are proved for; a class derived from such a kind is another kind."""
+"""The kinds of participation that the rules are proved for; a class derived from such a kind is another kind."""
 AGREEMENT = 1e-9
-"""Share by which the two values may differ."""
-LIMITS_AGREE = 2.0**-26
-"""The same of limits without end, at most, where the checker adds up millions of coefficients."""
+"""The largest relative difference of the two values."""
+LIMITS_AGREEMENT = 2.0**-26
+"""The largest relative difference for limits without end, where the checker adds up millions of coefficients."""
 
 
 def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensitivity:
-    """Return the sensitivity of a strategy matrix to those who take part so.
+    """Return the sensitivity of a strategy matrix under a participation.
 
     Args:
         matrix: C.
-        participation: of a kind that the rules serve.
+        participation: one of the kinds that the rules serve.
 
     Raises:
-        UnsupportedProblem: no rule is proved for this participation, or none for it without end.
+        UnsupportedProblem: no rule is proved for this participation, or none for a strategy without end.
         TooLarge: columns overlap, and n is above the limit at which they are multiplied.
         CertificateError: the numbers leave the range of double precision, or the two programs disagree.
     """
@@ -62,15 +62,15 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
         ) from None
     kind: Kind = "exact" if bracket.exact else "upper_bound"
     sensitivity = Sensitivity(bracket.stated, kind, bracket.rule, document)
-    off = bracket.off if matrix.side else min(float(bracket.upper / bracket.lower) - 1, LIMITS_AGREE)
+    off = bracket.off if matrix.side else min(float(bracket.upper / bracket.lower) - 1, LIMITS_AGREEMENT)
     compare_plain(square_root_up(bracket.upper), matrix, participation, off)
     return sensitivity
 
 
 def compare_plain(bound: float, matrix: AnyStrategy, participation: Participation, off: float) -> None:
-    """Compare a sensitivity that the checker has bounded from above with the one that the rows of C give in doubles.
+    """Compare the checker's upper bound on a sensitivity with the value from the rows of C in doubles.
 
-    `off` is the share by which another evaluation of the checker's rule may differ: C may cancel.
+    `off` is the relative difference that another evaluation of the checker's rule may have: C may cancel.
 
     Raises:
         CertificateError: they differ by more than 1e-9 and `off`.
@@ -89,14 +89,17 @@ def compare_plain(bound: float, matrix: AnyStrategy, participation: Participatio
 
 
 MAX_N_WHOLE = 2048
-"""Longest n at which a Toeplitz matrix is taken for any other, too."""
-_AT_ONCE = 1 << 24  # entries
-_FEW = 1 << 17  # patterns that are visited one by one
-_MOST_WORK = 1 << 29  # steps before, at and after each step of a pattern, whose sums are compared
+"""The largest n at which a Toeplitz matrix is also evaluated as a general one."""
+_MAX_ENTRIES = 1 << 24
+"""The most entries of an array that are computed at a time: 128 MiB of doubles."""
+_MAX_PATTERNS = 1 << 17
+"""The most patterns that are visited one by one."""
+_MAX_WORK = 1 << 29
+"""The most sums that are compared in a search of patterns, over steps before, at and after each step."""
 
 
 def plain_sensitivity(matrix: Matrix, participation: Participation) -> float:
-    """Return the sensitivity by the formula that bounds it lowest, nearly.
+    """Return nearly the sensitivity, by the formula with the lowest bound.
 
     Raises:
         TooLarge: columns overlap, and n is above the limit for an n x n array.
@@ -121,7 +124,7 @@ def _squared(matrix: Matrix, separation: int, most: int, *, periodic: bool) -> f
 
 
 def _column(matrix: Matrix) -> np.ndarray | None:
-    """The first column of a Toeplitz matrix."""
+    """Return the first column of a Toeplitz matrix, or None for another matrix."""
     if matrix.time_invariant:
         return matrix.rows(matrix.n - 1, matrix.n)[0, ::-1]
     if matrix.structure != "dense":
@@ -132,15 +135,15 @@ def _column(matrix: Matrix) -> np.ndarray | None:
 
 
 def _leading_pattern(column: np.ndarray, separation: int, most: int) -> float:
-    """Squared norm of the sum of columns 0, b, 2b, ... of the smallest non-increasing sequence above."""
+    """Return the squared norm of the sum of columns 0, b, 2b, ... of the smallest non-increasing sequence above."""
     majorant = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
     return float((pattern_sums(majorant, separation, most) ** 2).sum())
 
 
 def _patterns(whole: np.ndarray, separation: int, most: int) -> float:
-    """The largest absolute sum of the Gram matrices of the columns j, j + b, ..."""
+    """Return the largest absolute sum of the Gram matrices of the columns j, j + b, ..."""
     n, largest = len(whole), 0.0
-    step = max(_AT_ONCE // (n * most), 1)
+    step = max(_MAX_ENTRIES // (n * most), 1)
     for start in range(0, separation, step):
         columns = whole.reshape(n, most, separation)[:, :, start : start + step].transpose(2, 1, 0)
         largest = max(largest, float(np.abs(columns @ columns.swapaxes(1, 2)).sum(axis=(1, 2)).max()))
@@ -148,23 +151,23 @@ def _patterns(whole: np.ndarray, separation: int, most: int) -> float:
 
 
 def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
-    """The best selection within each row of |C^T C|, then of the rows; that of all patterns where they can be had."""
+    """Return the best selection within each row of |C^T C|, then of the rows; the best pattern if that is feasible."""
     n = len(whole)
     choices = (math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
     memory = memory_of(n, separation, most, int(np.flatnonzero([whole.diagonal(-d).any() for d in range(n)])[-1]) + 1)
-    if n * n <= _AT_ONCE and (memory or sum(choices) <= _FEW):
+    if n * n <= _MAX_ENTRIES and (memory or sum(choices) <= _MAX_PATTERNS):
         sizes = np.abs(whole.T @ whole)
         if memory:
             return Chains(sizes, separation, most, memory).best()
         return _visit_patterns(sizes, sizes.diagonal(), separation, most)
-    step = max(_AT_ONCE // n, 1)
+    step = max(_MAX_ENTRIES // n, 1)
     blocks = (np.abs(whole.T @ whole[:, start : start + step]) for start in range(0, n, step))
     rows = np.concatenate([best_selections(block, separation, most) for block in blocks])
     return float(best_selections(rows, separation, most))
 
 
 def _visit_patterns(sizes: np.ndarray, gains: np.ndarray, separation: int, most: int) -> float:
-    """Return the most that up to `most` further steps add; `gains` is what each adds to those before."""
+    """Return the most that up to `most` further steps add; `gains` is what each adds to the steps before."""
     if most == 1 or len(gains) <= separation:
         return float(gains.max(initial=0.0))
     return max(
@@ -180,17 +183,17 @@ def _visit_patterns(sizes: np.ndarray, gains: np.ndarray, separation: int, most:
 
 
 class Chains:
-    """Largest sums over patterns of X_ii and twice |X_ij|, where a step counts with the one or two steps before it.
+    """The largest sums over patterns of X_ii and twice |X_ij|, where a step counts with the one or two steps before it.
 
     Args:
         sizes: |X|, shape (n, n).
-        separation: least distance of two steps of a pattern.
-        most: steps of one.
-        memory: how many steps before it each counts with, 1 or 2.
+        separation: smallest distance between two steps of a pattern.
+        most: largest number of steps of a pattern.
+        memory: number of earlier steps that each step counts with, 1 or 2.
 
     Attributes:
         own: |X_ii|.
-        ways: twice |X_ij| of steps i < j of a pattern, minus infinity of others.
+        ways: twice |X_ij| of steps i < j of a pattern, minus infinity of other steps.
         tables: what further steps after i and j add at [i + 1, j], or [0, j] without i: at most 0, 1, ... steps; one
             table, for all, where any number fits.
     """
@@ -218,17 +221,17 @@ class Chains:
 
 
 def memory_of(n: int, separation: int, most: int, bands: int) -> int | None:
-    """Return how many steps before it each step of a pattern meets, 1 or 2; None for more, or if that is too dear."""
+    """Return how many earlier steps each step of a pattern meets, 1 or 2; None for more, or if that is too costly."""
     memory = min(most, -(-bands // separation)) - 1
     reach = separation if most >= -(-n // separation) else n * most
     work = n * reach * (1.0 if memory < 2 else min(reach, n) / 3)
-    return max(memory, 1) if memory <= 2 and n * n <= _AT_ONCE and work <= _MOST_WORK else None
+    return max(memory, 1) if memory <= 2 and n * n <= _MAX_ENTRIES and work <= _MAX_WORK else None
 
 
 def best_selections(values: np.ndarray, separation: int, most: int) -> np.ndarray:
     """Return the largest sums of `most` non-negative values, shape (n, ...), along the first axis.
 
-    Their places are `separation` or more apart.
+    The selected places are at least `separation` apart.
     """
     n = len(values)
     best = np.zeros((n + separation, *values.shape[1:]))

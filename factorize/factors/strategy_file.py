@@ -1,8 +1,8 @@
-"""A strategy of anybody's, in a file of numbers or an object of another library, by the names of its arrays.
+"""A strategy from outside, in a file of numbers or an object of another library, read by the names of its arrays.
 
-Files are `.npy`, `.npz` and safetensors, and the `TensorProto` that TensorFlow's `io.serialize_tensor` writes, as the
-published matrices of google-research/federated are; nothing is ever unpickled. The names are those of the file format
-(docs/file-format.md), and what other libraries call the same.
+Files are `.npy`, `.npz` and safetensors, and the `TensorProto` that TensorFlow's `io.serialize_tensor` writes, the form
+of the published matrices of google-research/federated; nothing is ever unpickled. The names are those of the file
+format (docs/file-format.md), and the names that other libraries use for the same arrays.
 """
 
 import os
@@ -28,36 +28,42 @@ FORMS = {
     ("omega", "theta"): "blt",
     ("bands",): "banded",
 }
-"""The arrays that say a strategy, by name, and its structure."""
+"""The names of the arrays that define a strategy, and its structure."""
 SYNONYMS = {"buf_decay": "theta", "output_scale": "omega", "query_matrix": "C"}
-"""Fields of jax_privacy's and opake's BLTs, and of pfl's mechanism."""
-_NAMELESS = {"", "arr_0"}  # of one array alone, and as numpy.savez(path, array) calls it
+"""The names of the fields in jax_privacy's and opake's BLTs and in pfl's mechanism, and our names for them."""
+_EMPTY_NAMES = {"", "arr_0"}
+"""The names of a single array without a name; numpy.savez(path, array) calls it `arr_0`."""
 MAX_ARRAY_BYTES = 8 * MAX_DENSE**2
-"""An archive may say less than it unpacks to; no strategy that is read whole is larger."""
-_BESIDE = ("dual.", "B", "C_inv")  # what our own factor files have beside C
-_DTYPES = {1: "<f4", 2: "<f8"}  # of TensorFlow: DT_FLOAT and DT_DOUBLE
-_VALUES = {5: 1, 6: 2}  # packed float_val and double_val, and their types
+"""The most bytes of an unpacked array, since an archive may state less; no strategy that is read whole is larger."""
+_OTHER_TENSORS = ("dual.", "B", "C_inv")
+"""The tensors that our own factor files hold besides C."""
+_DTYPES = {1: "<f4", 2: "<f8"}
+"""The types of TensorFlow, DT_FLOAT and DT_DOUBLE, by number."""
+_VALUE_FIELDS = {5: 1, 6: 2}
+"""The fields of packed values, float_val and double_val, and the types of the values."""
 _MAX_VARINT_BYTES = 10
-_BY_PYTHON = (ValueError, EOFError, SyntaxError, TypeError, LookupError, RuntimeError, OverflowError)
+"""The most bytes of a variable-length integer in a protocol buffer."""
+_PYTHON_ERRORS = (ValueError, EOFError, SyntaxError, TypeError, LookupError, RuntimeError, OverflowError)
+"""The errors of Python by which a damaged file shows when it is read."""
 
 Given = Matrix | np.ndarray
-"""A strategy in a structure, or whole as an array of shape (n, n)."""
+"""A strategy as a structure, or as a whole array of shape (n, n)."""
 
 
 def read_strategy(source: object, *, n: int | None = None, holds: str | None = None) -> Given:
     """Return the strategy that an array, a file or an object of another library holds.
 
     Args:
-        source: an array, or what becomes one: lists, data frames, tensors of torch, sparse matrices; a path; or an
-            object with such arrays as fields, of jax_privacy, opake or pfl say.
-        n: steps, for what does not say how many it has.
-        holds: what one array without a name is: C, coefficients, inverse_coefficients or bands; C where it has two
-            dimensions.
+        source: an array, or an object that becomes one: lists, data frames, tensors of torch, sparse matrices; a path;
+            or an object with such arrays as fields, for example of jax_privacy, opake or pfl.
+        n: number of steps, for a source that does not state it.
+        holds: meaning of a single array without a name: C, coefficients, inverse_coefficients or bands; C where it has
+            two dimensions.
 
     Raises:
-        CorruptObject: a damaged file, or none of these formats.
-        InvalidStrategy: no real numbers that doubles hold exactly, or arrays that do not say what C is.
-        InvalidParameter: what an array is, or how many steps a BLT has, is not said.
+        CorruptObject: the file is damaged, or has none of these formats.
+        InvalidStrategy: there are no real numbers that doubles hold exactly, or the arrays do not define C.
+        InvalidParameter: it is not stated what an array is, or how many steps a BLT has.
         OSError: the file cannot be read.
     """
     if isinstance(source, (str, bytes, os.PathLike)):
@@ -68,7 +74,7 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
         name, arrays = "the strategy", {"": _array(source)}
     else:
         name, arrays = type(source).__name__, _fields(source)
-    if len(arrays) == 1 and (holds is not None or set(arrays) <= _NAMELESS):
+    if len(arrays) == 1 and (holds is not None or set(arrays) <= _EMPTY_NAMES):
         (array,) = arrays.values()
         if holds is None and array.ndim == 1:
             raise InvalidParameter(
@@ -107,13 +113,13 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
 
 
 def _fields(source: object) -> dict[str, np.ndarray]:
-    """Return the arrays of an object by our names: its fields, or the matrix that it writes itself as."""
+    """Return the arrays of an object by our names: its fields, or the matrix that it can write itself as."""
     if hasattr(source, "params") and hasattr(source, "materialize"):  # jax_privacy's ColumnNormalizedBanded
         return {"C": np.asarray(source.materialize())}
     if getattr(source, "normalized", False):
         raise InvalidStrategy(f"{type(source).__name__} normalises its columns, which its fields do not hold; give C")
     held = {field: getattr(source, field, None) for field in (*(one for form in FORMS for one in form), *SYNONYMS)}
-    # A method, or how many bands there will be, is part of a recipe, as opake's strategies are.
+    # A method, or a number of bands, is part of a recipe; opake's strategies are recipes.
     arrays = {field: np.asarray(one) for field, one in held.items() if hasattr(one, "__len__")}
     return _by_our_names(arrays, type(source).__name__)
 
@@ -126,10 +132,10 @@ def _by_our_names(arrays: dict[str, np.ndarray], of: str) -> dict[str, np.ndarra
 
 
 def _array(source: Any) -> np.ndarray:
-    """Return what an array-like, a tensor of torch or a sparse matrix holds."""
+    """Return the array that an array-like, a tensor of torch or a sparse matrix holds."""
     if hasattr(source, "toarray"):
         source = source.toarray()
-    if hasattr(source, "is_floating_point") and hasattr(source, "detach"):  # bfloat16 is no type of numpy's
+    if hasattr(source, "is_floating_point") and hasattr(source, "detach"):  # numpy has no bfloat16
         source = source.detach().cpu()
         source = source.double() if source.is_floating_point() else source
     try:
@@ -148,7 +154,7 @@ def _doubles(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name; '' for one without a name."""
+    """Return the arrays of a file by name; '' for an array without a name."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -160,15 +166,15 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         kind, read = "TensorProto", _read_tensor
     try:
         arrays = read(data)
-    except (SafetensorError, zipfile.BadZipFile, zlib.error, TokenError, *_BY_PYTHON) as why:
+    except (SafetensorError, zipfile.BadZipFile, zlib.error, TokenError, *_PYTHON_ERRORS) as why:
         ways = "" if path.suffix.endswith(kind) else "; what is read is .npy, .npz, .safetensors and TensorProto"
         raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}{ways}") from None
-    own = {name.removeprefix("C."): one for name, one in arrays.items() if not name.startswith(_BESIDE)}
+    own = {name.removeprefix("C."): one for name, one in arrays.items() if not name.startswith(_OTHER_TENSORS)}
     return _by_our_names(own, str(path))
 
 
 def _read_array(data: bytes) -> dict[str, np.ndarray]:
-    """Read a `.npy` file; not by np.load, which opens archives and pickles too."""
+    """Read a `.npy` file without np.load, which also opens archives and pickles."""
     stream = BytesIO(data)
     array = np.lib.format.read_array(stream, allow_pickle=False)
     if stream.read(1):
@@ -205,9 +211,9 @@ def _read_tensor(data: bytes) -> dict[str, np.ndarray]:
         if number != 2:
             raise ValueError("the shape is unknown")
         sides.append(dict(_message(value)).get(1, 0))
-    message.pop(3, None)  # the version
+    message.pop(3, None)  # removes the version
     ((number, content),) = message.items() or {0: b""}.items()
-    if number != 4 and _VALUES.get(number) != kind:
+    if number != 4 and _VALUE_FIELDS.get(number) != kind:
         raise ValueError(f"field {number} holds the numbers; write it with tf.io.serialize_tensor")
     numbers = np.frombuffer(content, _DTYPES[kind])
     if numbers.size != np.prod(sides, dtype=object) or len(sides) > 2:
@@ -216,7 +222,7 @@ def _read_tensor(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _message(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each field: an int, or the bytes of what has a length."""
+    """Yield number and value of each field: an int, or the bytes of a field with a length."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)

@@ -1,6 +1,6 @@
-"""Plain data that a spec is made of: frozen, strict, unknown fields refused, every problem reported at its field.
+"""Plain data for specs: frozen, strict, unknown fields refused, every problem reported at its field.
 
-A problem comes with the nearest name and with what may stand there.
+A problem is reported with the nearest name and with the values that are allowed there.
 """
 
 import difflib
@@ -23,7 +23,7 @@ def _fold_zero(value: float) -> float:
 
 
 Real = Annotated[float, Field(allow_inf_nan=False), AfterValidator(_fold_zero)]
-"""A finite double; `1` and `1.0`, `0` and `-0.0` are the same value."""
+"""A finite double; `1` and `1.0` are the same value, and so are `0` and `-0.0`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_fold_zero)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
@@ -35,9 +35,9 @@ CountOrEndless = Annotated[
     Annotated[Count, Tag("number")] | Annotated[Literal["unbounded"], Tag("text")],
     Discriminator(lambda value: "text" if isinstance(value, str) else "number"),
 ]
-"""A number of steps, or `unbounded`; told apart by type, so that a bad one is refused once."""
+"""A number of steps, or `unbounded`; the type tells them apart, so that a bad value is refused once."""
 Long = Field(fail_fast=True)
-"""Mark of lists that may be long: a bad one is refused at its first bad entry."""
+"""The mark of lists that may be long: a bad list is refused at its first bad entry."""
 Sha256 = Annotated[str, Field(pattern=f"^{DIGEST}$")]
 
 
@@ -51,7 +51,7 @@ class Frozen(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values, which keeps nothing that was computed from the old ones."""
+        """Return a copy with other values, without anything that was computed from the old ones."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields:
             del copied.__dict__[name]
@@ -59,11 +59,11 @@ class Frozen(BaseModel):
 
 
 def read_union(document: object, of: object) -> Any:
-    """Return the model, of a class or of a union told apart by a tag, that a document describes.
+    """Return the model that a document describes, of a class or of a union with a tag.
 
     Raises:
-        InvalidSpec: it is no JSON object, or describes none; one violation per problem (the first 20), each with a
-            pointer to its field.
+        InvalidSpec: the document is no JSON object, or describes no model; one violation per problem (the first 20),
+            each with a pointer to its field.
     """
     if not isinstance(document, Mapping):
         kinds = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
@@ -79,14 +79,17 @@ _adapter_of = cache(TypeAdapter)
 
 
 MAX_VIOLATIONS = 20
-_LONGEST_NAME = 40
-_NO_OBJECT = ("model_attributes_type", "model_type", "dict_type", "dataclass_type")
+"""The most problems of one document that are reported."""
+_MAX_CHARACTERS = 40
+"""The most characters of a name or value that a message repeats."""
+_OBJECT_ERRORS = ("model_attributes_type", "model_type", "dict_type", "dataclass_type")
+"""Pydantic's types of errors for a value that is no object."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 def violations(data: object, error: ValidationError, of: Any) -> list[Violation]:
-    """Return what pydantic found in a document of a type, in our words; the first 20."""
-    # One more than is shown is read, and a document may have 80,000 unknown fields.
+    """Return pydantic's problems with a document of a type in our words; the first 20."""
+    # One entry more than is shown is read, since a document may have 80,000 unknown fields.
     entries = error.errors(include_url=False)[: 2 * MAX_VIOLATIONS]
     places = [_place(entry["loc"], data, of) for entry in entries]
     pairs = zip(places, entries, strict=True)
@@ -95,12 +98,12 @@ def violations(data: object, error: ValidationError, of: Any) -> list[Violation]
 
 
 class FaultPlace(NamedTuple):
-    """Where something is wrong.
+    """The place of a problem.
 
     Attributes:
-        pointer: RFC 6901.
-        name: of the field.
-        owners: classes that the object around it may be of.
+        pointer: RFC 6901 pointer.
+        name: name of the field.
+        owners: classes that the object with the field may be of.
         annotation: type of the field, or None where there is no such field.
     """
 
@@ -123,7 +126,7 @@ def _place(location: tuple[int | str, ...], data: Any, of: Any) -> FaultPlace:
         held = [fields_of(owner)[part] for owner in owners if part in fields_of(owner)] if isinstance(part, str) else []
         known = isinstance(data, dict) and part in data
         if not (held or known or isinstance(part, int) or (last and isinstance(data, dict) and "[" not in part)):
-            continue  # a branch of a union
+            continue  # the part is a branch of a union
         pointer += f"/{str(part).replace('~', '~0').replace('/', '~1')}"
         name = str(part)
         data = data[part] if known else data[part] if isinstance(data, list) and isinstance(part, int) else None
@@ -135,12 +138,12 @@ def _place(location: tuple[int | str, ...], data: Any, of: Any) -> FaultPlace:
 
 
 def _said(place: FaultPlace, entry: Any, places: list[FaultPlace], entries: list[Any]) -> bool:
-    """Return whether another branch of the same union says it better."""
+    """Return whether another branch of the same union reports it better."""
     same = [other["type"] for at, other in zip(places, entries, strict=True) if at.pointer == place.pointer]
     if entry["type"] != "literal_error" and "literal_error" in same:
         return True
     below = any(at.pointer.startswith(f"{place.pointer}/") for at in places)
-    return (entry["type"] == "list_type" and (below or len(same) > 1)) or (entry["type"] in _NO_OBJECT and below)
+    return (entry["type"] == "list_type" and (below or len(same) > 1)) or (entry["type"] in _OBJECT_ERRORS and below)
 
 
 def _message(entry: Any, place: FaultPlace) -> str:
@@ -148,7 +151,7 @@ def _message(entry: Any, place: FaultPlace) -> str:
     message = entry["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return str(message)
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # types for a model, and for a dataclass
         return _unknown(place)
     if kind == "missing":
         return f"{place.name} is required; {_taken(place)}"
@@ -156,17 +159,17 @@ def _message(entry: Any, place: FaultPlace) -> str:
         tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
         listed = "; or give a list of numbers" if takes_numbers(place.annotation) else ""
         listed += "; for an optimizer, ask `recommend`" if place.name == "workload" and "sgd" not in kinds else ""
-        return f"unknown kind {tag[:_LONGEST_NAME]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}{listed}"
+        return f"unknown kind {tag[:_MAX_CHARACTERS]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}{listed}"
     if kind == "union_tag_not_found":
         return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"
-    if kind in _NO_OBJECT and not isinstance(value, dict):
+    if kind in _OBJECT_ERRORS and not isinstance(value, dict):
         return _no_object(value, place)
     if kind == "literal_error" and takes_numbers(place.annotation):
         message = f"Input should be a number or {entry['ctx']['expected']}"
     if isinstance(value, (str, int, float, bool)):
         message = f"{message}; got {str(value)[:40]!r}"
-    if isinstance(value, str) and _NUMBER.fullmatch(value[:_LONGEST_NAME]) and takes_numbers(place.annotation):
-        message += f", which is text; write {value[:_LONGEST_NAME]} without quotes"
+    if isinstance(value, str) and _NUMBER.fullmatch(value[:_MAX_CHARACTERS]) and takes_numbers(place.annotation):
+        message += f", which is text; write {value[:_MAX_CHARACTERS]} without quotes"
     return str(message)
 
 
@@ -174,7 +177,7 @@ def _unknown(place: FaultPlace) -> str:
     known = [name for owner in place.owners for name in fields_of(owner)]
     near = _nearest(place.name, known)
     description = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
-    return "; ".join([f"unknown field {place.name[:_LONGEST_NAME]!r}{near}", _taken(place), *description])
+    return "; ".join([f"unknown field {place.name[:_MAX_CHARACTERS]!r}{near}", _taken(place), *description])
 
 
 def _taken(place: FaultPlace) -> str:
@@ -188,14 +191,14 @@ def _kinds(place: FaultPlace) -> dict[str, type]:
 def _no_object(given: object, place: FaultPlace) -> str:
     kinds = _kinds(place)
     if not kinds:
-        return f"write an object, {{...}}; got {json.dumps(given, default=str)[:_LONGEST_NAME]}"
+        return f"write an object, {{...}}; got {json.dumps(given, default=str)[:_MAX_CHARACTERS]}"
     named = given if isinstance(given, str) and given in kinds else next(iter(kinds))
     tag = next(name for name in TAGS if name in fields_of(kinds[named]))
     taken = f"; {taken_by(kinds[named])}" if named == given else ""
-    shown = json.dumps(given, default=str)[:_LONGEST_NAME]
+    shown = json.dumps(given, default=str)[:_MAX_CHARACTERS]
     return f"write an object such as {json.dumps({tag: named})}; got {shown}{taken}"
 
 
 def _nearest(given: str, known: list[str]) -> str:
-    matches = difflib.get_close_matches(given[:_LONGEST_NAME], known, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(given[:_MAX_CHARACTERS], known, n=1, cutoff=0.6)
     return f", near {matches[0]!r}" if matches else ""

@@ -1,6 +1,6 @@
-"""Fields of plain data: what the classes of a union are called, and what each takes, read from the classes themselves.
+"""Fields of plain data: the names of the classes of a union, and the fields of each, read from the classes themselves.
 
-Errors, the command line's options and its completion all ask here, so that a kind that is added is known to them.
+Errors, the command line's options and its completion all read this, so that they know every kind that is added.
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from factorize.numbers.light_data import LightData
 
 TAGS = ("kind", "system")
-"""Fields that tell the classes of a union apart."""
+"""The names of the fields that tell the classes of a union apart."""
 
 
 class PlainField(NamedTuple):
     """One field of a class.
 
     Attributes:
-        name: the contract's.
+        name: name in the contract.
         annotation: its type.
         required: whether it has no default.
     """
@@ -53,17 +53,17 @@ def classes_in(annotation: object) -> tuple[type, ...]:
 
 
 def kinds_in(annotation: object) -> dict[str, type]:
-    """Return those that have a tag, by its value."""
+    """Return the classes of a type that have a tag, by its value."""
     return {tag: owner for owner in classes_in(annotation) if (tag := tag_of(owner)) is not None}
 
 
 def takes_numbers(annotation: object) -> bool:
-    """Return whether a number may stand there."""
+    """Return whether a type allows a number."""
     return bool({int, float} & set(_leaves(annotation)))
 
 
 def literals_in(annotation: object) -> tuple[str, ...]:
-    """Return the words that may stand there."""
+    """Return the words that a type allows."""
     return tuple(part for part in _leaves(annotation) if isinstance(part, str))
 
 
@@ -75,7 +75,7 @@ def tag_of(owner: type) -> str | None:
 
 
 def taken_by(owner: type) -> str:
-    """Return what a class takes, in words: `banded takes bands`."""
+    """Return the fields of a class in words: `banded takes bands`."""
     name = _NAMES.get(owner.__name__) or tag_of(owner) or "it"
     fields = [field for field in fields_of(owner).values() if field.name not in TAGS]
     needed = [f"{field.name}{_choices(field.annotation)}" for field in fields if field.required]
@@ -93,7 +93,7 @@ def _choices(annotation: object) -> str:
 
 
 def about(owner: type) -> str:
-    """Return what a class says of itself in the first line of its docstring."""
+    """Return the first line of a class's docstring."""
     return (owner.__doc__ or "").strip().split("\n")[0].rstrip(".")
 
 
@@ -108,7 +108,7 @@ _NAMES = {
 
 
 def _leaves(annotation: object) -> Iterator[object]:
-    """Yield classes and the words of literals."""
+    """Yield the classes of a type and the words of its literals."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
         return

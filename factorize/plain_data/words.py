@@ -1,8 +1,8 @@
-"""Words: a nested document from flat names, as a command line or keywords give them.
+"""Words: a nested document made of flat names, as a command line or keywords give them.
 
 `{"workload": "prefix", "n": 64, "epochs": 8, "mechanism": "banded", "bands": 4}` is a spec: a field belongs to the part
-whose kinds take it, and a part of which fields are given is of the one kind that takes them. `part.field` is exact,
-and `part.kind` names the kind.
+whose kinds have it, and a part whose fields are given has the one kind with these fields. `part.field` is exact, and
+`part.kind` names the kind.
 """
 
 import difflib
@@ -16,18 +16,19 @@ from factorize.errors import InvalidParameter
 from factorize.plain_data.fields import TAGS, PlainField, fields_of, kinds_in, literals_in
 
 Path = tuple[str, ...]
-_NAME = re.compile(r"[A-Za-z_][\w-]*")  # of a kind, a misspelt one with hyphens too
+_NAME = re.compile(r"[A-Za-z_][\w-]*")
+"""A pattern for the name of a kind, with hyphens in case it is misspelt."""
 
 
 class Word(NamedTuple):
-    """A name that may be given.
+    """A name that a caller may give.
 
     Attributes:
-        name: of a field, or of a part of the document.
-        path: of the object that has the field; empty for what stands in the document itself.
-        kinds: of that object that take the field; empty where it has one class only.
+        name: name of a field, or of a part of the document.
+        path: path of the object that has the field; empty for the document itself.
+        kinds: kinds of that object that have the field; empty where it has only one class.
         annotations: types of the value, one for each kind.
-        parts: kinds of the value, where it is a part itself.
+        parts: kinds of the value, if it is a part itself.
     """
 
     name: str
@@ -38,13 +39,13 @@ class Word(NamedTuple):
 
     @property
     def dotted(self) -> str:
-        """The name that nothing else has."""
+        """The name with its path, which no other word has."""
         return ".".join((*self.path, self.name))
 
 
 @cache
 def words_of(of: type) -> dict[str, tuple[Word, ...]]:
-    """Return what may be given for a class of plain data, by name; where several parts have it, in their order."""
+    """Return the words for a class of plain data, by name; where several parts have a name, in their order."""
     words: dict[str, list[Word]] = {}
     for word in [*_parts(of), *_fields(of)]:
         if all(word.dotted != other.dotted for other in words.setdefault(word.name, [])):
@@ -53,14 +54,14 @@ def words_of(of: type) -> dict[str, tuple[Word, ...]]:
 
 
 def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the document that names and values stand for; whether it is one of the class, its reader says.
+    """Return the document that names and values stand for; its reader decides whether it is of the class.
 
     Args:
         of: the class, such as `Spec`.
         given: values by name, as plain data or as the text of it; `learning_rates` may be `0.1,0.2` or `[0.1, 0.2]`.
 
     Raises:
-        InvalidParameter: a name that nothing has, or a field that several kinds have where none is named.
+        InvalidParameter: a name that nothing has, or a field that several kinds have while no kind is named.
     """
     document: dict[str, object] = {}
     fields = []
@@ -81,7 +82,7 @@ def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, object
 
 
 def value_of(text: str, annotations: tuple[object, ...]) -> object:
-    """Return the value that a text stands for: a word that may stand there, JSON, or numbers with commas between."""
+    """Return the value that a text stands for: an allowed word, JSON, or numbers separated by commas."""
     if any(text in literals_in(annotation) for annotation in annotations):
         return text
     for read, tried in ((json.loads, text), (float, text), (json.loads, f"[{text}]")):
@@ -93,7 +94,7 @@ def value_of(text: str, annotations: tuple[object, ...]) -> object:
 
 
 def _parts(of: type, path: Path = ()) -> Iterator[Word]:
-    """Yield the parts of a class that have kinds, and theirs."""
+    """Yield the parts of a class that have kinds, and the parts of these."""
     for field in fields_of(of).values():
         kinds = kinds_in(field.annotation)
         if kinds:
@@ -121,7 +122,7 @@ def _fields(of: type) -> Iterator[Word]:
 
 
 def _word(of: type, name: str, found: Mapping[str, object] | None) -> Word:
-    """Return the word that a name means beside the parts that are named: of one of their kinds before any other."""
+    """Return the word of a name, preferably from the kinds of the parts that are named."""
     words = words_of(of)
     plain = name.removesuffix(".kind")
     *_, last = plain.split(".")
@@ -138,7 +139,7 @@ def _word(of: type, name: str, found: Mapping[str, object] | None) -> Word:
 
 
 def _at(found: Mapping[str, object], path: Path) -> dict[str, object] | None:
-    """Return the object at a path, or None."""
+    """Return the object at a path, or None where there is none."""
     place: object = found
     for name in path:
         place = place.get(name) if isinstance(place, dict) else None
@@ -156,12 +157,12 @@ def _put(found: dict[str, Any], word: Word, value: object) -> None:
 
 
 def _copied(value: object) -> object:
-    """Return a part of the caller's with dictionaries of its own, to which fields are added."""
+    """Return a copy of the caller's part, whose dictionaries can get more fields."""
     return {name: _copied(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 def _name_kinds(of: type, found: dict[str, object]) -> None:
-    """Name the kind of each part of which fields alone are given; raise InvalidParameter unless one kind takes them."""
+    """Name the kind of each part that has only fields; raise InvalidParameter unless one kind has them."""
     for word in _parts(of):
         place = _at(found, (*word.path, word.name))
         if place is None or "kind" in place:

@@ -1,4 +1,4 @@
-"""Exact losses of training runs: a question is plain data, its answer one number with what it rests on.
+"""Exact losses of training runs: a question is plain data, and its answer is one number with its basis.
 
     from factorize.predict import ask
     ask({"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}).value
@@ -26,7 +26,7 @@ QUESTIONS: dict[str, type[Question]] = {
     str(tag_of(kind)): kind
     for kind in (GaussianRegression, LinearRegressionQuestion, MeanEstimation, QuadraticRun, StochasticRegression)
 }
-"""The one list: kind to question."""
+"""The register of questions, by kind."""
 
 AnyQuestion: Any = Annotated[reduce(or_, QUESTIONS.values()), Field(discriminator="kind")]
 
@@ -37,10 +37,10 @@ def ask(question: Question | Mapping[str, object], inverse: Inverse | None = Non
 
     Args:
         question: one of `QUESTIONS`, or its JSON form.
-        inverse: the factorization that it is about, where it is about one.
+        inverse: the factorization, for a question about one.
 
     Raises:
-        InvalidSpec: not a question.
+        InvalidSpec: the document is no question.
         ConditionNotMet: a hypothesis fails, or the factorization is missing.
         InvalidParameter: a value is outside its range.
         TooLarge: a factorization with too many rows to read.

@@ -1,12 +1,12 @@
 """Asymptotic costs of correlated noise, for quadratics: spectra, limits and closed forms (C24).
 
 Everything is per unit of G^2 / (2 rho), the noise variance of a rho-zCDP release at sensitivity 1 and clip norm G, and
-for a noising filter B with limiting sensitivity gamma^2 = mean(1 / |B|^2), `mean` being over the circle. Learning rate
-eta, Hessian eigenvalues l_j: the stationary loss is
+for a noising filter B with limiting sensitivity gamma^2 = mean(1 / |B|^2), where `mean` is over the circle. For
+learning rate eta and Hessian eigenvalues l_j the stationary loss is
 
     F = (eta^2 / 2) gamma^2 mean(|B|^2 h),    h(w) = sum_j l_j / |1 - eta l_j - e^{iw}|^2,
 
-smallest for |B|^2 = 1 / sqrt(h), where it is (eta^2 / 2) mean(sqrt(h))^2 (Cauchy and Schwarz).
+and it is smallest for |B|^2 = 1 / sqrt(h), where it is (eta^2 / 2) mean(sqrt(h))^2 (Cauchy and Schwarz).
 """
 
 import math
@@ -19,18 +19,19 @@ from factorize.errors import ConditionNotMet, SolveFailed
 
 Array = NDArray[np.float64]
 
-_FIRST_GRID, _LAST_GRID, _SETTLED = 64, 2**21, 1e-12
+_FIRST_GRID, _LAST_GRID, _TOLERANCE = 64, 2**21, 1e-12
+"""The numbers of points of the first and the last grid, and the relative difference of two grids that agree."""
 
 
 def circle_mean(function: Callable[[Array], Array], *, width: float) -> float:
     """Return the mean over the circle of an even function that is smooth but narrow near w = 0.
 
-    Trapezoidal rule in theta with tan(w / 2) = d tan(theta / 2), a map of the circle to itself, so the
-    rule keeps its geometric convergence, and of N points N / 2 lie within 2 d of w = 0. The grid is doubled until two
-    values agree.
+    It is the trapezoidal rule in theta with tan(w / 2) = d tan(theta / 2), a map of the circle to itself, so the rule
+    keeps its geometric convergence, and of N points N / 2 lie within 2 d of w = 0. The grid is doubled until two values
+    agree.
 
     Args:
-        function: of frequencies in (0, pi].
+        function: function of frequencies in (0, pi].
         width: scale of the narrowest feature; d is its square root, halfway between that scale and 1.
 
     Raises:
@@ -40,7 +41,7 @@ def circle_mean(function: Callable[[Array], Array], *, width: float) -> float:
     while count <= _LAST_GRID:
         w, weights = warped_grid(count, width)
         value = float(weights @ function(w))
-        if abs(value - previous) <= _SETTLED * abs(value):
+        if abs(value - previous) <= _TOLERANCE * abs(value):
             return value
         previous, count = value, 2 * count
     raise SolveFailed(f"a mean over the circle did not settle with {_LAST_GRID} points; it is near {value:.6g}")
@@ -73,7 +74,7 @@ def quadratic_power(
     Args:
         eigenvalues: l_j.
         learning_rate: eta.
-        weights: of the terms; the l_j themselves if left out.
+        weights: weights of the terms; the l_j themselves if left out.
 
     Raises:
         ConditionNotMet: a step of `learning_rate` overshoots, so that nothing is stationary.
@@ -113,8 +114,8 @@ def limiting_sensitivity_squared(nu: float) -> float:
 def circle_integral(a: float, b: float) -> float:
     """Return the integral over (-pi, pi) of |1 - a - e^{iw}| / |1 - b - e^{iw}|^2 (C24, eq. 100).
 
-    0 < a < 1, 0 < b < 2. By Carlson's forms of the complete elliptic integral of the third kind; its characteristic is
-    negative for a > b.
+    0 < a < 1, 0 < b < 2. It uses Carlson's forms of the complete elliptic integral of the third kind; its
+    characteristic is negative for a > b.
     """
     from scipy.special import elliprf, elliprj
 

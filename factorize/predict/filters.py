@@ -1,4 +1,4 @@
-"""Noise as a filter without end: what a question may ask for, and what each filter costs in the long run (C24)."""
+"""Noise as a filter without end: the filters that a question may name, and the cost of each in the long run (C24)."""
 
 import math
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class PrivateNoise(Question):
 
     @property
     def scale(self) -> float:
-        """G^2 / (2 rho)."""
+        """The noise variance G^2 / (2 rho)."""
         return self.clip_norm**2 / (2 * self.rho)
 
 
@@ -83,7 +83,7 @@ class Regression(PrivateNoise):
         return noise_product(self.noise, self.eigenvalues, self.learning_rate, weights)
 
     def averaged(self, product: float) -> tuple[float, float]:
-        """Return what noise and labels cost where inputs' outer products are replaced by their mean H, exactly."""
+        """Return the exact costs of noise and labels if the inputs' outer products are replaced by their mean H."""
         eta, sgd = self.learning_rate, self.label_noise**2
         privacy = eta**2 * self.scale * product / 2
         return privacy, sum(eta * x * sgd / (2 - eta * x) for x in self.eigenvalues) / 2
@@ -101,7 +101,7 @@ def noise_product(
         noise: the filter B; `optimal` is the one that makes this number smallest.
         eigenvalues: l_j.
         learning_rate: eta.
-        weights: the l_j themselves if left out.
+        weights: weights of the terms; the l_j themselves if left out.
     """
     weights = eigenvalues if weights is None else weights
     pairs = list(zip(weights, (learning_rate * value for value in eigenvalues), strict=True))
@@ -130,5 +130,5 @@ def stationary_losses(eigenvalues: Sequence[float], learning_rate: float) -> dic
 
 
 def _white(contraction: float) -> float:
-    """Return x (2 - x): 1 / mean(1 / |1 - x - e^{iw}|^2)."""
+    """Return x (2 - x), which is 1 / mean(1 / |1 - x - e^{iw}|^2)."""
     return contraction * (2 - contraction)

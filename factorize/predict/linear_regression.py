@@ -1,6 +1,6 @@
-"""Linear regression and mean estimation in the long run: the formulas of C24, with what is exact told from what bounds.
+"""Linear regression and mean estimation in the long run: the formulas of C24, exact ones told apart from bounds.
 
-Noise per step has covariance (G^2 gamma^2 / (2 rho)) times that of the filter B, gamma^2 the limiting sensitivity; all
+Noise per step has covariance (G^2 gamma^2 / (2 rho)) times that of the filter B, with gamma^2 the limiting sensitivity;
 noise is released under rho-zCDP with clip norm G, zero-out. H has eigenvalues l_j, sigma_sgd^2 is the label noise.
 """
 
@@ -22,8 +22,8 @@ from factorize.predict.filters import (
 )
 from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, require
 
-SHOWN_DIRECTIONS = 256
-"""Eigenvalues up to which an answer lists each direction's part of the loss."""
+MAX_SHOWN_DIRECTIONS = 256
+"""The most eigenvalues for which an answer lists each direction's part of the loss."""
 
 
 class MeanEstimation(PrivateNoise):
@@ -37,7 +37,7 @@ class MeanEstimation(PrivateNoise):
     noise: Annotated[Independent | Nu, Field(discriminator="kind")] = Nu(kind="nu")
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return the limit of E delta_t^2, delta the distance to the mean."""
+        """Return the limit of E delta_t^2, where delta is the distance to the mean."""
         eta = self.learning_rate
         require(eta < 1, f"learning_rate={eta} is not below 1", "use one in (0, 1)", field="/learning_rate")
         private = self.limit(self.noise)
@@ -57,7 +57,7 @@ class MeanEstimation(PrivateNoise):
         )
 
     def limit(self, noise: Independent | Nu) -> float:
-        """Return what a filter's noise adds to the limit; smallest for nu = learning_rate."""
+        """Return the limit of a filter's noise, which is smallest for nu = learning_rate."""
         return self.learning_rate**2 * self.scale * noise_product(noise, [1.0], self.learning_rate)
 
 
@@ -75,11 +75,11 @@ class LinearRegressionQuestion(Regression):
 
     @property
     def radius(self) -> float:
-        """R^2."""
+        """The bound R^2 on the fourth moment."""
         return self.fourth_moment or 3 * math.fsum(self.eigenvalues)
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return F for inputs x x^T replaced by H, exact, with the proved bracket for Gaussian inputs beside it."""
+        """Return F for inputs whose x x^T is replaced by H, exactly, with the proved bracket for Gaussian inputs."""
         eta, trace = self.learning_rate, math.fsum(self.eigenvalues)
         require(
             eta * self.radius < 1,
@@ -119,8 +119,8 @@ class LinearRegressionQuestion(Regression):
         )
 
     def directions(self) -> dict[str, list[float]]:
-        """Return what each eigendirection adds to the loss, privacy and sampling; nothing for many or for `optimal`."""
-        if isinstance(self.noise, Optimal) or len(self.eigenvalues) > SHOWN_DIRECTIONS:
+        """Return each eigendirection's part of the loss, privacy and sampling; nothing for many or for `optimal`."""
+        if isinstance(self.noise, Optimal) or len(self.eigenvalues) > MAX_SHOWN_DIRECTIONS:
             return {}
         nu = min(self.eigenvalues) * self.learning_rate
         fixed = Nu(kind="nu", nu=self.noise.nu or nu) if isinstance(self.noise, Nu) else self.noise
@@ -148,7 +148,7 @@ class GaussianRegression(Regression):
     kind: Literal["gaussian_regression"]
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return F = E F(theta) - F(theta*) in the limit; terms say what replacing x x^T by H would give."""
+        """Return F = E F(theta) - F(theta*) in the limit; the terms include its value with x x^T replaced by H."""
         eta = self.learning_rate
         spread = self._spread()
         shares = [(1 - x / 2) / (1 - x) for x in (eta * value for value in self.eigenvalues)]
@@ -179,7 +179,7 @@ class GaussianRegression(Regression):
         """Return sum_j x_j / (2 (1 - x_j)), below 1 where second moments settle.
 
         Raises:
-            ConditionNotMet: they grow without bound.
+            ConditionNotMet: second moments grow without bound.
         """
         eta, largest = self.learning_rate, max(self.eigenvalues)
         enough = 2 / (math.fsum(self.eigenvalues) + 2 * largest)

@@ -1,4 +1,4 @@
-"""The prediction, and a question that a caller asks."""
+"""The prediction, and the question that a caller asks."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -36,18 +36,18 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One number, what it says, and what it rests on.
+    """One number, with its meaning and its basis.
 
     Attributes:
-        quantity: what is predicted.
-        relation: how `value` stands to it.
+        quantity: the predicted quantity.
+        relation: relation of `value` to it.
         value: the number.
-        basis: what its constants are worth.
-        terms: parts of the value, or numbers beside it, by name.
-        assumptions: what must hold.
-        source: paper and statement.
-        notes: what a reader should know: slips of the paper that are mended, rounding of parameters.
-        series: numbers over the steps, where there are some.
+        basis: basis of its constants.
+        terms: parts of the value, or further numbers, by name.
+        assumptions: the assumptions that must hold.
+        source: paper and number of the statement.
+        notes: remarks for the reader: slips of the paper that are mended, rounding of parameters.
+        series: numbers over the steps, if there are some.
     """
 
     quantity: str
@@ -67,7 +67,7 @@ class Prediction:
 
 
 class Inverse(Protocol):
-    """What a prediction reads of a factorization: rows of C^-1. `factorize.Factorization` and a client's have them."""
+    """A factorization as predictions read it: by rows of C^-1. `factorize.Factorization` and clients are ones."""
 
     def rows(self, name: Any, start: int, stop: int) -> np.ndarray:
         """Return rows [start, stop) of a matrix, here of `C_inv`."""
@@ -123,7 +123,7 @@ def require(holds: bool, condition: str, remedy: str, *, field: str) -> None:
     """Refuse a question whose hypothesis fails.
 
     Raises:
-        ConditionNotMet: it does.
+        ConditionNotMet: the condition does not hold.
     """
     if not holds:
         raise ConditionNotMet(f"{condition}; {remedy}", field=field)
@@ -133,7 +133,7 @@ def rows_wanted(inverse: Inverse | None, kind: str) -> Inverse:
     """Return the factorization that a question is about.
 
     Raises:
-        ConditionNotMet: none was given.
+        ConditionNotMet: no factorization was given.
     """
     if inverse is None:
         raise ConditionNotMet(
@@ -147,7 +147,7 @@ def certified_sensitivity(inverse: Inverse) -> float:
     """Return the sensitivity that the factorization's certificate states.
 
     Raises:
-        ConditionNotMet: it has no certificate.
+        ConditionNotMet: the factorization has no certificate.
     """
     certificate = getattr(inverse, "certificate", None)
     if certificate is None:

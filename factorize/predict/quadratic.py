@@ -1,6 +1,6 @@
 """Gradient descent with correlated noise on a quadratic: exact second moments, step by step.
 
-f(x) = sum_j l_j (x_j - x*_j)^2 / 2, SGD with momentum and gradients that are not clipped. This ranks mechanisms better
+f(x) = sum_j l_j (x_j - x*_j)^2 / 2, SGD with momentum and without clipping. This ranks mechanisms better
 than any bound. Each coordinate's distance to the optimum is a linear function of the rows of Z, whose coefficients
 follow the same recursion as the iterates, so E x_t^2 = (deterministic part)^2 + sigma^2 |coefficients|^2.
 """
@@ -17,15 +17,16 @@ from factorize.plain_data import Fraction, NonNegative, Positive, Real
 from factorize.predict.prediction import NO_CLIPPING, Inverse, Prediction, ScaledNoise, require, rows_wanted
 
 MAX_STEPS_SHOWN = 257
-"""Steps in the series of an answer; more are thinned evenly."""
+"""The most steps in the series of an answer; longer series are thinned evenly."""
 MAX_STEPS = 16384
-"""Reading all rows costs O(n^2); beyond this, 2 GB of numbers."""
+"""The most steps of a run: its rows take O(n^2) to read, 2 GB of numbers at this n."""
 
 _BLOCK_BYTES = 1 << 23
+"""The bytes of rows of C^-1 that are read at a time."""
 
 
 def shown_steps(count: int) -> np.ndarray:
-    """Return the steps of a path of `count` that an answer lists: evenly spaced, first and last among them."""
+    """Return the steps of a path of `count` that an answer lists, evenly spaced, with the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(MAX_STEPS_SHOWN, count)).round().astype(int))
 
 
@@ -49,7 +50,7 @@ class ExactRun(ScaledNoise):
 
         Args:
             inverse: rows of C^-1.
-            momentum: of heavy ball.
+            momentum: momentum of heavy ball.
             decay: c of recursive gradients, whose noise is the sum of c^(t-s) (C^-1 Z)_s; 0 for plain ones.
 
         Raises:
@@ -65,7 +66,7 @@ class ExactRun(ScaledNoise):
         n = inverse.shape("C_inv")[0]
         strategy = getattr(inverse, "strategy", None)
         toeplitz = strategy is not None and strategy.finite().time_invariant
-        # The noise first: it refuses a number of rows that would also be a long path.
+        # The noise is computed first, since it refuses a number of rows for which the path would be long, too.
         noise = (self._filtered if toeplitz else self._swept)(inverse, n, momentum, decay)
         signal = self._path(np.broadcast_to(np.array(self.initial), (count,)), n, momentum)
         return signal**2, self.scaled_sigma(inverse) ** 2 * noise
@@ -82,7 +83,7 @@ class ExactRun(ScaledNoise):
         return path
 
     def _swept(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
-        """Squared norms of the coefficients on Z, O(n^2) per coordinate."""
+        """Return the squared norms of the coefficients on Z, in O(n^2) per coordinate."""
         rows, eigenvalues = chain.from_iterable(inverse_blocks(inverse)), np.array(self.eigenvalues)
         squares = np.zeros((n + 1, len(eigenvalues)))
         position, velocity = np.zeros((2, len(eigenvalues), n))
@@ -98,7 +99,7 @@ class ExactRun(ScaledNoise):
         return squares
 
     def _filtered(self, inverse: Inverse, n: int, momentum: float, decay: float) -> np.ndarray:
-        """The same for a Toeplitz C^-1: one filter per coordinate, O(n)."""
+        """Return the same for a Toeplitz C^-1, with one filter per coordinate, in O(n)."""
         from scipy.signal import lfilter
 
         coefficients = lfilter([1.0], [1.0, -decay], inverse.rows("C_inv", n - 1, n)[0, ::-1])
@@ -125,7 +126,7 @@ class QuadraticRun(ExactRun):
     decay: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return E f(x_n) - f*, with averages and the whole path beside it."""
+        """Return E f(x_n) - f*, with averages and the whole path."""
         source = rows_wanted(inverse, self.kind)
         largest = max(self.eigenvalues)
         limit = 2 * (1 + self.momentum) / largest if largest else np.inf
@@ -162,10 +163,10 @@ class QuadraticRun(ExactRun):
 
 
 def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
-    """Return the blocks of consecutive rows of C^-1, each read when its turn comes.
+    """Return the blocks of consecutive rows of C^-1, each of which is read on demand.
 
     Raises:
-        TooLarge: more than `MAX_STEPS` rows; before any is read.
+        TooLarge: there are more than `MAX_STEPS` rows; raised before any is read.
     """
     n = inverse.shape("C_inv")[0]
     if n > MAX_STEPS:

@@ -1,8 +1,8 @@
 """A run of linear regression on Gaussian examples with a factorization's noise: exact second moments of every step.
 
 docs/notes/frequency-domain.md derives it. Examples are new in every step, so that later noise correlates with the
-iterates as if each batch's mean of x x^T were H; what the quadratic's moments v_t gain per step beyond the contraction
-is what the noise adds, and the moments themselves feel the fourth moment of x:
+iterates as if each batch's mean of x x^T were H. The noise adds what the quadratic's moments v_t gain per step beyond
+the contraction, and the moments themselves feel the fourth moment of x:
 
     m_{t+1} = (1 - x)^2 m_t + (x^2 m_t + eta x sum_i l_i m_{i,t}) / batch + v_{t+1} - (1 - x)^2 v_t,      x = eta l.
 """
@@ -31,7 +31,7 @@ class StochasticRegression(ExactRun):
     label_noise: NonNegative = 0.0
 
     def answer(self, inverse: Inverse | None = None) -> Prediction:
-        """Return E F(theta_n) - F(theta*), its parts, and the whole path beside what exact gradients would give."""
+        """Return E F(theta_n) - F(theta*), its parts, and the whole path, with the numbers for exact gradients."""
         source = rows_wanted(inverse, self.kind)
         self._settles()
         parts, averaged = self.losses(source)
@@ -74,7 +74,7 @@ class StochasticRegression(ExactRun):
         """Refuse learning rates at which second moments grow without bound.
 
         Raises:
-            ConditionNotMet: these do.
+            ConditionNotMet: second moments grow without bound.
         """
         batch, x = self.batch_size, self.learning_rate * np.array(self.eigenvalues)
         if not x.any():

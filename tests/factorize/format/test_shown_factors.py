@@ -62,7 +62,7 @@ def test_some_rows_or_all_of_them(whole: Factorization, light: Factors) -> None:
 
 
 def test_what_does_not_fit_says_the_way_out(whole: Factorization, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST_ARRAY", 8 * 6 * 6 - 1)
+    monkeypatch.setattr(module, "MAX_BYTES", 8 * 6 * 6 - 1)
     fresh = Factorization(whole.spec, whole.strategy, whole.dual, whole.manifest)
     with pytest.raises(TooLarge, match=r"C_inv with n=6 takes .* GiB.*factors\.rows\('C_inv', 0, 100\)"):
         _ = fresh.C_inv
