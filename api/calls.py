@@ -36,8 +36,8 @@ from factorize.spec import Spec, notes_of_choice
 from factorize.spec.mechanisms import DenseNoise
 from factorize.storage.store import open_store
 
-LARGEST_REMEMBERED = 1 << 28
-"""Bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
+MAX_REMEMBERED_BYTES = 1 << 28
+"""The most bytes of a result that the cache keeps without being asked: a dense C of 5792 steps."""
 Asked = Spec | Part | np.ndarray | WorkloadKind | str
 """A spec, its JSON form as text or plain data, the name of a workload, or an array: a workload of the caller's own."""
 
@@ -306,7 +306,7 @@ def remember(factorization: Factorization) -> Factorization:
     """
     FactorCache().check_not_revoked(factorization.digest)
     size = sum(array.nbytes for array in factorization.tensors().values())
-    if size <= LARGEST_REMEMBERED and not factorization.spec.user_matrices():
+    if size <= MAX_REMEMBERED_BYTES and not factorization.spec.user_matrices():
         folder = default_folder()
         try:
             cache = FactorCache(folder)

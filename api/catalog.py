@@ -28,16 +28,16 @@ from factorize.storage.revocation import REVOKED as REVOCATIONS
 from factorize.storage.store import Store
 
 Age = tuple[str, str]
-"""When a result was stored, to the microsecond, and its spec's digest: the order of the list."""
+"""The time at which a result was stored, to the microsecond, and its spec's digest: the order of the list."""
 LOOK_SECONDS, MAX_PAUSE_SECONDS = 5.0, 120.0
-"""Between two looks at a store: ten times what the last one took, within these; who was stopped has had a long one."""
-READS = 500
-"""New manifests that one look reads; a page says that it is not whole while there are more."""
-YOUNG = timedelta(minutes=10)
-"""Age below which a result that answers no spec may be one whose entry is about to be published."""
+"""Seconds between two looks: ten times what the last one took, within these; a process that was stopped took long."""
+MAX_READS = 500
+"""The most new manifests that one look reads; a page says that it is not whole while there are more."""
+MIN_AGE = timedelta(minutes=10)
+"""The age below which a result that answers no spec may be one whose entry is about to be published."""
 DAMAGED_SECONDS = 3600.0
-"""Between two reads of a manifest that is damaged."""
-_BATCH = 500
+"""Seconds between two reads of a manifest that is damaged."""
+_BATCH_ROWS = 500
 
 
 class Catalog:
@@ -119,7 +119,7 @@ class Catalog:
         gone = {row.spec_digest for name, row in known.items() if name not in stored}
         ended = [name for name in known.keys() & revoked if known[name].standing != REVOKED]
         new = sorted(name for name in stored - known.keys() if self._damaged.get(name, now) <= now)
-        come = [row for digest in new[:READS] if (row := self._row(digest)) is not None]
+        come = [row for digest in new[:MAX_READS] if (row := self._row(digest)) is not None]
         if gone or ended or come:
             with writing(self._engine) as connection:
                 for part in _parts(gone):  # other answers of these specs too: one may be listed now, and is read again
@@ -128,7 +128,7 @@ class Catalog:
                     connection.execute(results.update().where(column.digest.in_(part)).values(standing=REVOKED))
                 for part in _parts(come):
                     connection.execute(self._insert(results).on_conflict_do_nothing(), part)
-        return len(new) <= READS
+        return len(new) <= MAX_READS
 
     def _row(self, digest: str) -> JsonObject | None:
         """Return the row of a manifest; None if it is damaged, or while its entry may be on its way."""
@@ -144,14 +144,14 @@ class Catalog:
         except (CorruptObject, InvalidParameter):  # so that it is not read again at each look
             self._damaged[digest] = time.monotonic() + DAMAGED_SECONDS
             return None
-        young = abs(datetime.now(UTC) - datetime.fromisoformat(manifest.created)) < YOUNG  # a clock may be set back
+        young = abs(datetime.now(UTC) - datetime.fromisoformat(manifest.created)) < MIN_AGE  # a clock may be set back
         return None if row["form"] is None and young else row | {"standing": KEPT}
 
 
 def _parts(values: Iterable[object]) -> Iterator[list[Any]]:
     """Cut values into parts that one statement takes."""
     rest = iter(values)
-    return iter(lambda: list(islice(rest, _BATCH)), [])
+    return iter(lambda: list(islice(rest, _BATCH_ROWS)), [])
 
 
 def _row_of(manifest: Manifest) -> JsonObject:

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from factorize.api.workers.search_path import leave_working_folder
 
-INTERRUPTED = 130
-MISSING = 2
-_SHOWN: set[str] = set()
+INTERRUPT_CODE = 130
+MISSING_CODE = 2
+_SHOWN_WARNINGS: set[str] = set()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         run = _commands()
         code = run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = INTERRUPT_CODE
     gc.freeze()  # or a last collection looks at all that was imported, for a fifth of a second
     sys.exit(code)
 
@@ -62,8 +62,8 @@ def _open_streams() -> None:
 
 def _show_warning(message: Warning | str, *_place: object) -> None:
     """Show a warning as commands do, once, without the line of code that it comes from."""
-    if str(message) not in _SHOWN:
-        _SHOWN.add(str(message))
+    if str(message) not in _SHOWN_WARNINGS:
+        _SHOWN_WARNINGS.add(str(message))
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
@@ -76,7 +76,7 @@ def _commands() -> Callable[[list[str]], int]:
             from factorize.api.commands.application import run
     except MissingExtra as missing:
         print(f"error: {missing}", file=sys.stderr)
-        sys.exit(MISSING)
+        sys.exit(MISSING_CODE)
     return run
 
 

@@ -15,7 +15,7 @@ from factorize.format.tensors import MATRIX_NAMES, MatrixName
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a file is to hold.
+    """The form of a file: what it is to hold.
 
     Args:
         matrices: names; C alone by default.
@@ -26,7 +26,7 @@ class Form:
     dtype: str | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything but the result itself is asked for."""
+        """Return whether anything but the result itself is asked for."""
         return bool(self.matrices) or self.dtype is not None
 
 

@@ -122,7 +122,7 @@ def _signature(text: bytes, private_key: Path) -> bytes:
 
 
 def _open(target: str) -> tuple[Objects, Callable[[str, bytes], None]]:
-    """Return the medium of a mirror, and what puts bytes at a key, in place of what stands there."""
+    """Return the medium of a mirror, and a function that puts bytes at a key, in place of what stands there."""
     if in_bucket(target):
         bucket = connect(bucket_of(target))
         return bucket, bucket.write

@@ -48,7 +48,7 @@ from factorize.storage.store import open_store
 from factorize.structures.layouts import build_matrix
 
 _C, _DUAL = "C.", "dual."
-"""How the names of a draft's tensors begin."""
+"""The beginnings of the names of a draft's tensors."""
 
 
 def prove(path: Path, *, store: str, strict: bool = False) -> JsonObject:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 5.0
 PROBE_SECONDS = 30.0
-"""A store that took a file is not given another before."""
-_SILENT = {"database": "ledger-unreachable", "store": "store-unreachable", "engine": "scheduler-gone"}
+"""Seconds for which a store that took a file is not given another."""
+_SILENT_STATES = {"database": "ledger-unreachable", "store": "store-unreachable", "engine": "scheduler-gone"}
 NOTES = ("no-workers", "other-worker", "loading", "store-read-only")
-"""What keeps solves waiting, and no request from being answered."""
+"""The states that keep solves waiting, and no request from being answered."""
 
 
 class Readiness:
@@ -63,7 +63,7 @@ class Readiness:
             try:
                 missing += answer.result(max(0.0, end - time.monotonic()))
             except Silence:
-                missing.append(Missing(name, _SILENT[name], "it has not answered within some seconds"))
+                missing.append(Missing(name, _SILENT_STATES[name], "it has not answered within some seconds"))
         return missing
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ def _use_one_thread() -> None:
     """
     from threadpoolctl import threadpool_limits
 
-    import_module("scipy.linalg")  # brings a BLAS of its own, which has to be there to be told
+    import_module("scipy.linalg")  # it brings a BLAS of its own, which has to be there to be told
     threadpool_limits(1, user_api="blas")
 
 
@@ -177,5 +177,5 @@ class Results:
 
 
 def weight(factorization: Factorization) -> int:
-    """Memory of an open factorization; structured ones keep coefficients of B and C_inv beside those of C."""
+    """Return the memory of an open factorization; structured ones keep coefficients of B and C_inv beside C's."""
     return 3 * sum(array.nbytes for array in factorization.tensors().values()) + 10_000

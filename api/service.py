@@ -49,8 +49,8 @@ from factorize.workloads import UserMatrix
 
 _SOLVE_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14_400, 86_400)
 _GAPS = (1e-12, 1e-10, 1e-9, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
-_QUEUED_AGAIN = ("CRASHED", "LOST")
-_WITH_MEMORY = "POST /v1/recommend with a memory"
+_REQUEUED_ENDS = ("CRASHED", "LOST")
+_MEMORY_QUESTION = "POST /v1/recommend with a memory"
 
 Source = bytes | str | dict[str, Any] | Spec
 
@@ -88,7 +88,7 @@ class SolveCounts:
         gap = (progress or {}).get("relative_gap")
         if end == "DONE" and gap is not None:
             self._gaps.labels(mechanism).observe(gap)
-        if end in _QUEUED_AGAIN:
+        if end in _REQUEUED_ENDS:
             self._retries.inc()
 
 
@@ -245,11 +245,11 @@ class SolverService:
         posted = parse_spec(source)
         spec = self.canonical(posted)
         known = self.results.answer(spec) is not None
-        return priced(spec, known=known) | {"notes": notes_of_choice(posted, spec, _WITH_MEMORY)}
+        return priced(spec, known=known) | {"notes": notes_of_choice(posted, spec, _MEMORY_QUESTION)}
 
     def notes(self, posted: Spec) -> list[str]:
         """Return what is to be known of the mechanism that a job of a spec is given; see `notes_of_choice`."""
-        return notes_of_choice(posted, self.canonical(posted), _WITH_MEMORY)
+        return notes_of_choice(posted, self.canonical(posted), _MEMORY_QUESTION)
 
     def retry(self, name: str, caller: Caller = ANYONE) -> Result | SolveJob:
         """Queue a failed or cancelled job again, as posting its spec does.
@@ -346,7 +346,7 @@ class SolverService:
         if matrix.bound:
             self._keep(matrix.array, caller, within_spec=True)
             return True
-        assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form
+        assert matrix.sha256 is not None and matrix.shape is not None  # the canonical form has both
         name = self.holdings.upload_for(caller, matrix.sha256)
         with suppress(NotFound):
             self.store.keep(name)

@@ -188,7 +188,7 @@ class Settings(BaseSettings):
 
     @cached_property
     def asks_for_keys(self) -> bool:
-        """Whether every caller needs a key: where it is said so, and wherever other machines reach the service."""
+        """Return whether every caller needs a key: where it is said so, and where other machines reach the service."""
         if self.require_keys is not None:
             return self.require_keys
         return not is_loopback(self.host) or bool(self.trusted_proxies) or bool(self.issuers)
@@ -202,7 +202,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What the caller gives wins over the environment, and that over the file."""
+        """Return the sources by rank: what the caller gives wins over the environment, and that over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_file())
 
 

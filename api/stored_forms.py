@@ -25,14 +25,14 @@ from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.storage.index import Result
 
 FORM_SECONDS = 600.0
-"""That a further form of a result may take."""
-FORM_LEAST_MB = 512
-"""Memory of a worker that makes a form, before any matrix of it."""
+"""Seconds that a further form of a result may take."""
+MIN_FORM_MB = 512
+"""The memory of a worker that makes a form, before any matrix of it."""
 SECONDS_PER_MIB = 0.1
-"""Of a processor, to make, write and prove dense matrices: 9.8 s for 96 MiB at n = 2048, 2.3 s for 24 MiB at 1024."""
+"""Processor seconds to make, write and prove dense matrices: 9.8 s for 96 MiB at n = 2048, 2.3 s for 24 MiB at 1024."""
 SIDE_OF_CUBIC_WORK = 2048
 """Above this side the products of matrices take most of the time, and the time per byte grows with the side."""
-_EXPANDING = 4  # arrays of a matrix's size that are alive while it is computed, written and read back
+_LIVE_ARRAYS = 4  # arrays of a matrix's size are alive this many at a time, while it is computed, written and read back
 
 
 class Forms:
@@ -185,7 +185,7 @@ def _estimate(
     size = len(names) * weight(base) if structured else sum(8 * rows * columns for rows, columns in shapes)
     side = max(max(shape) for shape in shapes)
     seconds = SECONDS_PER_MIB * size / 2**20 * max(1.0, side / SIDE_OF_CUBIC_WORK)
-    memory_mb = FORM_LEAST_MB + (_EXPANDING * (size + weight(base)) >> 20)
+    memory_mb = MIN_FORM_MB + (_LIVE_ARRAYS * (size + weight(base)) >> 20)
     takes = f"{memory_mb / 1024:.2g} GiB and {seconds:.3g} s"
     about = f"a file with {', '.join(names)} has {size / 2**30:.2g} GiB and takes {takes}"
     if limit_mb is not None and memory_mb > limit_mb:

@@ -27,11 +27,11 @@ from factorize.errors import MissingExtra
 _REQUEST_ID = re.compile(r"[0-9A-Za-z._-]{8,64}")
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _about: ContextVar[Mapping[str, str]] = ContextVar("factorize_log_context")
-LONGEST = 2000
+MAX_MESSAGE_CHARACTERS = 2000
 _ROOT = "factorize"
 _SPAN_NAMES = {"prove": "proof"}
 _SPAN_PLACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_DASK = ("distributed", "distributed.client", "tornado", "tornado.application", "bokeh")
+_DASK_LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application", "bokeh")
 
 
 def about() -> Mapping[str, str]:
@@ -74,7 +74,7 @@ class JsonLines(logging.Formatter):
         """Return the line, without its end."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, object] = {"time": time, "level": record.levelname, "logger": record.name}
-        line["message"] = record.getMessage()[:LONGEST]
+        line["message"] = record.getMessage()[:MAX_MESSAGE_CHARACTERS]
         line |= about()
         line |= getattr(record, "about", {})
         if record.exc_info:
@@ -107,7 +107,7 @@ def writes_json() -> bool:
 def adopt_dask() -> None:
     """Take back the handlers that dask gave its loggers when it was imported, where the log is JSON."""
     if writes_json():
-        for name in _DASK:
+        for name in _DASK_LOGGERS:
             logger = logging.getLogger(name)
             logger.handlers.clear()
             logger.propagate = True

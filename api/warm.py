@@ -18,7 +18,7 @@ from factorize.spec import parse_spec
 from factorize.storage.store import open_store
 
 SPECS: list[dict[str, Any]] = json.loads((files(__package__) / "warm_specs.json").read_text(encoding="utf-8"))
-"""Those that compile longest come first. The optimum is found and certified by other routines from n = 128 on, over
+"""The specs, those that compile longest first. Other routines find and certify the optimum from n = 128 on, and over
 epochs from 257 on."""
 
 

@@ -60,7 +60,7 @@ UNLIMITED = KeyQuotas()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks.
+    """The caller of a route, known by a key, by an issuer's token, or by nothing where no key is asked for.
 
     Args:
         owner: to whom jobs, uploads and usage belong: `key:<name>`, `oidc:<hash>`; nothing where no key is asked for.
@@ -82,7 +82,7 @@ class Caller:
 
     @property
     def actor(self) -> str:
-        """Who the caller is in the audit log."""
+        """The caller's name in the audit log."""
         if self.key:
             return f"{self.owner}/{self.key}"
         return self.owner or (f"address:{self.address}" if self.address else "factorize")
@@ -93,14 +93,14 @@ class Caller:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the jobs and uploads of others are the caller's too."""
+        """Return whether the jobs and uploads of others are the caller's too."""
         return Scope.ADMIN in self.scopes
 
 
 ANYONE = Caller("", "anyone", EVERYTHING)
 """Every caller of a service that asks for no key."""
 STRANGER = Caller("", "anyone", frozenset())
-"""Who sends no key to a route that answers without one and says more with one."""
+"""The caller that sends no key to a route that answers without one and says more with one."""
 
 
 class AccessRefused(FactorizeError):
@@ -148,7 +148,7 @@ class AboveCapacity(TooLarge):
 
 PREFIX = "fk"
 PATTERN = r"fk_[0-9a-f]{12}_[0-9a-f]{64}_[0-9a-f]{8}"
-"""For scanners."""
+"""The form of a token, for scanners of secrets."""
 _FORM = re.compile(PATTERN, re.ASCII)
 
 
@@ -172,7 +172,7 @@ class Token:
 
     @property
     def sha256(self) -> str:
-        """What is stored of the secret."""
+        """The sha256 of the secret, which is what is stored of it."""
         return hashlib.sha256(self.secret.encode("ascii")).hexdigest()
 
     def is_of(self, sha256: str) -> bool:
@@ -226,7 +226,7 @@ class AccessKey:
 
     @property
     def caller(self) -> Caller:
-        """Who its holder is: one with the holders of other keys of this name."""
+        """The holder as a caller: one with the holders of other keys of this name."""
         return Caller(f"key:{self.name}", self.name, self.scopes, self.quotas, key=self.id)
 
     def state(self, now: float) -> str:

@@ -27,16 +27,16 @@ from factorize.errors import MalformedJson, ServiceUnreachable
 from factorize.storage.blobs import Cache
 
 FRESH_SECONDS = 0.5
-LONGEST_CREDENTIAL = 8 << 10
-_KNOWN = 4096
-_LOOKUPS = 4
-_OURS = f"{PREFIX}_".encode()
-_MISSING = "this route needs a key: send it as Authorization: Bearer, never in the address"
-_UNKNOWN = "the key is not one of this service; check that it was copied whole"
+MAX_CREDENTIAL_BYTES = 8 << 10
+_MAX_KNOWN_CALLERS = 4096
+_MAX_LOOKUPS = 4
+_KEY_START = f"{PREFIX}_".encode()
+_MISSING_KEY = "this route needs a key: send it as Authorization: Bearer, never in the address"
+_UNKNOWN_KEY = "the key is not one of this service; check that it was copied whole"
 
 
 class Gate:
-    """Who is let in; for one event loop.
+    """The gate that lets callers in; for one event loop.
 
     Args:
         register: the keys.
@@ -57,7 +57,7 @@ class Gate:
         self._foreign = foreign
         self._defaults = defaults
         self._clock = clock
-        self._known: Cache[tuple[Caller, float]] = Cache(_KNOWN, lambda _: 1)
+        self._known: Cache[tuple[Caller, float]] = Cache(_MAX_KNOWN_CALLERS, lambda _: 1)
         self._limiters: dict[bool, CapacityLimiter] = {}
 
     async def admit(self, credential: bytes) -> Caller:
@@ -74,8 +74,8 @@ class Gate:
         known = self._known.get(name)
         if known is not None and looked - known[1] < FRESH_SECONDS:
             return known[0]
-        ours = credential.startswith(_OURS)  # which do not wait for an issuer that is slow
-        limiter = self._limiters.setdefault(ours, CapacityLimiter(_LOOKUPS))
+        ours = credential.startswith(_KEY_START)  # keys of ours do not wait for an issuer that is slow
+        limiter = self._limiters.setdefault(ours, CapacityLimiter(_MAX_LOOKUPS))
         try:
             caller = await run_sync(self.identify, credential, limiter=limiter)
             caller = replace(caller, quotas=caller.quotas.or_else(self._defaults))
@@ -93,12 +93,12 @@ class Gate:
             StoreUnavailable, ServiceUnreachable: the ledger, or the issuer of a token, does not answer.
         """
         text = credential.decode("ascii", "replace")  # what is not ASCII is nobody's
-        if self._foreign is not None and not credential.startswith(_OURS):
+        if self._foreign is not None and not credential.startswith(_KEY_START):
             return self._foreign(text)
         token = read_token(text)
         key = self._register.find(token.id) if token is not None else None
         if token is None or key is None or not token.is_of(key.secret_sha256):
-            raise AccessRefused(_UNKNOWN)
+            raise AccessRefused(_UNKNOWN_KEY)
         if (state := key.state(self._clock())) != "active":  # only its holder learns how it ended
             raise AccessRefused(f"the key is {state}; ask the operator for another")
         return key.caller
@@ -114,30 +114,30 @@ def credential_in(values: list[bytes]) -> bytes:
         AccessRefused: there is none, several, or one of another scheme.
     """
     if not values:
-        raise AccessRefused(_MISSING)
+        raise AccessRefused(_MISSING_KEY)
     if len(values) > 1:
         raise AccessRefused("the request has several Authorization fields; send one", "bad-request")
-    if len(values[0]) > LONGEST_CREDENTIAL:
-        raise AccessRefused(f"the Authorization field is longer than {LONGEST_CREDENTIAL} bytes, the limit")
+    if len(values[0]) > MAX_CREDENTIAL_BYTES:
+        raise AccessRefused(f"the Authorization field is longer than {MAX_CREDENTIAL_BYTES} bytes, the limit")
     scheme, _, rest = values[0].partition(b" ")
     credential = rest.strip(b" ")
     if scheme.lower() != b"bearer" or not credential or b" " in credential or b"," in credential:
-        raise AccessRefused(_MISSING)
+        raise AccessRefused(_MISSING_KEY)
     return credential
 
 
 ISSUER_SECONDS = 600.0
 WAIT_SECONDS = 5.0
 _RSA_BITS = range(2048, 8193)
-_LONGEST = 8 << 10
-_LONGEST_NAME = 255
-_REQUIRED = ["exp", "iat", "iss", "aud", "sub"]
+_MAX_TOKEN = 8 << 10
+_MAX_NAME_CHARACTERS = 255
+_REQUIRED_CLAIMS = ["exp", "iat", "iss", "aud", "sub"]
 _UNKNOWN_TOKEN = "the token is neither a key of this service nor a valid token of an issuer that it knows"
-_ENDED = "the token has ended, or is not good yet; ask its issuer for another"
+_ENDED_TOKEN = "the token has ended, or is not good yet; ask its issuer for another"
 
 
 class IssuerTokens:
-    """Who the bearer of an issuer's token is. Thread-safe.
+    """The tokens of issuers, and the callers that they name. Thread-safe.
 
     Args:
         issuers: those that are known.
@@ -184,10 +184,10 @@ class IssuerTokens:
                 audience=issuer.audience,
                 issuer=issuer.issuer,
                 leeway=issuer.leeway_seconds,
-                options={"require": _REQUIRED},
+                options={"require": _REQUIRED_CLAIMS},
             )
         except (jwt.ExpiredSignatureError, jwt.ImmatureSignatureError):  # only after the signature was found good
-            raise AccessRefused(_ENDED) from None
+            raise AccessRefused(_ENDED_TOKEN) from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             raise AccessRefused(_UNKNOWN_TOKEN) from None
         return _caller(issuer, verified)
@@ -196,11 +196,11 @@ class IssuerTokens:
 def _unverified(text: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """Return header and claims of a token as they are written, to know by whose keys to verify it."""
     parts = text.split(".")
-    if len(parts) != 3 or len(text) > _LONGEST:
+    if len(parts) != 3 or len(text) > _MAX_TOKEN:
         raise AccessRefused(_UNKNOWN_TOKEN)
     try:
-        header, claims = (read_json(base64.urlsafe_b64decode(part + "=="), limit=_LONGEST) for part in parts[:2])
-    except (ValueError, MalformedJson):  # what is no base64 among them
+        header, claims = (read_json(base64.urlsafe_b64decode(part + "=="), limit=_MAX_TOKEN) for part in parts[:2])
+    except (ValueError, MalformedJson):  # text that is no base64 raises one of these, too
         raise AccessRefused(_UNKNOWN_TOKEN) from None
     if not isinstance(header, dict) or not isinstance(claims, dict):
         raise AccessRefused(_UNKNOWN_TOKEN)
@@ -214,7 +214,7 @@ def _word(value: object) -> str:
 def _caller(issuer: Issuer, claims: Mapping[str, Any]) -> Caller:
     """Return the caller of verified claims."""
     subject, lasts = _word(claims["sub"]), int(claims["exp"]) - int(claims["iat"])
-    if not 0 < len(subject) <= _LONGEST_NAME or lasts > issuer.longest_seconds:
+    if not 0 < len(subject) <= _MAX_NAME_CHARACTERS or lasts > issuer.longest_seconds:
         raise AccessRefused(_UNKNOWN_TOKEN)
     said = claims.get(issuer.scopes_claim)
     words = said.split() if isinstance(said, str) else said if isinstance(said, list) else []

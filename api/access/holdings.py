@@ -35,13 +35,13 @@ from factorize.storage.gc import GRACE_SECONDS
 
 DAY = 86_400
 OPEN_JOBS_SECONDS = 10.0
-"""When to look again whether one of the open jobs has ended."""
+"""Seconds until the next look whether one of the open jobs has ended."""
 KEPT_BYTES_SECONDS = 3600.0
-"""When to look again whether a result was removed."""
+"""Seconds until the next look whether a result was removed."""
 
 
 class Holdings:
-    """Who holds what, and what callers use of their quotas. Thread-safe, and exact for several services on one ledger.
+    """The holdings of callers, and their use of quotas. Thread-safe, and exact for several services on one ledger.
 
     Args:
         engine: the ledger's database.

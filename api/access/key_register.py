@@ -26,26 +26,26 @@ from factorize.storage.store import open_store
 
 DAY = 86_400.0
 DEFAULT_DAYS = 90.0
-LONGEST_DAYS = 3660.0
-LONGEST_NAME = 64
+MAX_DAYS = 3660.0
+MAX_NAME_CHARACTERS = 64
 KEY_ID = "^[0-9a-f]{12}$"
-_Scope = Annotated[Scope, Field(strict=False)]  # by its name, which JSON has
+_Scope = Annotated[Scope, Field(strict=False)]  # JSON has a scope by its name
 
 
 def _printable(name: str) -> str:
     if not name.isprintable():
-        raise ValueError(f"a key's name has 1 to {LONGEST_NAME} printable characters")
+        raise ValueError(f"a key's name has 1 to {MAX_NAME_CHARACTERS} printable characters")
     return name
 
 
 class KeyRequest(Frozen, use_attribute_docstrings=True):
     """A key that is asked for."""
 
-    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)]
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), AfterValidator(_printable)]
     """Whose it is: jobs, uploads and quotas belong to the name; 1 to 64 printable characters."""
     scopes: Annotated[list[_Scope], Field(min_length=1, max_length=16)] = [Scope.READ]
     """What its holder may do; `admin` includes the others."""
-    days: Annotated[float, Field(gt=0, le=LONGEST_DAYS)] = DEFAULT_DAYS
+    days: Annotated[float, Field(gt=0, le=MAX_DAYS)] = DEFAULT_DAYS
     """Until it ends."""
     quotas: KeyQuotas = UNLIMITED
     """Limits of its holder."""
@@ -108,7 +108,7 @@ class KeyRegister:
             StoreUnavailable: the store or the ledger does not answer.
         """
         for entry in self._medium().list(WITHDRAWN) if self._medium else ():
-            with suppress(NotFound):  # it is of another ledger
+            with suppress(NotFound):  # the key is one of another ledger
                 self.revoke(entry.key.rpartition("/")[2])
 
     def revoke(self, key_id: str) -> AccessKey:
@@ -124,7 +124,7 @@ class KeyRegister:
         with writing(self._engine) as connection:
             connection.execute(access_keys.update().where(*mine).values(revoked=time.time()))
             key = _key(connection.execute(sa.select(access_keys).where(access_keys.c.id == key_id)).one())
-            if self._medium is not None:  # before the change stands: a copy of the ledger may not know it
+            if self._medium is not None:  # before the change stands, since a copy of the ledger may not know it
                 self._medium().publish((f"{WITHDRAWN}/{key_id}", b"", lambda: True))
             self._note(connection, "key revoked", key)
         return key

@@ -57,9 +57,9 @@ COMMANDS: dict[str, str] = {
     "keys": "administration",
     "audit": "serve",
 }
-"""Commands and groups by name, in the order of the list of all: the module that has them."""
-BY_WORDS = ("solve", "estimate", "compare", "recommend", "get")
-"""Commands whose first argument is a spec, which may be said in words."""
+"""The commands and groups by name, in the order of the list of all: the module that has them."""
+SPEC_COMMANDS = ("solve", "estimate", "compare", "recommend", "get")
+"""The commands whose first argument is a spec, which may be said in words."""
 
 
 def command_of(name: str) -> Any:
@@ -69,7 +69,7 @@ def command_of(name: str) -> Any:
     if isinstance(made, typer.Typer):
         alone.add_typer(made)
     else:
-        kinds = (ModelCommand,) * hasattr(made, "options") + (SpecCommand,) * (name in BY_WORDS)
+        kinds = (ModelCommand,) * hasattr(made, "options") + (SpecCommand,) * (name in SPEC_COMMANDS)
         words = {"words": "factorize.api.questions.optimizer:JobInWords"} if name == "recommend" else {}
         alone.command(cls=type("Command", kinds, words) if kinds else None)(made)
     return typer.main.get_group(alone).commands[name]

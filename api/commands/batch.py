@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from factorize.api.commands.batch_lists import each_spec
-from factorize.api.commands.batch_report import GOOD, STATES, Item, check_path, write_report
+from factorize.api.commands.batch_report import GOOD_STATES, STATES, Item, check_path, write_report
 from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes, solve_all
 from factorize.api.local import choose, estimate
 from factorize.api.settings import load_settings
@@ -100,7 +100,7 @@ def batch(
     if interrupted:
         remark("interrupted; what is finished is stored, and the same command goes on from there")
         return *shown, ExitCode.INTERRUPTED
-    return *shown, ExitCode.OK if all(item.state in GOOD for item in items) else ExitCode.SOLVE_FAILED
+    return *shown, ExitCode.OK if all(item.state in GOOD_STATES for item in items) else ExitCode.SOLVE_FAILED
 
 
 def _expand(path: Path, results: Store | None) -> list[Item]:
@@ -184,7 +184,7 @@ def _write(path: Path, items: list[Item], stored: Callable[[str], Manifest] | No
     def manifest(item: Item) -> Manifest | None:
         digest = item.digest or (item.spec_digest if item.state == "duplicate" else None)
         if digest is not None and stored is not None:
-            with suppress(FactorizeError):  # taken back or damaged meanwhile
+            with suppress(FactorizeError):  # it was taken back or damaged meanwhile
                 return stored(digest)
         return None
 
@@ -203,7 +203,7 @@ def _price(items: list[Item], service: Service) -> None:
 def _summary(items: list[Item]) -> str:
     """Return a line for each spec, then how many of each, then those that have no result with the reasons."""
     lines = [item.line() for item in items if item.state != "duplicate"]
-    failed = [item.line() for item in items if item.state not in GOOD and item.error is not None]
+    failed = [item.line() for item in items if item.state not in GOOD_STATES and item.error is not None]
     origins = Counter(str(item.origin) for item in items if item.origin is not None)
     lines += [_counts(items), *(f"{count} {origin}" for origin, count in origins.items())]
     return "\n".join([*lines, *(["without a result:", *failed] if failed else [])])

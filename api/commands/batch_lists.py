@@ -21,7 +21,7 @@ from factorize.spec import parse_spec
 MAX_SPECS = 100_000
 MAX_FILE_BYTES = 1 << 28
 _TABLES = ("spec", "grid", "exclude")
-_SHORT = {"n": "workload.n"}
+_SHORT_NAMES = {"n": "workload.n"}
 
 
 def each_spec(path: Path) -> Iterator[Item]:
@@ -80,7 +80,7 @@ def _read_grid(path: Path) -> Iterator[Item]:
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
         if not any(_matches(base, values, rule) for rule in excluded):
-            # As JSON, so that it is read by the one strict reader; a TOML date becomes a refused string.
+            # The entry is read as JSON by the one strict reader; a TOML date becomes a refused string.
             yield _entry(_label(values), json.dumps(_merged(base, values), default=str))
 
 
@@ -106,7 +106,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             leaves |= _flat(value, f"{path}.")
         else:
-            leaves[_SHORT.get(path, path)] = value
+            leaves[_SHORT_NAMES.get(path, path)] = value
     return leaves
 
 
@@ -125,7 +125,7 @@ def _axes(grid: Mapping[str, object], path: Path) -> dict[str, list[object]]:
 
 
 def _check_exclude_fields(excluded: list[dict[str, object]], fields: set[str], path: Path) -> None:
-    """A misspelt field would exclude nothing, silently."""
+    """Refuse a misspelt field, which would exclude nothing, silently."""
     for field in itertools.chain(*excluded):
         if not any(field == name or field.startswith(f"{name}.") for name in fields):
             raise InvalidParameter(

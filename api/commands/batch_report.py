@@ -14,7 +14,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 
-GOOD = ("solved", "cached", "to solve", "duplicate")
+GOOD_STATES = ("solved", "cached", "to solve", "duplicate")
 STATES = ("solved", "cached", "to solve", "duplicate", "failed", "bad", "not reached")
 
 COLUMNS = {
@@ -44,7 +44,7 @@ COLUMNS = {
     "not_checked": "proof not_checked",
     "error": "error",
 }
-"""Of the table, and where each stands in an item and the manifest of its result."""
+"""The columns of the table, and where each stands in an item and the manifest of its result."""
 Row = tuple[Mapping[str, Any], "Manifest | None"]
 """The JSON form of an item, and the manifest of its result where there is one."""
 

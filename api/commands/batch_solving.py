@@ -26,18 +26,18 @@ from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 from factorize.storage.store import Store
 
-SPECS_AHEAD = 64
-"""Specs that are handed out before they are needed, so that no lane waits."""
+MAX_SPECS_AHEAD = 64
+"""The specs that are handed out before they are needed, so that no lane waits."""
 MAX_SPECS_OPEN = 256
-"""Jobs of a service that are waited for at a time: enough for a cluster's workers, little for its queue."""
+"""The most jobs of a service that a batch waits for at a time: enough for a cluster's workers, little for its queue."""
 PATIENCE_SECONDS = 300.0
-"""Without an answer of the service, after which a batch ends."""
-LONGEST_PAUSE = 5.0
-"""Between two looks at a job of a service."""
+"""Seconds without an answer of the service after which a batch ends."""
+MAX_PAUSE_SECONDS = 5.0
+"""The most seconds between two looks at a job of a service."""
 Outcome = tuple[Manifest, float]
-"""A manifest, and the seconds until it was there; none where it was known."""
+"""A manifest, and the seconds until it was there; None where it was known."""
 Ended = Callable[["Item", "Manifest | Exception", float], None]
-"""Is told an item, its manifest or why there is none, and the seconds."""
+"""A function that is told an item, its manifest or why there is none, and the seconds."""
 
 
 class LocalLanes:
@@ -56,7 +56,7 @@ class LocalLanes:
     def __init__(self, store: Store, shown: Display, *, processors: int | None = None, solver: str = SOLVER) -> None:
         self._store, self._shown = store, shown
         self._pool = Pool(processors=processors, modules=(solver, PROVER))
-        self.most = self._pool.processors + SPECS_AHEAD
+        self.most = self._pool.processors + MAX_SPECS_AHEAD
 
     def submit(self, item: Item, spec: Spec) -> Future[Outcome]:
         """Have a spec solved; it may raise what `keep_matrices` does."""
@@ -99,7 +99,7 @@ class RemoteLanes:
     """
 
     def __init__(self, url: str, _shown: object = None, *, most: int = MAX_SPECS_OPEN) -> None:
-        self._service = Service(url, pause=LONGEST_PAUSE, patience=PATIENCE_SECONDS, sleep=self._sleep)
+        self._service = Service(url, pause=MAX_PAUSE_SECONDS, patience=PATIENCE_SECONDS, sleep=self._sleep)
         self.most = most
         self._threads, self._stop = ThreadPoolExecutor(most, "batch"), threading.Event()
 
@@ -165,6 +165,6 @@ def solve_all(specs: Iterable[tuple[Item, Spec]], lanes: LocalLanes | RemoteLane
             collect()
     finally:
         lanes.close()
-        for future, item in running.items():  # what was stored before the end
+        for future, item in running.items():  # they were stored before the end
             if future.done() and not future.cancelled() and future.exception() is None:
                 ended(item, *future.result())

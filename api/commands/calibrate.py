@@ -21,7 +21,7 @@ from factorize.predict import ask
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings.calibrating import privacy_profile
 
-IF_STOPPED = "and holds if the stop depended neither on the data nor on what was released"
+STOP_CONDITION = "and holds if the stop depended neither on the data nor on what was released"
 _REQUEST = "factorize.api.questions.calibration_request:CalibrationRequest"
 
 
@@ -59,7 +59,7 @@ def calibrate(
     else:
         message = f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file"
         raise InvalidParameter(message, field="service")
-    stopped = "" if fields.get("steps") is None else f"\nit is for the first {fields['steps']} steps, {IF_STOPPED}"
+    stopped = "" if fields.get("steps") is None else f"\nit is for the first {fields['steps']} steps, {STOP_CONDITION}"
     return document, _text(document) + stopped
 
 
@@ -81,7 +81,7 @@ def check_sensitivity(factorization: Factorization) -> None:
 
 
 def _text(document: JsonObject) -> str:
-    """One line per number, the one to use first."""
+    """Return one line per number, the one to use first."""
     names = ("sigma_of_sums", "sigma_of_means", "divisor", "noise_multiplier", "sensitivity", "clip_norm", "adjacency")
     shown = [f"{name:<18}{document[name]}" for name in names if document[name] is not None]
     guarantees = ("epsilon", "delta", "rho", "mu")
@@ -100,7 +100,7 @@ def _text(document: JsonObject) -> str:
 
 
 def _of_bins(document: JsonObject) -> list[str]:
-    """What else the answer rests on, and what is left of it without secrecy."""
+    """Return what else the answer rests on, and what is left of it without secrecy."""
     cost = document["absolute_cost"]
     shown = {
         **{name: document[name] for name in ("bins", "epochs", "method")},
@@ -116,7 +116,7 @@ def _of_bins(document: JsonObject) -> list[str]:
     return [*lines, "rho and mu are those of the noise without amplification"]
 
 
-_POINTS = 40
+_CURVE_POINTS = 40
 
 
 @options_of(_REQUEST, names=["clip_norm", "adjacency", "sampling", "dataset_size", "batch_size", "bins"])
@@ -160,7 +160,7 @@ def _numbers(text: str | None) -> list[float]:
         InvalidParameter: one is none.
     """
     if text is None:
-        return [step / 4 for step in range(1, _POINTS + 1)]
+        return [step / 4 for step in range(1, _CURVE_POINTS + 1)]
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:

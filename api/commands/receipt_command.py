@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from factorize.api.commands.calibrate import IF_STOPPED, check_sensitivity
+from factorize.api.commands.calibrate import STOP_CONDITION, check_sensitivity
 from factorize.api.terminal.output import Shown, argument, option
 from factorize.api.terminal.sources import open_target
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
@@ -75,4 +75,4 @@ def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) ->
     epsilon = epsilon_of_first_steps(run, noise, steps, delta)
     document = {"epsilon_so_far": epsilon, "delta": noise["delta"] if delta is None else delta, "steps": steps}
     text = f"epsilon {at_most(epsilon)} at delta {at_most(document['delta'])} after {steps} of {run.steps} steps"
-    return document, f"{text}, {IF_STOPPED}"
+    return document, f"{text}, {STOP_CONDITION}"

@@ -111,7 +111,7 @@ def recommend(
             assert results is not None
             shown.note("proving and storing the one that is recommended")
             local.keep(recommended, results)
-            remember(recommended)  # for the code, which calls `factorize.solve`
+            remember(recommended)  # its code calls `factorize.solve`, which then finds it
 
         advice = advise(job, shown.count, service, None if results is None else keep)
     if to is not None:

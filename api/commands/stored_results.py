@@ -56,7 +56,7 @@ from factorize.storage.records import MANIFESTS, name_in
 from factorize.storage.revocation import REVOKED
 from factorize.storage.store import Store
 
-DIGITS_SHOWN = 12
+SHOWN_DIGITS = 12
 
 
 def ls(
@@ -69,7 +69,7 @@ def ls(
     results = open_results(store, create=False)
     count, manifests = _newest(results, workload, n, limit)
     items = [_item(manifest) for manifest in manifests]
-    lines = [f"{item['digest'][:DIGITS_SHOWN]}  {item['created'][:16]}  {item['text']}" for item in items]
+    lines = [f"{item['digest'][:SHOWN_DIGITS]}  {item['created'][:16]}  {item['text']}" for item in items]
     if count > len(items):
         lines.append(f"and {count - len(items)} more; --limit shows more")
     document = {"store": results.url, "count": count, "items": items}

@@ -122,7 +122,7 @@ def verify(
     return _shown_report(report, head, explain=explain)
 
 
-_SHOWN = 12
+_MAX_SHOWN_STEPS = 12
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
@@ -217,8 +217,8 @@ def _report_lines(report: Report, document: JsonObject) -> list[str]:
         steps = [
             f"{'-' if sign < 0 else '+'}{step}" for step, sign in zip(value["pattern"], value["signs"], strict=True)
         ]
-        more = f" and {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
-        lines.append(f"attained by   steps {' '.join(steps[:_SHOWN])}{more}: {value['lower']!r}")
+        more = f" and {len(steps) - _MAX_SHOWN_STEPS} more" if len(steps) > _MAX_SHOWN_STEPS else ""
+        lines.append(f"attained by   steps {' '.join(steps[:_MAX_SHOWN_STEPS])}{more}: {value['lower']!r}")
     for claim in report.claims:  # what proves the others is listed below them
         why = "" if claim["status"] == "proved" else f": {claim['why']}"
         lines.append(f"{_STATUS[claim['status']]:13} {claim['claim']}{why}")
@@ -231,7 +231,7 @@ def _findings(report: Report | CalibrationReport, *kinds: str) -> list[str]:
     return [f"{name:<14}{text}" for kind, name in names.items() for text in getattr(report, kind)]
 
 
-MOST_BYTES = 1 << 20
+MAX_CLAIM_BYTES = 1 << 20
 _DIRECTIONS = {"pq": "removal", "qp": "addition"}
 
 
@@ -248,7 +248,7 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
         VerificationFailed: the factor file is damaged.
         InvalidParameter: the claim's file is no JSON object.
     """
-    stated = read_json(path.read_bytes()[: MOST_BYTES + 1], limit=MOST_BYTES)
+    stated = read_json(path.read_bytes()[: MAX_CLAIM_BYTES + 1], limit=MAX_CLAIM_BYTES)
     if not isinstance(stated, dict):
         raise InvalidParameter(f"{path} holds no JSON object; give the claim that calibrate wrote", field="calibration")
     try:

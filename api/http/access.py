@@ -59,7 +59,7 @@ class Access:
             StoreUnavailable: the ledger does not answer.
             InvalidParameter: the address has a query value that its route does not take.
         """
-        if self.known and request.scope["path"].endswith("\n"):  # which the `$` of a route's pattern takes
+        if self.known and request.scope["path"].endswith("\n"):  # the `$` of a route's pattern takes it
             raise HTTPException(404)
         call = await self._let_in(request)
         request.scope["state"]["caller"] = call.caller
@@ -81,7 +81,7 @@ class Access:
             credential = credential_in([value.encode("latin-1") for value in values])
             caller = await gate.admit(credential)
         except AccessRefused as refused:
-            if self.known and self.scope is None and refused.problem == "unauthorized":  # as who shows no key
+            if self.known and self.scope is None and refused.problem == "unauthorized":  # as a caller who shows no key
                 return Call(request, replace(STRANGER, address=address))
             raise
         if not caller.may(self.scope):

@@ -18,15 +18,15 @@ from factorize.encoding import canonical_json, is_digest, sha256
 from factorize.storage.index import Result
 
 RETRY_SECONDS = 1
-LARGEST_PIECE = 1 << 20
-SMALLEST_PIECE = 1 << 18
+MAX_PIECE_BYTES = 1 << 20
+MIN_PIECE_BYTES = 1 << 18
 IN_FLIGHT_BYTES = 1 << 27
-FOREVER = "private, max-age=31536000, immutable, no-transform"
+LASTING_CACHE = "private, max-age=31536000, immutable, no-transform"
 MAX_WAIT_SECONDS = 30
 NO_HEADERS: Mapping[str, str] = {}
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
 _GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))")
-_STRONG = re.compile(r'(?<!/)("[^"]*"|\*)')
+_STRONG_TAG = re.compile(r'(?<!/)("[^"]*"|\*)')
 _TAG = re.compile(r'\s*(?:W/)?("[^"]*"|\*)\s*(?:,|$)')
 
 heavy = CapacityLimiter(4)
@@ -92,7 +92,7 @@ def known_response(
 
 def lasting(request: Request, result: Result) -> str:
     """Return the Cache-Control of what is said of a result: for ever, where the address names its bytes."""
-    return FOREVER if request.path_params.get("name") == result.digest else "no-cache"
+    return LASTING_CACHE if request.path_params.get("name") == result.digest else "no-cache"
 
 
 def cacheable_response(request: Request, body: bytes, headers: Mapping[str, str], media: str) -> Response:
@@ -135,7 +135,7 @@ def check_match(request: Request, tag: str) -> None:
         ProblemAnswer: it does.
     """
     wanted = request.headers.get("if-match")
-    if wanted is not None and not any(one in (tag, "*") for one in _STRONG.findall(wanted)):
+    if wanted is not None and not any(one in (tag, "*") for one in _STRONG_TAG.findall(wanted)):
         raise ProblemAnswer("precondition-failed", f"this address has the bytes {tag}, which If-Match does not name")
 
 
@@ -177,7 +177,7 @@ async def _pieces(
     service.readers += 1
     try:
         while view is not None:
-            size = max(SMALLEST_PIECE, min(LARGEST_PIECE, IN_FLIGHT_BYTES // service.readers))
+            size = max(MIN_PIECE_BYTES, min(MAX_PIECE_BYTES, IN_FLIGHT_BYTES // service.readers))
             for start in range(0, len(view), size):
                 yield view[start : start + size]
             view = await anext(views, None)

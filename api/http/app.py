@@ -37,15 +37,15 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-MOST_WORKING = 1024
-"""Requests that compute at once, those in line included."""
-MOST_PER_KEY = 64
-"""Of these those of one key, and as many streams of events of one key, or of one address without keys."""
+MAX_REQUESTS_AT_WORK = 1024
+"""The most requests that compute at once, those in line included."""
+MAX_REQUESTS_PER_KEY = 64
+"""The most of these of one key, and the most streams of events of one key, or of one address without keys."""
 
 
 _HERE = files(__package__) / "console"
 FILES = {entry.name: entry.read_bytes() for entry in (_HERE / "static").iterdir()}
-"""What the page loads, by name."""
+"""The files that the page loads, by name."""
 _PAGE = (_HERE / "page.html").read_bytes()
 
 
@@ -80,7 +80,7 @@ _ROUTERS = {
     "service": operator_routes.probes,
     "page": page,
 }
-"""By the tag of their routes in the OpenAPI document."""
+"""The routers by the tag of their routes in the OpenAPI document."""
 
 
 def _add_heads(router: APIRouter) -> None:
@@ -150,7 +150,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         telemetry=of_application(),
     )
     app.state.service = owned
-    app.state.work_gate = WorkGate(MOST_WORKING, MOST_PER_KEY)
+    app.state.work_gate = WorkGate(MAX_REQUESTS_AT_WORK, MAX_REQUESTS_PER_KEY)
     app.state.kept_answers = Cache(KEPT_BYTES, len)
     app.state.pending_answers = PendingAnswers(LongAnswers(owned.ledger.engine))
     counts = HttpCounts(owned.counts)

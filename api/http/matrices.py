@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from factorize.api.http.access import Call, ReadCall, UploadCall
 from factorize.api.http.answers import (
-    FOREVER,
+    LASTING_CACHE,
     check_match,
     digest_in,
     heavy,
@@ -34,7 +34,7 @@ from factorize.api.http.problems import ProblemAnswer
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import RAW_BODY, answers
 from factorize.api.http.work_gate import working
-from factorize.api.pictures.cell_grid import MOST_CELLS, MOST_ENTRIES, MOST_WORK, CellGrid, work_per_entry
+from factorize.api.pictures.cell_grid import MAX_CELLS, MAX_ENTRIES, MAX_WORK, CellGrid, work_per_entry
 from factorize.api.pictures.factorization_plot import bound_per_query, error_curve
 from factorize.api.results import Block, RowBlocks
 from factorize.api.service import SolverService
@@ -48,9 +48,9 @@ _ROWS = re.compile(r"(\d{0,15}):(\d{0,15})", re.ASCII)
 _uploads = CapacityLimiter(4)
 
 router = APIRouter(default_response_class=Response)
-MOST_QUERIES = 256
+MAX_QUERIES = 256
 _PAIR = re.compile(r"(\d{1,15}):(\d{1,15})", re.ASCII)
-_TWO_NUMBERS = "two whole numbers with a colon between, such as 0:128"
+_PAIR_FORM = "two whole numbers with a colon between, such as 0:128"
 _Range = Annotated[str | None, Query(max_length=40, description="first:end, all by default")]
 
 
@@ -109,7 +109,7 @@ def _repr_digest(sha256: bytes) -> str:
     return f"sha-256=:{base64.b64encode(sha256).decode('ascii')}:"
 
 
-def _pair(field: str, text: str | None, form: re.Pattern[str], meaning: str = _TWO_NUMBERS) -> tuple[Any, Any] | None:
+def _pair(field: str, text: str | None, form: re.Pattern[str], meaning: str = _PAIR_FORM) -> tuple[Any, Any] | None:
     """Read two numbers with a colon between; None for one that is left out, or for both."""
     if text is None:
         return None
@@ -174,7 +174,7 @@ async def get_cells(
         result = result_of(call, name)
         blocks = call.service.results.rows(result, wanted, *(span or (None, None)))
         first, end = across or (0, blocks.shape[1])
-        default = min(blocks.shape[0], MOST_CELLS // 2), min(end - first, MOST_CELLS // 2)
+        default = min(blocks.shape[0], MAX_CELLS // 2), min(end - first, MAX_CELLS // 2)
         grid = CellGrid(blocks, (first, end), sides or default)
         return result, grid, grid.values().astype("<f4").tobytes()
 
@@ -196,11 +196,11 @@ async def get_errors(call: ReadCall, name: str) -> Response:
         result = result_of(call, name)
         factorization = call.service.results.open(result)
         n = factorization.shape("B")[1]
-        affordable = int(min(MOST_ENTRIES / n, MOST_WORK / (4 * n * work_per_entry(factorization, "B"))))
+        affordable = int(min(MAX_ENTRIES / n, MAX_WORK / (4 * n * work_per_entry(factorization, "B"))))
         if affordable < 2:
-            message = f"a row of B has {n} entries, and at most {MOST_ENTRIES} are looked at; ask for rows of B instead"
+            message = f"a row of B has {n} entries, and at most {MAX_ENTRIES} are looked at; ask for rows of B instead"
             raise TooLarge(message, field="name")
-        curve = error_curve(factorization, queries=min(MOST_QUERIES, affordable))
+        curve = error_curve(factorization, queries=min(MAX_QUERIES, affordable))
         return result, {
             "queries": curve.queries.tolist(),
             "errors": curve.ours.tolist(),
@@ -219,7 +219,7 @@ _RANGE = re.compile(r"bytes\s*=[\s,]*(\d*)\s*-\s*(\d*)[\s,]*", re.ASCII | re.IGN
 """One range, in a list whose other elements are empty."""
 
 SIGNED_SECONDS = 600.0
-"""How long the address of a file in a bucket is good."""
+"""Seconds for which the address of a file in a bucket is good."""
 
 
 @router.get(
@@ -237,7 +237,7 @@ async def get_blob(call: ReadCall, sha256: str) -> Response:
         blob = await run_sync(service.store.blob, wanted)
     except NotFound:
         raise not_known(sha256) from None
-    headers = {"ETag": f'"{blob.sha256}"', "Accept-Ranges": "bytes", "Cache-Control": FOREVER}
+    headers = {"ETag": f'"{blob.sha256}"', "Accept-Ranges": "bytes", "Cache-Control": LASTING_CACHE}
     headers["Repr-Digest"] = _repr_digest(bytes.fromhex(blob.sha256))
     check_match(request, headers["ETag"])
     if is_current(request, headers["ETag"]):

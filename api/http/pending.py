@@ -19,19 +19,19 @@ from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
 
 WAIT_SECONDS = 45.0
-"""How long a client waits that does not say: proxies cut off after 60 s."""
+"""Seconds that a client waits which does not say how long: proxies cut off after 60 s."""
 IDLE_SECONDS = 120.0
-"""After which an answer that nobody has looked for is given up, or forgotten where it is a refusal."""
+"""Seconds after which an answer that nobody has looked for is given up, or forgotten where it is a refusal."""
 TELL_SECONDS = 2.0
-"""Between two words to the ledger about an answer whose address was given out."""
+"""Seconds between two words to the ledger about an answer whose address was given out."""
 LOOK_SECONDS = 0.2
-"""Between two looks at whether a client is still there."""
+"""Seconds between two looks at whether a client is still there."""
 
-REFUSED = "refused "
-"""Begins what the ledger has of an answer that is a refusal; answers are JSON."""
+REFUSAL = "refused "
+"""The beginning of what the ledger has of an answer that is a refusal; answers are JSON."""
 
 Work = Callable[[Event, Callable[[JsonObject], object]], Awaitable[bytes]]
-"""Works an answer out; gets what stops it and what is told of its progress."""
+"""A function that works an answer out; it gets what stops it and what is told of its progress."""
 
 
 class PendingAnswer:
@@ -56,7 +56,7 @@ class PendingAnswer:
 
     @property
     def news(self) -> LongAnswer:
-        """How far it is, for the ledger, and the answer or the refusal at the end."""
+        """Return how far the answer is, for the ledger, and the answer or the refusal at the end."""
         progress = None if self.progress is None else canonical_json(self.progress).decode("ascii")
         if not self.task.done() or self.task.cancelled():
             return LongAnswer(progress, None)
@@ -65,7 +65,7 @@ class PendingAnswer:
             return LongAnswer(progress, self.task.result().decode("ascii"))
         problem = error if isinstance(error, ProblemAnswer) else ProblemAnswer("internal")
         problem = problem_of(error) if isinstance(error, FactorizeError) else problem
-        return LongAnswer(progress, REFUSED + canonical_json([problem.slug, problem.detail, problem.extra]).decode())
+        return LongAnswer(progress, REFUSAL + canonical_json([problem.slug, problem.detail, problem.extra]).decode())
 
     async def wait(self, request: Request, seconds: float) -> bytes | None:
         """Return the answer, or None where it takes longer than the client wants to wait.

@@ -33,7 +33,7 @@ from factorize.encoding import canonical_json
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
-_AWAY = "the service cannot use its store, its job database or its issuer now; try again. The log and /readyz say more"
+_FAULT = "the service cannot use its store, its job database or its issuer now; try again. The log and /readyz say more"
 CHALLENGE = 'Bearer realm="factorize"'
 _prefix: ContextVar[str] = ContextVar("factorize_path_prefix", default="")
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ KINDS: dict[str, Kind] = {
 }
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_STATUSES = {404: "not-found", 413: "too-much-data"}
+_STATUS_SLUGS = {404: "not-found", 413: "too-much-data"}
 
 
 class ProblemAnswer(Exception):
@@ -133,7 +133,7 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
     if slug == "unavailable" and not isinstance(
         error, StoreReadOnly
     ):  # its words name hosts, users and folders, which are the operator's
-        return ProblemAnswer(slug, _AWAY)
+        return ProblemAnswer(slug, _FAULT)
     extra: dict[str, object] = {}
     if isinstance(error, AboveCapacity):
         extra["estimate"] = dict(error.estimate)
@@ -179,7 +179,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
         except tree.FactorizeError as refusal:
             error = refusal
     problem = next(make for kind, make in _PROBLEMS.items() if isinstance(error, kind))(request, error)
-    if problem.kind.status >= 500 and isinstance(error, _LOGGED):
+    if problem.kind.status >= 500 and isinstance(error, _LOGGED_ERRORS):
         _log.error("request %s: %s: %s", request_id(request), type(error).__name__, error)
     return problem.response(request_id(request))
 
@@ -187,7 +187,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 def _of_status(request: Request, error: HTTPException) -> ProblemAnswer:
     """Return the problem of a status; of 405 with every method that some route has for this path."""
     if error.status_code != 405:
-        return ProblemAnswer(_STATUSES.get(error.status_code, "bad-request"))
+        return ProblemAnswer(_STATUS_SLUGS.get(error.status_code, "bad-request"))
     scopes = ({**request.scope, "method": method} for method in METHODS)
     fits = [one for one in scopes if any(route.matches(one)[0] is Match.FULL for route in request.app.routes)]
     return ProblemAnswer("method-not-allowed", headers={"Allow": ", ".join(one["method"] for one in fits)})
@@ -211,5 +211,5 @@ _PROBLEMS: dict[type[Exception], Callable[[Request, Any], ProblemAnswer]] = {
     MemoryError: lambda *_: ProblemAnswer("unavailable", _SHORTAGE.format("as much memory as this answer takes")),
     Exception: lambda *_: ProblemAnswer("internal"),  # Starlette logs the traceback
 }
-"""What errors become, the first that fits."""
-_LOGGED = (tree.FactorizeError, DBAPIError, MemoryError)
+"""The problems that errors become, by the first class that fits."""
+_LOGGED_ERRORS = (tree.FactorizeError, DBAPIError, MemoryError)

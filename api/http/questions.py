@@ -20,13 +20,13 @@ from starlette.responses import Response
 from factorize.api.access.caller import Caller
 from factorize.api.http.access import Access, Call, ReadCall, SubmitCall
 from factorize.api.http.answers import RETRY_SECONDS, digest_in, json_response, result_of, wanted_wait
-from factorize.api.http.pending import REFUSED, WAIT_SECONDS, PendingAnswer, PendingAnswers, Work
+from factorize.api.http.pending import REFUSAL, WAIT_SECONDS, PendingAnswer, PendingAnswers, Work
 from factorize.api.http.problems import ProblemAnswer, problem_of, request_id
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.routes import PING, PING_SECONDS, event
 from factorize.api.http.schema import answers, json_body
 from factorize.api.http.work_gate import EventStream, gate_of, working
-from factorize.api.questions.registry import POSTED, QuestionKind
+from factorize.api.questions.registry import POSTED_KINDS, QuestionKind
 from factorize.api.service import SolverService
 from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded, without_places
 from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
@@ -35,13 +35,13 @@ from factorize.storage.blobs import Cache
 from factorize.storage.index import Result
 
 KEPT_BYTES = 1 << 26
-"""Of the newest answers, which are kept by the digest of their question."""
-MOST_UNREAD = 64
-"""Progress events that wait for a client."""
-_LEAST_MB, _UNKNOWN_MB = 1024, 2048
+"""The bytes of the newest answers, which are kept by the digest of their question."""
+MAX_UNREAD_EVENTS = 64
+"""The most progress events that wait for a client."""
+_MIN_MB, _UNKNOWN_MB = 1024, 2048
 
 Report = Callable[[JsonObject], object]
-_ANSWERED = {200: " | ".join(dict.fromkeys(question.reply for question in POSTED.values())), 202: "PendingAnswer"}
+_ANSWERS = {200: " | ".join(dict.fromkeys(question.reply for question in POSTED_KINDS.values())), 202: "PendingAnswer"}
 router = APIRouter(default_response_class=Response)
 
 
@@ -69,7 +69,7 @@ async def _name(name: str) -> None:
     """Declare the digest in an address."""
 
 
-for _kind, _question in POSTED.items():
+for _kind, _question in POSTED_KINDS.items():
     _route(_kind, _question)
 
 
@@ -80,7 +80,7 @@ async def _answer(kind: str, call: Call) -> Response:
         ProblemAnswer: there is no answer, or no place to look for it.
         QuotaExhausted, TooLarge: it is estimated to take more core-seconds than the caller has left, or has in a day.
     """
-    question, http = POSTED[kind], call.request
+    question, http = POSTED_KINDS[kind], call.request
     service, caller = call.service, call.caller
     kept: Cache[bytes] = http.app.state.kept_answers
 
@@ -110,7 +110,7 @@ async def _answer(kind: str, call: Call) -> Response:
             if answer is None:
                 await run_sync(
                     service.holdings.check_left, caller, core_seconds
-                )  # and the caller have used up what was left
+                )  # the caller may have used up what was left, too
                 answer = await run_sync(_ask, kind, request, memory_mb, service, caller, stop, report)
                 kept.put(key, answer)
             return answer
@@ -149,10 +149,10 @@ async def _reply_of_another(call: Call, key: str, *, again: bool = False) -> Res
     wanted, loop = wanted_wait(call.request), asyncio.get_running_loop()
     end = loop.time() + (WAIT_SECONDS if wanted is None else wanted)
     while (known := await run_sync(_pending(call).elsewhere.look, call.caller.owner, key)) is not None:
-        if known.answer is not None and known.answer.startswith(REFUSED):
+        if known.answer is not None and known.answer.startswith(REFUSAL):
             if again:
                 return None
-            slug, detail, extra = json.loads(known.answer.removeprefix(REFUSED))
+            slug, detail, extra = json.loads(known.answer.removeprefix(REFUSAL))
             raise ProblemAnswer(slug, detail, extra=extra)
         if known.answer is not None or loop.time() >= end or await call.request.is_disconnected():
             answer = None if known.answer is None else known.answer.encode("ascii")
@@ -174,7 +174,7 @@ def _pending(call: Call) -> PendingAnswers:
     return call.request.app.state.pending_answers
 
 
-@router.get("/v1/answers/{digest}", responses=answers(200, 202, 404, 422, 429, 503, document=_ANSWERED))
+@router.get("/v1/answers/{digest}", responses=answers(200, 202, 404, 422, 429, 503, document=_ANSWERS))
 async def get_answer(call: ReadCall, digest: str) -> Response:
     """Give the answer to a question that took long, or say how far it is. `Prefer: wait=N` waits for it."""
     pending = _pending(call).find(call.caller.owner, digest_in(digest))
@@ -212,13 +212,13 @@ def _ask(
     Raises:
         ProblemAnswer: there is none.
     """
-    question = POSTED[kind]
+    question = POSTED_KINDS[kind]
     threads = question.threads or service.pool.processors
     with service.holdings.working(caller, threads), service.pool.place() as place:
         try:
             limits = AnswerLimits(
                 min(question.seconds, service.settings.max_solve_seconds),
-                memory_mb or max(_LEAST_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
+                memory_mb or max(_MIN_MB, (service.engine.capacity_mb or _UNKNOWN_MB) // 2),
                 threads,
                 lambda: stop.is_set() or service.engine.closed,
             )
@@ -254,7 +254,7 @@ async def _frames(work: Work, about: str) -> AsyncGenerator[bytes, None]:
     loop, news, stop = asyncio.get_running_loop(), asyncio.Queue[bytes | None](), Event()
 
     def tell(progress: JsonObject) -> None:
-        if news.qsize() < MOST_UNREAD:  # a client that does not read misses news, and no memory fills
+        if news.qsize() < MAX_UNREAD_EVENTS:  # a client that does not read misses news, and no memory fills
             data = {name: value for name, value in progress.items() if name != "event"}
             news.put_nowait(event("progress", canonical_json(data)))
 

@@ -38,7 +38,7 @@ SECURITY_HEADERS = {
 }
 MAX_PREFIX_LENGTH = 200
 _PREFIX = re.compile(PATH_PREFIX, re.ASCII)
-_ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/.*)?", re.IGNORECASE)
+_ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#]+)(/.*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(r"(?:\[([^\]]+)\]|([^:\[][^:]*))(?::[0-9]*)?")
 _log = logging.getLogger(__name__)
 REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
@@ -46,7 +46,7 @@ REFUSALS = {401: "not known", 403: "not allowed", 429: "too much"}
 
 
 _REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_COUNTED = ("GET", "HEAD", "POST", "DELETE")
+_COUNTED_METHODS = ("GET", "HEAD", "POST", "DELETE")
 
 
 class HttpCounts:
@@ -75,7 +75,7 @@ class HttpCounts:
             status: of the answer.
             seconds: since the request began.
         """
-        known = method if method in _COUNTED else "other"
+        known = method if method in _COUNTED_METHODS else "other"
         self._requests.labels(known, route, str(status)).inc()
         self._seconds.labels(known, route).observe(seconds)
 
@@ -171,7 +171,7 @@ class RequestGuard:
 
 def _read_target(scope: Scope) -> None:
     """Bring a request whose target is a whole address into the usual form; its Host is then the address's."""
-    whole = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
+    whole = _ABSOLUTE_TARGET.fullmatch(scope.get("raw_path") or b"")
     if whole is not None:
         path = whole[2] or b"/"
         scope["raw_path"], scope["path"] = path, unquote(path.decode("ascii"))
@@ -213,7 +213,7 @@ def _refusal(scope: Scope, settings: Settings) -> ProblemAnswer | None:
     if length is not None and int(length) > settings.max_upload_bytes:
         return too_much_data(settings.max_upload_bytes)
     if scope["method"] not in ("GET", "HEAD") and ("if-match" in headers or "if-unmodified-since" in headers):
-        # To go on as if nothing had been asked would change what the client wants to be left alone.
+        # Going on as if nothing had been asked would change what the client wants to be left alone.
         detail = "what this route changes has no versions: leave If-Match and If-Unmodified-Since out"
         return ProblemAnswer("precondition-failed", detail)
     hosts, origin = headers.getlist("host"), headers.get("origin")

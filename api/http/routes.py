@@ -36,7 +36,7 @@ from factorize.spec import parse_spec
 from factorize.storage.index import Result
 
 Answer = TypeVar("Answer")
-LONG_BODY = 64 << 10
+LONG_BODY_BYTES = 64 << 10
 Matrices = Annotated[str | None, Query(max_length=40, description="Matrices that the file is to hold: C,C_inv,B.")]
 Dtype = Annotated[str | None, Query(max_length=16, description="Type of the file's matrices: float64 or float32.")]
 router = APIRouter(default_response_class=Response)
@@ -145,7 +145,7 @@ async def retry_factorization(call: SubmitCall, name: str) -> Response:
 async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form = ANY_FORM) -> Answer:
     body = await read_body(call.request)
     try:
-        long = len(body) > LONG_BODY or b"learning_rates" in body  # a number for each step: few at once are read
+        long = len(body) > LONG_BODY_BYTES or b"learning_rates" in body  # a number for each step: few at once are read
         async with working(call, "file" if form else "spec") if form or long else nullcontext():
             return await run_sync(answer, body)
     except FactorizeError as error:

@@ -14,14 +14,14 @@ from pydantic.json_schema import models_json_schema
 from factorize.api.access.key_register import KEY_ID, KeyRequest
 from factorize.api.http.access import RouteRow
 from factorize.api.http.problems import KINDS, MEDIA_TYPE, ProblemAnswer
-from factorize.api.questions.registry import POSTED
+from factorize.api.questions.registry import POSTED_KINDS
 from factorize.api.settings import PATH_PREFIX
 from factorize.encoding import DIGEST, JsonObject
 from factorize.spec import Spec
 
 Schema = dict[str, Any]
-_NULLABLE = ("text", "number", "count", "time")
-"""Types whose schema names null beside theirs."""
+_NULLABLE_TYPES = ("text", "number", "count", "time")
+"""The types whose schema names null beside theirs."""
 
 
 def read_tables() -> dict[str, Any]:
@@ -72,7 +72,7 @@ class AnswerSchemas:
         if text.endswith("?"):
             one = self._type(text[:-1])
             null = {"type": [one.get("type"), "null"]}
-            return {**one, **null} if text[:-1] in _NULLABLE else {"anyOf": [one, {"type": "null"}]}
+            return {**one, **null} if text[:-1] in _NULLABLE_TYPES else {"anyOf": [one, {"type": "null"}]}
         return dict(self._types[text]) if text in self._types else {"$ref": f"#/components/schemas/{text}"}
 
 
@@ -90,7 +90,7 @@ _ANY_REQUEST = (
 _REQUEST_ID = "0f" * 8
 BODIES: dict[str, object] = {
     "Spec": {"workload": {"kind": "prefix", "n": 512}, "mechanism": {"kind": "dense"}},
-    **{question.body.__name__: question.example for question in POSTED.values()},
+    **{question.body.__name__: question.example for question in POSTED_KINDS.values()},
     "KeyRequest": {"name": "training", "scopes": ["read", "submit"], "days": 90, "quotas": {"open_jobs": 10}},
 }
 """An example of each JSON body, by the name of its schema."""
@@ -267,9 +267,9 @@ def _settle(schema: object) -> None:
 
 def _of_bodies() -> dict[str, object]:
     """Return the schemas of what is posted, and of all that they name."""
-    models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in POSTED.values())]
+    models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in POSTED_KINDS.values())]
     _, shown = models_json_schema([(one, "validation") for one in models], ref_template=_REFERENCE)
     schemas: dict[str, object] = shown["$defs"]
-    for question in POSTED.values():
+    for question in POSTED_KINDS.values():
         question.complete(schemas, _REFERENCE)
     return schemas

@@ -33,20 +33,20 @@ from factorize.api.settings import Settings
 from factorize.api.telemetry import writes_json
 from factorize.errors import InvalidParameter
 
-MOST_CONNECTIONS, MOST_PER_ADDRESS = 4096, 1024
+MAX_CONNECTIONS, MAX_PER_ADDRESS = 4096, 1024
 RECEIVE_SECONDS = 8.0
-"""That a header block has to arrive, and that a body may be silent."""
+"""Seconds in which a header block has to arrive, and for which a body may be silent."""
 KEEP_ALIVE_SECONDS = 8
 STALL_SECONDS = 30.0
-"""That a client may take nothing of an answer."""
-LEAST_BYTES_PER_SECOND = 64 * 1024
+"""Seconds for which a client may take nothing of an answer."""
+MIN_BYTES_PER_SECOND = 64 * 1024
 LINGER_SECONDS = 2.0
 LOOK_SECONDS = 0.5
 HANDSHAKE_SECONDS = 8.0
 BACKLOG = 2048
 CERTIFICATE_TICKS = 100
 """Tenths of a second between looks at the files of the certificate."""
-_SOON = {"Retry-After": "1"}
+_RETRY_HEADERS = {"Retry-After": "1"}
 _log = logging.getLogger(__name__)
 SPARE_FILES = 512
 """Files, database connections and pipes to children, beside the connections of clients."""
@@ -85,12 +85,12 @@ class ServerConnection(H11Protocol):
         self._look_timer = self.loop.call_later(LOOK_SECONDS, self._look)
         self._address = (transport.get_extra_info("peername") or ("",))[0]
         self.by_address[self._address] += 1
-        if len(self.connections) > MOST_CONNECTIONS:
-            limit = f"{MOST_CONNECTIONS} connections are open, the limit"
-            self._refuse(ProblemAnswer("unavailable", limit, headers=_SOON))
-        elif self.by_address[self._address] > MOST_PER_ADDRESS and not is_proxy(self.settings, self._address):
-            limit = f"{MOST_PER_ADDRESS} connections of this address are open, the limit; close some, or use them again"
-            self._refuse(ProblemAnswer("busy", limit, headers=_SOON))
+        if len(self.connections) > MAX_CONNECTIONS:
+            limit = f"{MAX_CONNECTIONS} connections are open, the limit"
+            self._refuse(ProblemAnswer("unavailable", limit, headers=_RETRY_HEADERS))
+        elif self.by_address[self._address] > MAX_PER_ADDRESS and not is_proxy(self.settings, self._address):
+            limit = f"{MAX_PER_ADDRESS} connections of this address are open, the limit; close some, or use them again"
+            self._refuse(ProblemAnswer("busy", limit, headers=_RETRY_HEADERS))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
@@ -133,7 +133,7 @@ class ServerConnection(H11Protocol):
             self._heard = self._begun = now
             self._received = 0
         if self.conn.their_state is h11.SEND_BODY:
-            late = now - self._begun - self._received / LEAST_BYTES_PER_SECOND
+            late = now - self._begun - self._received / MIN_BYTES_PER_SECOND
             return max(now - self._heard, late) > RECEIVE_SECONDS
         unfinished = self.cycle is None or bool(self.conn.trailing_data[0])
         return self.conn.their_state is h11.IDLE and unfinished and now - self._begun > RECEIVE_SECONDS
@@ -217,7 +217,7 @@ def server(settings: Settings, *, service: SolverService | None = None) -> Serve
         InvalidParameter: the files of the certificate cannot be used.
     """
     certificate = None if settings.https_certificate is None else TlsCertificate(settings)
-    allow_connections(MOST_CONNECTIONS)
+    allow_connections(MAX_CONNECTIONS)
     service = service or SolverService(settings)
     protocol: Any = type("Connection", (ServerConnection,), {"settings": settings, "by_address": Counter()})
     config = uvicorn.Config(

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from factorize.api.http.access import Call
 from factorize.api.http.problems import RETRY_SECONDS, ProblemAnswer
 
-_LONGEST_RETRY = 600
+_MAX_RETRY_SECONDS = 600
 SMALL_SECONDS = 5.0
 """Requests of a kind that are estimated to take no longer go before the others, and may have kept places."""
 
@@ -53,7 +53,7 @@ WORK_KINDS: Mapping[str, WorkKind] = {
     "calibration": WorkKind(1, 32, 5.0),
     "file": WorkKind(2, 32, 5.0),
 }
-"""Long specs, rows of matrices, pages of the list, predictions, comparisons, calibrations, further forms of a file."""
+"""The kinds of work: long specs, rows, pages of the list, predictions, comparisons, calibrations, forms of a file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +157,7 @@ class WorkGate:
             return
         self.refused[name] += 1
         mean = self._places[name].mean_seconds
-        seconds = min(max(1, math.ceil(mean * (waiting + 1) / kind.places)), _LONGEST_RETRY)
+        seconds = min(max(1, math.ceil(mean * (waiting + 1) / kind.places)), _MAX_RETRY_SECONDS)
         raise ProblemAnswer("busy", f"{reason}; try again after {seconds} s", headers={"Retry-After": str(seconds)})
 
     @asynccontextmanager

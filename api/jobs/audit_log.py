@@ -24,7 +24,7 @@ from factorize.storage.records import now
 
 BEGINNING = "0" * 64
 REFUSALS_SECONDS = 60.0
-_MOST_REFUSALS = 4096  # callers and statuses that are counted apart; the rest is counted together
+_MAX_REFUSALS = 4096  # this many callers and statuses are counted apart; the rest is counted together
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class AuditLog:
         """
         at = time.monotonic()
         with self._lock:
-            crowded = len(self._refusals) >= _MOST_REFUSALS and (actor, kind) not in self._refusals
+            crowded = len(self._refusals) >= _MAX_REFUSALS and (actor, kind) not in self._refusals
             key = ("others" if crowded else actor, kind)
             count = self._refusals.get(key)
             if count is not None and at - count.since < REFUSALS_SECONDS:

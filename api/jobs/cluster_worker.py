@@ -118,7 +118,7 @@ async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable
             await worker
     except (OSError, TimeoutError) as error:
         raise ServiceUnreachable(f"no scheduler answers at {address}: {error or 'it took too long'}") from None
-    except RuntimeError as error:  # what dask makes of anything else that goes wrong
+    except RuntimeError as error:  # dask makes this of anything else that goes wrong
         await worker.close()
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise ServiceUnreachable(dask_cluster.unreadable(address, cause)) from None
@@ -146,7 +146,7 @@ def _parts(address: str) -> Any:
 
 
 def _addresses(host: str) -> list[str]:
-    """What a name stands for; nothing where it cannot be looked up, and then nothing answers there either."""
+    """Return the addresses of a name; none where it cannot be looked up, and then nothing answers there either."""
     try:
         return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None)})
     except OSError:
@@ -164,7 +164,7 @@ def _check_private(host: str) -> None:
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address of this machine by which the scheduler is reached; nothing is sent."""
+    """Return the address of this machine by which the scheduler is reached; nothing is sent."""
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)

@@ -38,21 +38,21 @@ from factorize.api.telemetry import adopt_dask
 from factorize.api.workers.pool import Pool
 
 PREFIX = "plain-"
-"""Before `tcp://` or `tls://`: dask reads such an address with the classes below."""
-LARGEST_MESSAGE = 1 << 28
-"""Bytes; the largest that is read is the list of workers, some kilobytes each."""
-_UNREAD = frozenset({"__Serialized__", "__Pickled__"})
-"""Keys of what stands for a frame that is dropped."""
+"""The prefix of `tcp://` or `tls://`: dask reads such an address with the classes below."""
+MAX_MESSAGE_BYTES = 1 << 28
+"""The most bytes of a message; the largest that is read is the list of workers, some kilobytes each."""
+_DROPPED_KEYS = frozenset({"__Serialized__", "__Pickled__"})
+"""The keys of what stands for a frame that is dropped."""
 _WORD = struct.Struct("<Q")
 CONNECT_SECONDS = 5.0
 _JOIN_SECONDS = 10.0
 TOPIC = "factorize-solves"
 RELEASE = f"factorize-{__version__}"
-"""Resource of workers of this release: another may read what it is asked otherwise."""
+"""The resource of workers of this release: another may read what it is asked otherwise."""
 FIELDS = "spec_digest spec workload memory_mb seconds_limit threads request_id client_request_id task deaths".split()
-"""Of a job, what a worker is told."""
-_MANY = 1e6  # solves at a time, which this resource does not limit
-_GONE = frozenset({"cancelled", "released", "forgotten"})
+"""The fields of a job that a worker is told."""
+_MAX_SOLVES = 1e6  # solves at a time, which this resource does not limit
+_GONE_STATES = frozenset({"cancelled", "released", "forgotten"})
 _SETTINGS = {
     "distributed.worker.profile.enabled": False,  # samples every thread 100 times a second
     "distributed.diagnostics.nvml": False,
@@ -69,7 +69,7 @@ _own_store: list[str] = []
 def plain(value: object) -> Any:
     """Return a decoded message without its bytes, of types that dask opens no pickle in."""
     if isinstance(value, dict):
-        if not _UNREAD.isdisjoint(value):
+        if not _DROPPED_KEYS.isdisjoint(value):
             return None
         return {plain(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -106,8 +106,8 @@ class _Reading:
         return plain(msgpack.unpackb(frame, use_list=False, strict_map_key=False, raw=False))
 
     async def _bytes(self, count: int) -> bytes:
-        if not 0 <= count <= LARGEST_MESSAGE:
-            raise ValueError(f"a message of {count} bytes, and the limit is {LARGEST_MESSAGE}")
+        if not 0 <= count <= MAX_MESSAGE_BYTES:
+            raise ValueError(f"a message of {count} bytes, and the limit is {MAX_MESSAGE_BYTES}")
         return bytes(await self.stream.read_bytes(count)) if count else b""
 
 
@@ -121,8 +121,8 @@ for _scheme, _comm, _connector, _backend in (
 
 def _bounded_array(size: int) -> object:
     """Make room for a frame that is announced to a worker, which gets specs, and none of a result's size."""
-    if size > LARGEST_MESSAGE:
-        raise ValueError(f"a frame of {size} bytes, and the limit is {LARGEST_MESSAGE}")
+    if size > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a frame of {size} bytes, and the limit is {MAX_MESSAGE_BYTES}")
     return host_array(size)
 
 
@@ -236,11 +236,11 @@ def unreadable(address: str, error: Exception) -> str:
 
 def offer(memory_mb: int, processors: int) -> dict[str, float]:
     """Return what a worker offers: memory in MB, threads, and its release, without which it is given nothing."""
-    return {"MB": memory_mb, "CPU": processors, RELEASE: _MANY}
+    return {"MB": memory_mb, "CPU": processors, RELEASE: _MAX_SOLVES}
 
 
 def solve(document: str, store: str) -> None:
-    """What a worker does for one solve: two processes of its pool do it, and it forwards what is said.
+    """Have two processes of this worker's pool do one solve, and forward what is said.
 
     Args:
         document: the `FIELDS` of a job, as JSON.
@@ -264,10 +264,10 @@ def solve_into(store: str) -> None:
 
 
 def is_wanted(worker: Worker, task: str) -> bool:
-    """False once the scheduler has cancelled a task that this worker runs, or the worker closes.
+    """Return False once the scheduler has cancelled a task that this worker runs, or the worker closes.
 
     ``worker.state.tasks`` is dask's own record of its cancel message and not quite public; a contract test
     watches it.
     """
     state = worker.state.tasks.get(task)
-    return state is not None and state.state not in _GONE and worker.status.name in {"running", "paused"}
+    return state is not None and state.state not in _GONE_STATES and worker.status.name in {"running", "paused"}

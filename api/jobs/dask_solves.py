@@ -36,7 +36,7 @@ class DaskSolves:
     """Whether solves end with this process."""
 
     def __init__(self, scheduler: str, store: str, listen: Callable[[dict[str, object]], None]) -> None:
-        # Why what answers is no scheduler of this release; nothing where none answers, or one does.
+        # This says why what answers is no scheduler of this release; it is empty where none answers, or one does.
         self._unreadable = ""
         self._connection: dask_cluster.SchedulerClient | None = None
         self._where, self._store = scheduler, store

@@ -17,8 +17,8 @@ from factorize.errors import StoreUnavailable
 FIRST_VERSION = 5
 """The oldest version of the tables that is brought up to date."""
 SCHEMA_VERSION = 7
-"""Of the tables below, which only grow: a release adds tables, indexes, and columns that may be empty or have a default
-in the database (`server_default`). It opens the databases of earlier releases, from the first version on."""
+"""The version of the tables below, which only grow: a release adds tables, indexes, and columns that may be empty or
+have a default in the database (`server_default`). It opens the databases of earlier releases, from the first one on."""
 _POSTGRES = {
     "connect_timeout": 5,
     "application_name": "factorize",
@@ -26,13 +26,13 @@ _POSTGRES = {
     "options": "-c statement_timeout=30000 -c lock_timeout=20000 -c idle_in_transaction_session_timeout=60000",
 }
 NETWORK_FILE_SYSTEMS = frozenset("nfs nfs4 cifs smb3 smbfs afs ceph lustre glusterfs fuse.glusterfs fuse.sshfs".split())
-"""Kinds of mounts on which SQLite's write-ahead log does not work (sqlite.org/wal.html)."""
-_BUSY_SECONDS = 30  # that a connection to SQLite waits for others
-_CREATING = 0x666163746F72  # names the lock under which PostgreSQL's tables are created
-_TURNS = 0x6175646974  # names the lock under which its transactions take turns
+"""The kinds of mounts on which SQLite's write-ahead log does not work (sqlite.org/wal.html)."""
+_BUSY_SECONDS = 30  # a connection to SQLite waits this long for others
+_CREATION_LOCK = 0x666163746F72  # the name of the lock under which PostgreSQL's tables are created
+_TURN_LOCK = 0x6175646974  # the name of the lock under which its transactions take turns
 
 LISTED, KEPT, REVOKED = "listed", "kept", "revoked"
-"""How a result stands: what answers its spec; what does not, as a form or a later answer; taken back."""
+"""The standings of a result: it answers its spec; it does not, as a form or a later answer; it was taken back."""
 
 metadata = sa.MetaData()
 
@@ -70,7 +70,7 @@ jobs = sa.Table(
     sa.Index("jobs_by_turn", "state", "caller", "turn"),
 )
 schema = sa.Table("schema_version", metadata, *_columns(sa.Integer, "version"), *_columns(sa.BigInteger, "renewals"))
-"""Its one row is the number of the tables' version, and how often leases were renewed."""
+"""The table of one row, with the number of the tables' version, and how often leases were renewed."""
 access_keys = sa.Table(
     "access_keys",
     metadata,
@@ -161,7 +161,7 @@ def _connect(url: str) -> sa.Engine:
 
 
 def having(search: str, text: sa.ColumnElement[str], *digests: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
-    """Return that each word of a search is in a text, or that a digest begins with it.
+    """Return the condition that each word of a search is in a text, or that a digest begins with it.
 
     Args:
         search: words, with spaces, commas and brackets between them; `n=64` is also what JSON says.
@@ -220,7 +220,7 @@ def take_turns(connection: sa.Connection) -> None:
     SQLite's transactions that write take turns anyway. Locks of rows in `jobs` and `access_keys` come before.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURNS)))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURN_LOCK)))
 
 
 def open_database(url: str) -> sa.Engine:
@@ -250,7 +250,7 @@ def _bring_up_to_date(engine: sa.Engine) -> int:
     """Create the tables, columns and indexes that are missing, unless somebody was faster, and return the version."""
     with engine.connect().execution_options(write=True) as connection, connection.begin():
         if engine.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATING)))
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
         version = _version_in(connection)
         if version and not FIRST_VERSION <= version < SCHEMA_VERSION:
             return version

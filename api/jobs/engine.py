@@ -27,7 +27,7 @@ from factorize.api.jobs.followed_jobs import FollowedJobs
 from factorize.api.jobs.ledger import Ledger, Within
 from factorize.api.jobs.one_solve import LocalSolves
 from factorize.api.jobs.solve_job import (
-    ALONE_AFTER,
+    SHARED_DEATHS,
     JobOrder,
     SolveEnding,
     SolveJob,
@@ -40,8 +40,8 @@ from factorize.api.workers.pool import Pool
 from factorize.api.workers.worker import Ending
 from factorize.errors import StoreUnavailable
 
-OUTAGES = 10
-"""Starts after which a job is failed whose child finds no store, though the service does, or whose end is not heard."""
+MAX_OUTAGES = 10
+"""The starts after which a job fails whose child finds no store, though the service does, or whose end is not heard."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,7 +82,7 @@ class JobEngine(FollowedJobs):
         self._settled = settled
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.solves: Any
-        """What carries solves out: a `LocalSolves` or a `DaskSolves`."""
+        """The place that carries solves out: a `LocalSolves` or a `DaskSolves`."""
         if scheduler is None:
             self.solves = LocalSolves(pool, store, self._hear)
         else:
@@ -91,8 +91,8 @@ class JobEngine(FollowedJobs):
             self.solves = DaskSolves(scheduler, store, self._hear)
         self.room: tuple[int, int] | None = self.solves.capacity()
         """Memory in MB and threads of the largest worker; None while no worker is known."""
-        self._lock = threading.RLock()  # of what is sent
-        self._sent: dict[str, tuple[SolveJob, Any]] = {}  # jobs whose solves were submitted, with the futures of these
+        self._lock = threading.RLock()  # guards what is sent
+        self._sent: dict[str, tuple[SolveJob, Any]] = {}  # jobs whose solves were submitted, with their futures
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
 
     # Life
@@ -226,7 +226,7 @@ class JobEngine(FollowedJobs):
         self._inbox.put(partial(self._on_event, event))
 
     def _on_event(self, event: object) -> None:
-        """A running solve has said something. On a scheduler elsewhere it may be a stranger that says it."""
+        """Note what a running solve has said. On a scheduler elsewhere it may be a stranger that says it."""
         if isinstance(event, dict):
             with self._lock:  # it may be just now that it is sent
                 job, _ = self._sent.get(str(event.get("task")), (None, None))
@@ -245,7 +245,7 @@ class JobEngine(FollowedJobs):
                 self._drop(job.task, kill=self.solves.here)
 
     def _on_end(self, job: SolveJob, future: Any) -> None:
-        """A future is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
+        """Settle a future that is over, of whose solve no end was heard; mostly it was, and nothing is left to do."""
         with self._lock:
             _, known = self._sent.get(job.task, (None, None))
         if known is future:
@@ -272,8 +272,8 @@ class JobEngine(FollowedJobs):
             if job.suspect:
                 self._ledger.fail(job, _given_up(outcome.error))
             else:  # one that was lost with its workers is only suspected, until it runs alone
-                self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else ALONE_AFTER - job.deaths)
-        elif _is_outage(outcome) and job.attempts + 1 < OUTAGES:
+                self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else SHARED_DEATHS - job.deaths)
+        elif _is_outage(outcome) and job.attempts + 1 < MAX_OUTAGES:
             self._ledger.died(job, deaths=0)  # it is not the spec's fault, and the store answers here again
         else:
             message = (
@@ -304,7 +304,7 @@ class JobEngine(FollowedJobs):
                 self._guard(partial(self._resume, job, fell=alone and has_fallen(job.owner)))
 
     def _look_after_sent(self) -> list[SolveJob]:
-        """Let go of solves whose job is over or in other hands; the open jobs."""
+        """Let go of solves whose job is over or in other hands; return the open jobs."""
         with self._lock:
             tasks = list(self._sent)
         rows = {job.task: job for job in self._ledger.list_unfinished()}
@@ -337,7 +337,7 @@ class JobEngine(FollowedJobs):
 
 
 def _is_outage(outcome: SolveEnding) -> bool:
-    """Whether a solve was kept from storing, or its end from being heard, by what is no fault of its spec."""
+    """Return whether a solve was kept from storing, or its end from being heard, by what is no fault of its spec."""
     return outcome.ending is Ending.UNHEARD or (outcome.error or {}).get("type") == "store-unavailable"
 
 
@@ -346,6 +346,6 @@ def _given_up(last: dict[str, str] | None) -> dict[str, str]:
     end = "its machine went down" if last is None else last["message"]
     return {
         "type": "gave_up",
-        "message": f"the solve has ended its process {ALONE_AFTER + 1} times, the last time with a worker to itself "
+        "message": f"the solve has ended its process {SHARED_DEATHS + 1} times, the last time with a worker to itself "
         f"({end}). Post the spec with a smaller n, or again if the cause is mended"[:2000],
     }

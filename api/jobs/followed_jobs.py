@@ -9,9 +9,9 @@ from contextlib import aclosing, suppress
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.solve_job import SolveJob
 
-FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.01, 0.4, 1.1
-"""Seconds between the first two looks at a job that is followed, the most, and their growth."""
-PAUSE_OF_A_FOLLOWER = 0.001
+FIRST_PAUSE, MAX_PAUSE, PAUSE_GROWTH = 0.01, 0.4, 1.1
+"""Seconds between the first two looks at a job that is followed, the most between two, and their growth."""
+FOLLOWER_PAUSE = 0.001
 """Seconds for each who follows a job: thousands would take a core with looks that see nothing."""
 
 
@@ -28,7 +28,7 @@ class FollowedJobs:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self.closed = ledger, False
         self._looks: dict[str, asyncio.Future[SolveJob | None]] = {}
-        self._followers: Counter[str] = Counter()  # of each job
+        self._followers: Counter[str] = Counter()  # the followers of each job
 
     async def changes(self, spec_digest: str, after_seq: int = 0) -> AsyncGenerator[SolveJob | None, None]:
         """Follow a job: what it is now, then each change, up to its end, and None for a look that sees none.
@@ -54,9 +54,9 @@ class FollowedJobs:
                 after_seq = job.seq
                 if job.finished:
                     return
-                pause = max(pause, PAUSE_OF_A_FOLLOWER * self._followers[spec_digest])
+                pause = max(pause, FOLLOWER_PAUSE * self._followers[spec_digest])
                 await asyncio.sleep(pause - time.monotonic() % pause)  # all at one beat, who then share a look
-                pause = min(LONGEST_PAUSE, PAUSE_GROWTH * pause)
+                pause = min(MAX_PAUSE, PAUSE_GROWTH * pause)
         finally:
             self._followers -= Counter([spec_digest])
 
@@ -64,16 +64,16 @@ class FollowedJobs:
         """Return what a job is now; who asks before a look begins shares it, since thousands may follow one job."""
 
         def begin() -> SolveJob | None:
-            self._looks.pop(spec_digest, None)  # who asks from now on may know of a later change
+            self._looks.pop(spec_digest, None)  # whoever asks from now on may know of a later change
             return self._ledger.get(spec_digest)
 
         look = self._looks.get(spec_digest)
-        if look is None or look.done():  # of an event loop that has ended
+        if look is None or look.done():  # it is of an event loop that has ended
             look = self._looks[spec_digest] = asyncio.ensure_future(asyncio.to_thread(begin))
         return await asyncio.shield(look)
 
     async def wait(self, spec_digest: str, seconds: float) -> SolveJob | None:
-        """The job once it has finished, or as it is after ``seconds``; None if there is none."""
+        """Return the job once it has finished, or as it is after ``seconds``; None if there is none."""
         seen = None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(self.changes(spec_digest)) as changes:

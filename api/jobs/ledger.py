@@ -37,10 +37,10 @@ from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter
 
 LEASE_SECONDS = 15.0
-_ROUNDING_SECONDS = 0.1  # of a clock in days
+_ROUNDING_SECONDS = 0.1  # the rounding of a clock in days
 _OPEN = ("queued", "running")
 Within = Callable[[sa.Connection, SolveJob, bool], object]
-"""What goes with a claim, in its transaction."""
+"""A function that goes with a claim, in its transaction."""
 
 
 class Ledger:
@@ -116,7 +116,7 @@ class Ledger:
             return job, False
 
     def start(self, job: SolveJob) -> SolveJob | None:
-        """A child of this claim was started: running, one attempt more. None if the claim is over."""
+        """Note that a child of this claim was started: running, one attempt more. None if the claim is over."""
         return self._change(job, "running", attempts=jobs.c.attempts + 1)
 
     def update_progress(self, job: SolveJob, progress: dict[str, object]) -> SolveJob | None:
@@ -124,7 +124,7 @@ class Ledger:
         return self._change(job, "running", progress=json.dumps(progress, allow_nan=False))
 
     def fail(self, job: SolveJob, error: dict[str, str]) -> SolveJob | None:
-        """The solve of this claim failed. None if the claim is over."""
+        """Note that the solve of this claim failed. None if the claim is over."""
         return self._change(job, "failed", error=json.dumps(error))
 
     def release(self, job: SolveJob) -> SolveJob | None:
@@ -149,7 +149,7 @@ class Ledger:
         return self._change(job, "queued", *free, **values)
 
     def died(self, job: SolveJob, *, deaths: int = 1) -> SolveJob | None:
-        """The child of this claim was killed: queued again, as a task of a new name. None if the claim is over.
+        """Note that the claim's child was killed: queued again, as a task of a new name. None if the claim is over.
 
         What dask says of the old task may still be on its way, and must not be taken for the new one's end. An attempt
         counts though nothing was heard of its start.
@@ -158,13 +158,13 @@ class Ledger:
         return self._change(job, "queued", deaths=jobs.c.deaths + deaths, attempts=attempts, task=_new_task())
 
     def finish(self, spec_digest: str, digest: str, progress: dict[str, object] | None = None) -> SolveJob | None:
-        """The store has the result, whoever put it there: done. None if the job was not open."""
+        """Note that the store has the result, whoever put it there: done. None if the job was not open."""
         values = {} if progress is None else {"progress": json.dumps(progress, allow_nan=False)}
         with writing(self.engine) as connection:
             return _moved(connection, spec_digest, "done", digest=digest, error=None, **values)
 
     def cancel(self, spec_digest: str, actor: str = "factorize") -> SolveJob | None:
-        """A user asked for the end. None if the job was not open.
+        """Note that a user asked for the end. None if the job was not open.
 
         Args:
             spec_digest: the job.
@@ -187,20 +187,20 @@ class Ledger:
     # Reading
 
     def get(self, spec_digest: str) -> SolveJob | None:
-        """The job of a spec, or None."""
+        """Return the job of a spec, or None."""
         with reading(self.engine) as connection:
             row = connection.execute(sa.select(jobs).where(jobs.c.spec_digest == spec_digest)).one_or_none()
         return None if row is None else _job(row)
 
     def list_unfinished(self) -> list[SolveJob]:
-        """All queued and running jobs, by turns, then first come first."""
+        """Return all queued and running jobs, by turns, then first come first."""
         order = (jobs.c.turn, jobs.c.submitted, jobs.c.spec_digest)
         with reading(self.engine) as connection:
             rows = connection.execute(sa.select(jobs).where(jobs.c.state.in_(_OPEN)).order_by(*order)).all()
         return [_job(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state; every state is present."""
+        """Return how many jobs there are in each state; every state is present."""
         with reading(self.engine) as connection:
             rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state)).all()
         return dict.fromkeys(STATES, 0) | {state: count for state, count in rows}
@@ -222,7 +222,7 @@ class Ledger:
         holder: str | None = None,
         search: str = "",
     ) -> list[SolveJob]:
-        """One page of the list of jobs, newest first.
+        """Return one page of the list of jobs, newest first.
 
         Args:
             state: only jobs in this state.
@@ -265,7 +265,7 @@ class Ledger:
 
     @property
     def _lasts(self) -> sa.ColumnElement[bool]:
-        """Whether a lease lasts; one that lasts longer than can be given is from before the clock was set back."""
+        """Return whether a lease lasts; one longer than can be given is from before the clock was set back."""
         return (jobs.c.lease - self._clock).between(0.0, self._lease_seconds + _ROUNDING_SECONDS)
 
     def living(self) -> set[str]:
@@ -286,7 +286,7 @@ def _moved(
 
 
 def _turn(order: JobOrder) -> sa.ScalarSelect[int]:
-    """The turn of a job that is queued now, as a part of the statement that queues it."""
+    """Return the turn of a job that is queued now, as a part of the statement that queues it."""
     column = jobs.alias().c
     first = sa.func.min(column.turn)
     own = sa.func.coalesce(sa.func.max(sa.case((column.caller == order.caller, column.turn + 1))), 0)
@@ -302,7 +302,7 @@ def _job(row: sa.Row[object]) -> SolveJob:
 
 
 def _new_task() -> str:
-    """A name with 128 random bits: who could guess one could answer for a worker of a cluster."""
+    """Return a name with 128 random bits: who could guess one could answer for a worker of a cluster."""
     return secrets.token_hex(16)
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from factorize.api.jobs.database import answers, clock, insert_into, reading, writing
 
 SILENT_SECONDS = 15.0
-"""Without a word of its service, after which an answer is lost with it."""
+"""Seconds without a word of its service after which an answer is lost with it."""
 KEPT_SECONDS = 3600.0
 
 

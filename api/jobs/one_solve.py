@@ -18,9 +18,9 @@ from factorize.errors import FactorizeError
 from factorize.solution import Progress
 from factorize.storage.store import Store, open_store
 
-FIRST_SECONDS = 0.1  # before progress is told at all: the end of a small solve comes sooner, and says it too
+FIRST_SECONDS = 0.1  # no progress is told before this: the end of a small solve comes sooner, and says it too
 REPORT_SECONDS = 0.5
-SILENT_SECONDS = 1.5  # after which the last progress is told again
+SILENT_SECONDS = 1.5  # the last progress is told again after this
 
 Event = dict[str, Any]
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def is_large(job: SolveJob) -> bool:
 
 
 class WorkerLoad(NamedTuple):
-    """What a machine or a worker elsewhere does; of the latter as it was seen a few seconds ago.
+    """The load of a machine, or of a worker elsewhere as it was seen a few seconds ago.
 
     Attributes:
         address: of the worker, or `local`.

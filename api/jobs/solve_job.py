@@ -21,9 +21,9 @@ from factorize.solution import PHASES
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
-_AWAY_PROBLEMS = ("store-unavailable", "service-unreachable")
-ALONE_AFTER = 2
-"""Deaths after which a job is run alone on its worker; the next death is the last."""
+_OUTAGE_PROBLEMS = ("store-unavailable", "service-unreachable")
+SHARED_DEATHS = 2
+"""The deaths after which a job is run alone on its worker; the next death is the last."""
 TERMINAL = frozenset({"done", "failed", "cancelled"})
 
 
@@ -97,10 +97,10 @@ class SolveJob(JobOrder):
     @property
     def suspect(self) -> bool:
         """True for a job that may be what ends its process: it is run alone, once more."""
-        return self.deaths >= ALONE_AFTER
+        return self.deaths >= SHARED_DEATHS
 
     def about(self) -> dict[str, str]:
-        """What a line of the log says of it."""
+        """The words of the log for the job."""
         names = {name: getattr(self, name) for name in ("request_id", "client_request_id", "spec_digest")}
         return {name: value for name, value in {**names, "job": self.task}.items() if value}
 
@@ -114,14 +114,14 @@ def shown_error(error: dict[str, str] | None) -> dict[str, str] | None:
     """Return what callers are told of a failed job: paths and hosts are the operator's, whose log has them."""
     if error is None:
         return None
-    if error["type"] in _AWAY_PROBLEMS:
+    if error["type"] in _OUTAGE_PROBLEMS:
         return {**error, "message": "the service could not use its store; try again, or ask the operator"}
     return {**error, "message": without_places(error["message"])}
 
 
 _MESSAGE_LIMIT = 2000
-_MOST_STAGES = 10
-_LATEST = 1e11  # seconds since 1970
+_MAX_STAGES = 10
+_MAX_TIME = 1e11  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class SolveEnding:
         done = ending is Ending.DONE
         if ending is None or done != is_digest(digest) or done != (error is None):
             return None
-        if not (_is_finite(seconds) and 0 <= seconds < _LATEST):
+        if not (_is_finite(seconds) and 0 <= seconds < _MAX_TIME):
             return None
         progress = read_progress(said.get("progress"))
         return cls(ending, digest if done else None, error, seconds, _timings(said), progress)
@@ -194,15 +194,15 @@ def _timings(document: dict[str, object]) -> dict[str, tuple[float, float]]:
     """Return when each stage began and ended, where that can be."""
     said = document.get("timings")
     timings: dict[str, tuple[float, float]] = {}
-    for name, times in list(said.items())[:_MOST_STAGES] if isinstance(said, dict) else ():
+    for name, times in list(said.items())[:_MAX_STAGES] if isinstance(said, dict) else ():
         match times:
-            case [int() | float() as begun, int() | float() as ended] if 0 <= begun <= ended < _LATEST:
+            case [int() | float() as begun, int() | float() as ended] if 0 <= begun <= ended < _MAX_TIME:
                 timings[str(name)[:20]] = (float(begun), float(ended))
     return timings
 
 
 _CLOCK_SECONDS = 5.0
-"""That a machine's clock may have been set by since an engine was named."""
+"""Seconds by which a machine's clock may have been set since an engine was named."""
 
 
 def new_owner() -> str:

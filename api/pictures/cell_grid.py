@@ -11,13 +11,13 @@ from factorize.errors import InvalidParameter, TooLarge
 from factorize.factors.factorization import Factorization
 from factorize.format.tensors import MatrixName
 
-MOST_CELLS = 512
-"""On a side."""
-MOST_ENTRIES = 1 << 25
-"""Entries of the rows that are made for one answer: 256 MiB pass, 4 MiB at a time."""
-MOST_WORK = float(1 << 36)
-"""Multiplications for one answer: seconds of a processor."""
-_ROW_BY_ROW = 4  # how much slower a row alone is than one among many, which share what is read
+MAX_CELLS = 512
+"""The most cells on a side."""
+MAX_ENTRIES = 1 << 25
+"""The most entries of the rows that are made for one answer: 256 MiB pass, 4 MiB at a time."""
+MAX_WORK = float(1 << 36)
+"""The most multiplications for one answer: seconds of a processor."""
+_LONE_ROW_FACTOR = 4  # a row alone takes this many times as long as one among many, which share what is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +50,37 @@ class CellGrid:
             if not count:
                 message = f"an empty range of {name} has no cells; ask for one at least"
                 raise InvalidParameter(message, field=name)
-        limits = min(self.rows.shape[0], MOST_CELLS), min(end - first, MOST_CELLS)
+        limits = min(self.rows.shape[0], MAX_CELLS), min(end - first, MAX_CELLS)
         if not (1 <= down <= limits[0] and 1 <= across <= limits[1]):
             message = f"cells={down}:{across} is outside 1:1 to {limits[0]}:{limits[1]}, the limits for this range"
             raise InvalidParameter(message, field="cells")
-        if not self.exact and not self._affordable(2 * down, _ROW_BY_ROW):
+        if not self.exact and not self._affordable(2 * down, _LONE_ROW_FACTOR):
             message = (
                 f"{2 * down} rows of {self.rows.shape[1]} entries are to be looked at, {2 * down * self._row_work:.2g} "
-                f"multiplications; the limits are {MOST_ENTRIES} entries and {MOST_WORK / _ROW_BY_ROW:.2g} "
+                f"multiplications; the limits are {MAX_ENTRIES} entries and {MAX_WORK / _LONE_ROW_FACTOR:.2g} "
                 "multiplications. Ask for fewer cells down"
             )
             raise TooLarge(message, field="cells")
 
     @property
     def exact(self) -> bool:
-        """Whether every entry is looked at; else of each cell its first and its last row."""
+        """Return whether every entry is looked at; else of each cell its first and its last row."""
         return self._affordable(self.rows.shape[0], 1)
 
     @property
     def note(self) -> str:
-        """What was left out, for a title."""
+        """Return what was left out, for a title."""
         if self.cells == self.rows.shape:
             return ""
         return " (largest entry per cell)" if self.exact else " (largest entry per cell, rows sampled)"
 
     @property
     def _row_work(self) -> float:
-        """Multiplications for a row."""
+        """Return the multiplications for a row."""
         return self.rows.shape[1] * work_per_entry(self.rows.factorization, self.rows.matrix)
 
     def _affordable(self, rows: int, factor: int) -> bool:
-        return rows * self.rows.shape[1] <= MOST_ENTRIES and rows * factor * self._row_work <= MOST_WORK
+        return rows * self.rows.shape[1] <= MAX_ENTRIES and rows * factor * self._row_work <= MAX_WORK
 
     def values(self) -> np.ndarray:
         """Return the cells, shape `cells`; NaN where all of a cell is above the diagonal."""
@@ -124,10 +124,10 @@ def _edges(first: int, end: int, cells: int) -> np.ndarray:
     return first + np.arange(cells + 1) * (end - first) // cells
 
 
-def whole_matrix(factorization: Factorization, matrix: MatrixName, *, most: int = MOST_CELLS) -> CellGrid:
+def whole_matrix(factorization: Factorization, matrix: MatrixName, *, most: int = MAX_CELLS) -> CellGrid:
     """Return the cells of a whole matrix, up to `most` on a side, and fewer down where rows take long to make."""
     rows, n = factorization.shape(matrix)
-    affordable = min(MOST_ENTRIES / n, MOST_WORK / (_ROW_BY_ROW * n * work_per_entry(factorization, matrix))) / 2
+    affordable = min(MAX_ENTRIES / n, MAX_WORK / (_LONE_ROW_FACTOR * n * work_per_entry(factorization, matrix))) / 2
     down = min(rows, most, max(1, int(affordable)))
     return CellGrid(RowBlocks(factorization, matrix, 0, rows), (0, n), (down, min(n, most)))
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".pdf", ".svg")
 MAX_QUERIES = 2048
 _BLOCK_BYTES = 1 << 26
-_SHOWN = 1e-4
-_EMPTY = "#eeeeee"
-_OURS, _BASELINE, _BOUND = "#1f5fa8", "#9a9a9a", "#c1440e"
+_LEAST_SHOWN = 1e-4
+_EMPTY_COLOUR = "#eeeeee"
+_OUR_COLOUR, _BASELINE_COLOUR, _BOUND_COLOUR = "#1f5fa8", "#9a9a9a", "#c1440e"
 
 
 def check_format(path: Path) -> None:
@@ -81,7 +81,7 @@ def draw_heatmap(axes: Axes, grid: CellGrid, name: str) -> None:
     shown = axes.imshow(
         np.ma.masked_invalid(cells),
         norm=norm,
-        cmap=colormaps[colours].with_extremes(bad=_EMPTY),
+        cmap=colormaps[colours].with_extremes(bad=_EMPTY_COLOUR),
         interpolation="nearest",
         extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
     )
@@ -117,15 +117,15 @@ def _plain_ticks(axes: Axes) -> None:
 def _scale(pixels: np.ndarray) -> tuple[Any, str, str]:
     """Return norm, colours and which end of the colour bar is open.
 
-    Logarithmic for a matrix without negative entries, else logarithmic on both sides of a linear part around zero;
-    entries below 1e-4 of the largest look alike.
+    They are logarithmic for a matrix without negative entries, else logarithmic on both sides of a linear part around
+    zero; entries below 1e-4 of the largest look alike.
     """
     from matplotlib.colors import LogNorm, SymLogNorm
 
     values = pixels[np.isfinite(pixels)]
     sizes = np.abs(values[values != 0])
     top, least = float(sizes.max()), float(sizes.min())
-    floor = min(max(least, top * _SHOWN), top / 10)
+    floor = min(max(least, top * _LEAST_SHOWN), top / 10)
     if values.min() >= 0:
         return LogNorm(floor, top, clip=True), "viridis", "min" if values.min() < floor else "neither"
     return SymLogNorm(floor, vmin=-top, vmax=top), "RdBu_r", "neither"
@@ -186,8 +186,8 @@ def bound_per_query(factorization: Factorization) -> float | None:
 
 
 def _beside_independent_noise(axes: Axes, curve: ErrorCurve) -> None:
-    axes.plot(curve.queries, curve.independent, color=_BASELINE, lw=1.6, label="independent noise, C = I")
-    axes.plot(curve.queries, curve.ours, color=_OURS, lw=2.0, label="this factorization")
+    axes.plot(curve.queries, curve.independent, color=_BASELINE_COLOUR, lw=1.6, label="independent noise, C = I")
+    axes.plot(curve.queries, curve.ours, color=_OUR_COLOUR, lw=2.0, label="this factorization")
     axes.set_yscale("log")
     _plain_ticks(axes)
     _finish(axes, curve, "error of each query, at noise multiplier 1")
@@ -195,11 +195,11 @@ def _beside_independent_noise(axes: Axes, curve: ErrorCurve) -> None:
 
 def _beside_bound(axes: Axes, curve: ErrorCurve, factorization: Factorization) -> None:
     rmse, bound = factorization.certificate.loss.rmse, bound_per_query(factorization)
-    axes.plot(curve.queries, curve.ours, color=_OURS, lw=2.0, label="this factorization")
-    axes.axhline(rmse, color=_OURS, lw=1.2, ls="--", label=f"its root mean square, {rmse:.5g}")
+    axes.plot(curve.queries, curve.ours, color=_OUR_COLOUR, lw=2.0, label="this factorization")
+    axes.axhline(rmse, color=_OUR_COLOUR, lw=1.2, ls="--", label=f"its root mean square, {rmse:.5g}")
     if bound is not None:
         label = f"lower bound on the root mean square, {bound:.5g}"
-        axes.axhline(bound, color=_BOUND, lw=2.4, ls=(0, (1, 2)), label=label)
+        axes.axhline(bound, color=_BOUND_COLOUR, lw=2.4, ls=(0, (1, 2)), label=label)
     lowest, highest = min(float(curve.ours.min()), bound or rmse), float(curve.ours.max())
     room = 0.08 * highest + 0.25 * (highest - lowest)
     axes.set_ylim(max(0.0, lowest - 0.3 * room), highest + room)  # the legend goes above the curve

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 VIEWS = ("overview", "matrices", "coefficients", "memory")
 MAX_FACTORIZATIONS = 24
-"""Factorizations in one picture."""
+"""The most factorizations in one picture."""
 
 _NAMES = {"C": "strategy matrix C", "C_inv": "noising matrix $C^{-1}$", "B": "decoder B"}
 _STYLES = ("-", "--", "-.", ":")
@@ -70,7 +70,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _matrices(factorizations: Sequence[Factorization], matrices: Sequence[MatrixName]) -> Figure:
-    """One row of heatmaps per factorization, each cell the entry of largest magnitude."""
+    """Return a figure with one row of heatmaps per factorization, each cell the entry of largest magnitude."""
     figure = _figure(6.0 * len(matrices), 5.6 * len(factorizations))
     grid = figure.subplots(len(factorizations), len(matrices), squeeze=False)
     for factorization, row in zip(factorizations, grid, strict=True):
@@ -81,7 +81,7 @@ def _matrices(factorizations: Sequence[Factorization], matrices: Sequence[Matrix
 
 
 def _coefficients(factorizations: Sequence[Factorization]) -> Figure:
-    """Left: how much of the noise drawn t steps ago is taken back now. Right: the same as a filter."""
+    """Return a figure: how much of the noise drawn t steps ago is taken back now, and the same as a filter."""
     figure = _figure(11, 4.6)
     left, right = figure.subplots(1, 2)
     for number, factorization in enumerate(factorizations):
@@ -114,7 +114,7 @@ def spectrum(taps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _memory(factorizations: Sequence[Factorization]) -> Figure:
-    """Gap to the certified bound against vectors of noise state, one line per mechanism."""
+    """Return a figure of the gap to the certified bound against vectors of noise state, one line per mechanism."""
     figure = _figure(7.6, 5)
     axes = figure.subplots()
     families: dict[str, list[tuple[int, float]]] = {}
@@ -156,21 +156,21 @@ def _short(factorization: Factorization) -> str:
 
 
 COLOURS = dict(zip(SAMPLINGS, cycle(("#1f5fa8", "#8a6d1d", "#2a7f4f", "#6b4c9a", "#8c564b", "#b5467a"))))
-"""Of the samplings, each its own."""
-_TAKEN = "#c1440e"
-_LEAST_GAP = 1e-4  # smaller ones are drawn as this: an optimum would stretch the axis by many decades
-_MOST_BARS = 40
+"""The colours of the samplings, each its own."""
+_CHOSEN_COLOUR = "#c1440e"
+_MIN_GAP = 1e-4  # smaller ones are drawn as this: an optimum would stretch the axis by many decades
+_MAX_BARS = 40
 
 
 def draw_comparison(table: JsonObject) -> Figure:
     """Return a figure: bars of the loss above the bound (or at the privacy asked for), and loss against memory."""
     rows = table["rows"]
-    bars = range(min(len(rows), _MOST_BARS))
+    bars = range(min(len(rows), _MAX_BARS))
     figure = _figure(15, 1.6 + 0.3 * max(12, len(bars)))
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6 if table["samplings"] else 0.8))
     values, label = _values(table)
     taken = table["recommendation"]["row"] if table["recommendation"] else None
-    colours = [_TAKEN if number == taken else COLOURS[_sampling(row)] for number, row in enumerate(rows)]
+    colours = [_CHOSEN_COLOUR if number == taken else COLOURS[_sampling(row)] for number, row in enumerate(rows)]
     left.barh(bars, [values[i] for i in bars], color=[colours[i] for i in bars], height=0.7)
     left.set_yticks(bars, [_bar_name(table, rows[i]) for i in bars], fontsize=8)
     left.invert_yaxis()
@@ -230,7 +230,7 @@ def _staircase(axes: Axes, points: list[tuple[int, float, str]], colour: str, la
 def _bounds(table: JsonObject) -> dict[str, float]:
     """Return the errors at the privacy that no matrix beats, by sampling, where rows are drawn at a privacy."""
     if not table["samplings"] or table["objective"] != "mean":
-        return {}  # others bound no root mean square
+        return {}  # other objectives bound no root mean square
     errors = {sampling: bound["objective"] ** 0.5 for sampling, bound in table["sampled_bounds"].items()}
     fixed = next((row for row in table["rows"] if row["sampling"] is None and row["relative_gap"] is not None), None)
     if fixed is not None:
@@ -244,7 +244,7 @@ def _values(table: JsonObject) -> tuple[list[float], str]:
     if table["samplings"]:
         return [row["rmse_at_privacy"] for row in rows], "root mean squared error at the privacy asked for"
     if all(row["relative_gap"] is not None for row in rows):
-        gaps = [100 * max(row["relative_gap"], _LEAST_GAP) for row in rows]
+        gaps = [100 * max(row["relative_gap"], _MIN_GAP) for row in rows]
         return gaps, "loss above the certified lower bound [%], at least 0.01"
     return [row["loss"]["objective"] for row in rows], f"objective {table['objective']}"
 

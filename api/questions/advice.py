@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from factorize.api.questions.comparison import CompareRequest, Report, chosen_of, comparison, name_of, read_request
-from factorize.api.questions.job_code import LONGEST_SPEC, SPEC_FILE, TITLES, codes
+from factorize.api.questions.job_code import MAX_SPEC_CHARACTERS, SPEC_FILE, TITLES, codes
 from factorize.api.questions.rate import Rates
 from factorize.api.questions.training_job import Job
 from factorize.client.held_factors import look_first
@@ -68,7 +68,7 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
     sampling = row["sampling"] or "fixed"
     named = (one for one in table["samplings"] if one["sampling"] == sampling)
     scheme = {**next(named, SAMPLINGS[sampling].document()), **job.run.loader}
-    # As one would ask for it: a schedule by its name, and no `optimize_for`, which follows.
+    # The spec is shown as one would ask for it: a schedule by its name, and no `optimize_for`, which follows.
     spec = {name: part for name, part in row["spec"].items() if name != "optimize_for"}
     spec["workload"] = {**job.sums, "n": job.run.steps}
     numbers = ("epsilon", "delta", "memory", "parameters")
@@ -110,7 +110,7 @@ def advice_of(job: Job, table: Mapping[str, Any]) -> dict[str, Any]:
 def _command(spec: Mapping[str, object], command: str) -> str:
     """Return a row's command with the spec as it was asked for, or in a file if it is long."""
     text = canonical_json(spec).decode()
-    source = shlex.quote(text) if len(text) <= LONGEST_SPEC else SPEC_FILE
+    source = shlex.quote(text) if len(text) <= MAX_SPEC_CHARACTERS else SPEC_FILE
     return f"factorize solve {source} --to {command.partition(' --to ')[2]}"
 
 

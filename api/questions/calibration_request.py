@@ -13,7 +13,7 @@ from factorize.privacy.question import WORK, question_of
 if TYPE_CHECKING:
     from factorize.privacy.question import Question
 
-_ASKED = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
+_ASKED_FIELDS = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
 
 
 class CalibrationRequest(Frozen, use_attribute_docstrings=True):
@@ -57,7 +57,7 @@ class CalibrationRequest(Frozen, use_attribute_docstrings=True):
     @property
     def question(self) -> Question:
         """What the numbers ask; raises InvalidParameter for nothing, or two things."""
-        return question_of(**{name: getattr(self, name) for name in _ASKED})
+        return question_of(**{name: getattr(self, name) for name in _ASKED_FIELDS})
 
 
 def read_calibration_request(document: Mapping[str, object]) -> CalibrationRequest:
@@ -71,5 +71,5 @@ def answer(factorization: Any, request: CalibrationRequest) -> dict[str, Any]:
     """Return the calibration as plain data; see `factorize.accounting.calibrate_sampling`."""
     from factorize.samplings.calibrating import calibrate_sampling
 
-    options = request.model_dump(exclude=set(_ASKED))
+    options = request.model_dump(exclude=set(_ASKED_FIELDS))
     return calibrate_sampling(factorization, request.question, **options).document()

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from factorize.factors.factorization import Factorization
     from factorize.storage.store import Store
 
-_UNFINISHED = "~"
+_OPEN_MARK = "~"
 Report = Callable[[int, int, str], None]
-"""Told mechanisms done, their total, and the one that runs."""
+"""A function that is told mechanisms done, their total, and the one that runs."""
 
 
 SamplingNames = Annotated[
@@ -193,7 +193,7 @@ def text(table: JsonObject) -> str:
         lines.append(line + (f"{row['seconds_per_step']:>10.3g}" if timed else ""))
     if not all(row["converged"] for row in rows):
         lines.append(
-            f"{_UNFINISHED} stopped before its tolerance, or at a local optimum; its numbers hold for what was found"
+            f"{_OPEN_MARK} stopped before its tolerance, or at a local optimum; its numbers hold for what was found"
         )
     origins = [Origin(**row["origin"]) for row in rows]
     for origin in dict.fromkeys(one for one in origins if one.place != "solved"):
@@ -228,7 +228,7 @@ _SAMPLED_HEAD = (
 
 
 def _sampled(row: dict[str, object]) -> str:
-    """The numbers at the privacy."""
+    """Return the numbers at the privacy."""
     line = f"{row['sampling'] or 'fixed':<16}{row['rmse_at_privacy']:>10.5g}{_gap(row)}{row['sigma_of_sums']:>15.5g}"
     line += f"  {row['method']:<14}{row['rmse_without_secrecy']:>11.5g}"
     return line + f"{row['noise_vectors']:>9}{row['seconds']:>8.2f}"
@@ -250,7 +250,7 @@ def _bounds(table: JsonObject) -> list[str]:
 
 
 def _choose(table: JsonObject, sampled: bool) -> list[str]:
-    """What to take for each budget, how to get it, and what dense noise costs."""
+    """Return what to take for each budget, how to get it, and what dense noise costs."""
     chosen = chosen_of(table)
     several = len(chosen) > 1
     lines = []
@@ -282,4 +282,4 @@ def name_of(row: JsonObject) -> str:
     parameters += [f"for the {row['optimized_for']}"] if row.get("optimized_for") else []
     parameters += [f"for {row['optimized_under']}"] if row.get("optimized_under") else []
     name = f"{row['mechanism']}({', '.join(parameters)})" if parameters else str(row["mechanism"])
-    return name if row.get("converged", True) else name + _UNFINISHED
+    return name if row.get("converged", True) else name + _OPEN_MARK

@@ -8,10 +8,10 @@ from factorize.errors import InvalidParameter, InvalidSpec
 from factorize.plain_data import read_union
 
 Ask = Callable[[str], str | None]
-"""Shows a question and returns what was typed, or None where nobody types any more."""
+"""A function that shows a question and returns what was typed, or None where nobody types any more."""
 
 
-_OF_ANY_JOB = {
+_COMMON_QUESTIONS = {
     "epsilon": "Which privacy, epsilon (like 2)?",
     "delta": "And which delta (like 1e-5)?",
     "memory": "How many vectors of noise state may be kept, each as large as the model (several with commas)?",
@@ -21,17 +21,17 @@ QUESTIONS: dict[type[Job], dict[str, str]] = {
         "examples": "How many examples are in the data set?",
         "batch_size": "How many examples are in a batch?",
         "epochs": "How many epochs are trained?",
-        **_OF_ANY_JOB,
+        **_COMMON_QUESTIONS,
     },
     FleetRequest: {
         "clients": "How many clients are in the fleet?",
         "clients_a_round": "How many clients are asked in a round?",
         "rounds": "How many rounds are trained?",
-        **_OF_ANY_JOB,
+        **_COMMON_QUESTIONS,
     },
 }
 DEFAULTS = {"epochs": "1", "memory": ",".join(map(str, DEFAULT_MEMORY))}
-"""Answers that are shown, and taken where nothing is typed."""
+"""The answers that are shown, and taken where nothing is typed."""
 
 
 def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[[str], None]) -> dict[str, object]:
@@ -81,7 +81,7 @@ def read(name: str, text: str, kind: type[Job] = RecommendRequest) -> Any:
     answer = several if name == "memory" else _number(text)
     try:
         read_union({name: answer}, kind)
-    except InvalidSpec as error:  # of other fields, too
+    except InvalidSpec as error:  # it may name other fields, too
         wrong = [one.message for one in error.violations if one.pointer.split("/")[1:2] == [name]]
         if wrong:
             raise InvalidParameter(f"{name}: {wrong[0]}", field=name) from None

@@ -45,7 +45,7 @@ class ComparisonTable(Document):
         return str(chosen["reason"]) if chosen else ""
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Return how many rows there are."""
         return len(self.document["rows"])
 
     def __iter__(self) -> Iterator[JsonObject]:

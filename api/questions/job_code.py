@@ -18,13 +18,13 @@ from factorize.samplings.base import CodeNumbers
 
 TITLES = {"torch": "torch", "jax": "JAX", "numpy": "numpy", "federated": "the server of federated training"}
 FRAMEWORKS = tuple(TITLES)
-LONGEST_SPEC = 1200
-"""Characters of a spec inside code; a longer one, with a list of rates of the user's own, is read from a file."""
+MAX_SPEC_CHARACTERS = 1200
+"""The most characters of a spec inside code; a longer one, with a list of the user's rates, is read from a file."""
 SPEC_FILE = "spec.json"
 _TORCH = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 _SGD, _OPTAX = ("sgd",), ("sgd", "adam", "adamw")
-"""Optimizers that the code has as they are."""
-_UNCHECKED = " and leave out the check"
+"""The optimizers that the code has as they are."""
+_UNCHECKED_NOTE = " and leave out the check"
 _SECRET = "secrets.randbits(128)"
 _SPEC_IN_FILE = (
     f'spec = json.loads(Path("{SPEC_FILE}").read_text())     # written by `factorize recommend --to {SPEC_FILE}`'
@@ -67,7 +67,7 @@ def _program(template: str, spec: Mapping[str, Any], **filled: Any) -> str:
         [shown for line in part.splitlines() if (shown := line.format(secret=_SECRET, **filled)).strip()]
         for part in text.split("\n\n")
     )
-    long, secret = len(json.dumps(spec)) > LONGEST_SPEC, any(_SECRET in line for line in lines)
+    long, secret = len(json.dumps(spec)) > MAX_SPEC_CHARACTERS, any(_SECRET in line for line in lines)
     standard = ["import json"] * long + ["import secrets"] * secret + ["from pathlib import Path"] * long
     shown = _SPEC_IN_FILE if long else f"spec = {spec!r}"
     if _rates(spec):
@@ -76,7 +76,7 @@ def _program(template: str, spec: Mapping[str, Any], **filled: Any) -> str:
 
 
 def _rates(spec: Mapping[str, Any]) -> bool:
-    """Whether the rate is no constant."""
+    """Return whether the rate is no constant."""
     return bool(spec["workload"].get("learning_rates"))
 
 
@@ -106,7 +106,7 @@ def _torch(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
         spec,
         job=job,
         law=SAMPLINGS[sampling],
-        nearest=_nearest(job, _TORCH, _UNCHECKED),
+        nearest=_nearest(job, _TORCH, _UNCHECKED_NOTE),
         optimizer=_torch_optimizer(job, spec),
         schedule=schedule if _rates(spec) else "",
         checked_schedule=", schedule" if _rates(spec) else "",
@@ -160,7 +160,7 @@ def _jax(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str:
         job=job,
         law=law,
         order="" if law.padded else "\n".join(order),
-        nearest=_nearest(job, _OPTAX, _UNCHECKED),
+        nearest=_nearest(job, _OPTAX, _UNCHECKED_NOTE),
         optimizer=_optax_optimizer(job, spec),
         **_checked(job, spec, _OPTAX),
     )
@@ -180,7 +180,7 @@ def _numpy(job: RecommendRequest, spec: Mapping[str, Any], sampling: str) -> str
         law=law,
         order="\n".join(law.code(_numbers(job), "len(data)")),
         velocity="velocity = np.zeros_like(weights)" if momentum else "",
-        nearest=_nearest(job, _SGD, _UNCHECKED),
+        nearest=_nearest(job, _SGD, _UNCHECKED_NOTE),
         velocity_update=f"velocity = {momentum!r} * velocity + released" if momentum else "",
         step=way if momentum else "released",
         **_checked(job, spec, _SGD),

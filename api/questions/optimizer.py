@@ -58,11 +58,11 @@ class SgdOptimizer(Optimizer):
 
     @property
     def averaging(self) -> tuple[float, bool]:
-        """Its own."""
+        """The momentum of its own."""
         return self.momentum, self.nesterov and self.momentum > 0
 
     def approximation(self, workload: str) -> str | None:
-        """Only weight decay is left out."""
+        """Return a note where weight decay is left out."""
         if not self.weight_decay:
             return None
         return (
@@ -86,7 +86,7 @@ class Moments(Optimizer):
 
     @property
     def averaging(self) -> tuple[float, bool]:
-        """That of first moments."""
+        """The decay of first moments, as a momentum."""
         return self.beta1 if self.beta is None else self.beta, False
 
 
@@ -101,7 +101,7 @@ class Scaled(Optimizer):
 
     @property
     def averaging(self) -> tuple[float, bool]:
-        """Its own."""
+        """The momentum of its own, if it averages."""
         return self.momentum, False
 
 
@@ -127,7 +127,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "sgd": SgdOptimizer,
     **{kind: _named(kind, *about) for kind, about in _KINDS.items()},
 }
-"""By name; `adam` with an `output` is the workload of that name."""
+"""The optimizers by name; `adam` with an `output` is the workload of that name."""
 
 if TYPE_CHECKING:
     AnyOptimizer = Optimizer

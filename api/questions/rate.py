@@ -9,8 +9,8 @@ from factorize.api.questions.training_job import Job, RecommendRequest
 from factorize.training.learning_rate import SPREAD, STUDIED, STUDY, best_rate, note_on_decay
 from factorize.training.learning_schedules import schedule_rates
 
-_SUMMED = ("prefix", "schedule", "momentum")
-"""Workloads that stand for an optimizer."""
+_SUM_WORKLOADS = ("prefix", "schedule", "momentum")
+"""The workloads that stand for an optimizer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Rates:
     def _unknown(self) -> str | None:
         if not isinstance(self.job, RecommendRequest):
             return "the study trained no federated job"
-        if self.job.sums["kind"] not in _SUMMED:
+        if self.job.sums["kind"] not in _SUM_WORKLOADS:
             return f"the study trained nothing that sums as {self.job.sums['kind']} does"
         return "it follows from the number of parameters; give --parameters" if self.job.parameters is None else None
 

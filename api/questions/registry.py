@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 Asked = TypeVar("Asked", bound=Frozen)
 PREDICTION_SECONDS = 60.0
-MECHANISMS_COMPARED = 20
-"""That a comparison is taken to solve, each like the optimum, when it is placed in line."""
+COMPARED_MECHANISMS = 20
+"""The mechanisms that a comparison is taken to solve, each like the optimum, when it is placed in line."""
 _PREDICTION_MB = 512
-_OPENING = 8  # times the file's bytes, while a question about it is answered
+_OPEN_FILE_FACTOR = 8  # a question about a file takes this many times its bytes
 
 
 class QuestionKind(ABC, Generic[Asked]):
@@ -141,7 +141,7 @@ class _Predict(QuestionKind[PredictionRequest]):
         if asked.factorization is None:
             return None, _PREDICTION_MB
         about = find(check_digest(asked.factorization, what="factorization"))
-        size = _OPENING * about.file.bytes
+        size = _OPEN_FILE_FACTOR * about.file.bytes
         limit_mb = service.engine.capacity_mb
         if limit_mb is not None and size > limit_mb << 20:
             message = (
@@ -176,7 +176,7 @@ class _Compare(QuestionKind[CompareRequest]):
         return None, 0
 
     def estimate_seconds(self, asked: CompareRequest) -> float:
-        own = MECHANISMS_COMPARED * solvers.estimate(asked.spec).seconds
+        own = COMPARED_MECHANISMS * solvers.estimate(asked.spec).seconds
         return own if asked.seconds is None else min(own, asked.seconds)
 
     def answer(self, asked: CompareRequest, store: Store, digest: str | None, tell: Tell) -> Mapping[str, object]:
@@ -242,14 +242,14 @@ class _Calibrate(QuestionKind[CalibrationRequest]):
         return calibration(store.load(str(digest)), asked)
 
 
-POSTED: dict[str, QuestionKind[Any]] = {
+POSTED_KINDS: dict[str, QuestionKind[Any]] = {
     "predict": _Predict(),
     "compare": _Compare(),
     "recommend": _Recommend(),
     "recommend_for_fleet": _RecommendForFleet(),
     "calibrate": _Calibrate(),
 }
-"""By the name of the route's operation and of the worker's question."""
+"""The questions by the name of the route's operation and of the worker's question."""
 
 
 def _report(tell: Tell) -> Report:
@@ -293,7 +293,7 @@ def _answer(question: QuestionKind[Any], request: JsonObject, tell: Tell) -> Map
 
 
 QUESTIONS: dict[str, object] = {"solve": solve, "form": form}
-QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED.items()}
+QUESTIONS |= {name: partial(_answer, question) for name, question in POSTED_KINDS.items()}
 
 
 def _write(write: Callable[[Path], None], path: str) -> None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-WIDTH = 1 << 20
-"""Entries of the arrays that are timed: beyond the caches."""
+TIMED_ENTRIES = 1 << 20
+"""The entries of the arrays that are timed, more than caches hold."""
 KEPT_BYTES = 256 << 20
-"""Of Z, where C has no recurrence; above, earlier rows are drawn again, for `ROWS_AT_ONCE` steps at a time."""
+"""The most bytes of Z that are kept where C has no recurrence; else rows are drawn again, `ROWS_AT_ONCE` at a time."""
 ROWS_AT_ONCE = 16
 
 
@@ -47,16 +47,16 @@ class StepPace(NamedTuple):
 def step_pace() -> StepPace:
     """Return the pace of a step on this machine."""
     draw = np.random.Generator(np.random.SFC64(0))
-    kept, made = np.ones(WIDTH, np.float32), np.empty(WIDTH)
+    kept, made = np.ones(TIMED_ENTRIES, np.float32), np.empty(TIMED_ENTRIES)
 
     def normals() -> None:
-        made[:] = draw.standard_normal(WIDTH, dtype=np.float32)
+        made[:] = draw.standard_normal(TIMED_ENTRIES, dtype=np.float32)
 
     def operations() -> None:
         np.multiply(kept, 0.5, out=made)
         np.add(kept, made, out=made)
 
-    return StepPace(_least(normals) / WIDTH, _least(operations) / WIDTH / 2)
+    return StepPace(_least(normals) / TIMED_ENTRIES, _least(operations) / TIMED_ENTRIES / 2)
 
 
 def _least(work: Callable[[], object]) -> float:

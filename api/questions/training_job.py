@@ -30,8 +30,8 @@ DEFAULT_MEMORY = (4,)
 """Vectors of noise state, where nobody says how many: what most of the gain takes."""
 DEFAULT_SECONDS = 10.0
 """Processor seconds for an answer, where nobody says how many."""
-_CONSTANT = ("prefix", "momentum", *OPTIMIZERS)
-"""Workloads and optimizers of a constant learning rate, where none are listed."""
+_CONSTANT_RATES = ("prefix", "momentum", *OPTIMIZERS)
+"""The workloads and optimizers of a constant learning rate, where none are listed."""
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 _Examples = Annotated[int, Field(ge=1, le=10**12)]
 _Vectors = Annotated[int, Field(ge=0, le=10**6)]
@@ -95,7 +95,7 @@ class Job(Frozen, use_attribute_docstrings=True):
     @property
     @abstractmethod
     def run(self) -> Run:
-        """What follows from its numbers.
+        """Return what follows from the job's numbers.
 
         Raises:
             InvalidParameter: they do not fit each other.
@@ -148,7 +148,7 @@ class RecommendRequest(Job, use_attribute_docstrings=True):
 
     @cached_property
     def run(self) -> Run:
-        """Full batches of an epoch, times epochs; each example once in an epoch."""
+        """Return the run of full batches of an epoch, times epochs; each example is once in an epoch."""
         check_batch(self.examples, self.batch_size)
         steps, left = self.epochs * (self.examples // self.batch_size), self.examples % self.batch_size
         sizes = {"batch_size": self.batch_size, "samplings": self.samplings}
@@ -156,7 +156,7 @@ class RecommendRequest(Job, use_attribute_docstrings=True):
             sizes["samplings"] = [name for name in SAMPLINGS if name != "random_allocation"]
         notes = [f"{left} of {self.examples} examples are in no batch (drop-last)"] if left else []
         workload, objective = self.workload or {"kind": "prefix"}, self.objective
-        if objective is None and workload.get("kind") in _CONSTANT and not workload.get("learning_rates"):
+        if objective is None and workload.get("kind") in _CONSTANT_RATES and not workload.get("learning_rates"):
             objective = {"kind": "lambda_tau", "tau": steps}
             notes.append(
                 "the learning rate is constant, so that the noise of the last step stays in the weights: rows are "
@@ -194,7 +194,7 @@ class FleetRequest(Job, use_attribute_docstrings=True):
 
     @cached_property
     def run(self) -> Run:
-        """Its rounds, how far apart those of a client can be, and the timers; the choice of clients may be known."""
+        """Return the rounds, how far apart those of a client can be, and timers; the choice of clients may be known."""
         sizes = (self.clients, self.clients_a_round, self.rounds)
         fleet = advise_fleet(*sizes, check_in=self.check_in, offline=self.offline)
         rule = (

@@ -235,10 +235,10 @@ ServiceUrl = Annotated[
     ),
 ]
 Function = TypeVar("Function", bound=Callable[..., Any])
-SHARED: Mapping[str, Any] = {"service": ServiceUrl, "database": Database, "store": StoreUrl, "output": Output}
-"""Options that mean the same everywhere: all commands have the last two, and others those that they name."""
+OPTIONS: Mapping[str, Any] = {"service": ServiceUrl, "database": Database, "store": StoreUrl, "output": Output}
+"""The options that mean the same everywhere: all commands have the last two, and others those that they name."""
 Shown = tuple[Any, str] | tuple[Any, str, int]
-"""What a command has to say, as plain data and as text; and its exit code, where it may not be 0."""
+"""The answer of a command, as plain data and as text; and its exit code, where it may not be 0."""
 
 
 class Commands(typer.Typer):
@@ -251,11 +251,11 @@ class Commands(typer.Typer):
 
 def _with_shared(function: Any) -> Any:
     signature = inspect.signature(function, eval_str=True)
-    own = [one for name, one in signature.parameters.items() if name not in SHARED]
+    own = [one for name, one in signature.parameters.items() if name not in OPTIONS]
     defaults = {"output": OutputForm.TEXT}
-    names = [name for name in SHARED if name in signature.parameters or name in ("store", "output")]
+    names = [name for name in OPTIONS if name in signature.parameters or name in ("store", "output")]
     keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [inspect.Parameter(one, keyword, default=defaults.get(one), annotation=SHARED[one]) for one in names]
+    options = [inspect.Parameter(one, keyword, default=defaults.get(one), annotation=OPTIONS[one]) for one in names]
 
     @wraps(function)
     def command(**values: Any) -> Any:

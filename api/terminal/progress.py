@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 QUIET_SECONDS = 2.0
-"""In plain lines: seconds before the first line of one solve, and then between the first lines."""
+"""Seconds before the first plain line of one solve, and then between the first lines."""
 REMAINING_SECONDS = 10.0
-"""In plain lines: seconds between lines that say how long a list still takes."""
+"""Seconds between plain lines that say how long a list still takes."""
 _NOTEBOOK_SECONDS = 0.1
-_DOING = {
+_PHASE_TEXTS = {
     "compile": "compiling once, about 20 s",
     "coarse grid": "on a coarse grid, {gap} there",
     "bound": "searching a lower bound, {gap} of that search",
@@ -233,7 +233,7 @@ def show_event(shown: Display, event: Event) -> None:
 
 
 GRACE_SECONDS = 3.0
-_DONE = b"\0"  # no signal has this number
+_END_BYTE = b"\0"  # no signal has this number
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -256,7 +256,7 @@ def prompt_interrupt(grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         signal.set_wakeup_fd(before)
-        os.write(signals_write, _DONE)
+        os.write(signals_write, _END_BYTE)
         watcher.join()
         for descriptor in (signals_read, signals_write):
             os.close(descriptor)
@@ -278,7 +278,7 @@ def _watch(signals: int, grace_seconds: float) -> None:
     while True:
         ready, _, _ = select.select([signals], [], [], patience)
         numbers = os.read(signals, 64) if ready else b""
-        if _DONE in numbers:
+        if _END_BYTE in numbers:
             return
         interrupts = numbers.count(signal.SIGINT)  # both, if they come at once
         if interrupts > 1 or (patience is not None and (interrupts or not ready)):
@@ -319,4 +319,4 @@ def state_text(progress: Progress) -> str:
     left = "" if progress.seconds_left is None else f", about {max(1, round(progress.seconds_left))} s left"
     gap = "no gap yet" if progress.class_gap is None else f"gap within its class {progress.class_gap:.2e}"
     gap = gap if progress.relative_gap is None else f"gap {progress.relative_gap:.2e}"
-    return _DOING.get(progress.phase, "{gap}").format(gap=gap) + left
+    return _PHASE_TEXTS.get(progress.phase, "{gap}").format(gap=gap) + left

@@ -31,7 +31,7 @@ _WORD = re.compile(r"[a-z][a-z0-9_]*")
 _BEGINNING = re.compile("[0-9a-f]{4,63}")
 _HELP = {"--help", "-h"}
 _OTHER_FLAGS = {"output": "--released"}
-"""Of fields of specs that are called as an option of all commands."""
+"""The options of fields of specs that would be called as an option of all commands."""
 _FIELDS = {flag: name for name, flag in _OTHER_FLAGS.items()}
 
 

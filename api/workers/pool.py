@@ -17,26 +17,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from factorize.api.workers.worker import PROVER, SOLVER, AnswerLimits, Worker
-from factorize.api.workers.worker_process import MOST_BYTES
+from factorize.api.workers.worker_process import MAX_BYTES
 from factorize.errors import FactorizeError
 from factorize.solvers.problem import machine_memory
 from factorize.storage.store import open_store
 
-SMALL_SECONDS, SMALL_MB = 5.0, MOST_BYTES >> 20
-"""Estimates of what shares a pair of workers; one that then holds more is replaced."""
-LEAST_SECONDS, SAFETY = 600.0, 4.0
-"""Wall limit of a solve: so long, or so many times its estimate, which a busy machine exceeds."""
+SMALL_SECONDS, SMALL_MB = 5.0, MAX_BYTES >> 20
+"""The estimates of what shares a pair of workers; a pair that then holds more is replaced."""
+MIN_LIMIT_SECONDS, LIMIT_FACTOR = 600.0, 4.0
+"""The wall limit of a solve: this long, or this many times its estimate, which a busy machine exceeds."""
 PUBLISHERS = 8
-"""Threads beside those of places, for what has given its place back and waits for a disk."""
+"""The threads beside those of places, for what has given its place back and waits for a disk."""
 IDLE_SECONDS = 120.0
 _WARM_LIMITS = AnswerLimits(seconds=120.0)
-"""For each question of a warm-up: a solver that never answers must not keep calls from a pair of their own."""
+"""Limits of each question of a warm-up: a solver that never answers must not keep calls from a pair of their own."""
 _WARM_MECHANISMS: tuple[dict[str, str], ...] = (
     {"kind": "dense"},
     {"kind": "square_root"},
     {"kind": "tree", "decoder": "online"},
 )
-"""What has both processes load nearly all that small specs need."""
+"""The mechanisms whose solves have both processes load nearly all that small specs need."""
 
 
 class WorkerPair:
@@ -117,7 +117,7 @@ class Solve(Future[Any]):
         self.call, self.order, self.room, self.fresh = call, order, room, fresh
 
     def cancel(self) -> bool:
-        """Keep it from running; whether it never will."""
+        """Keep it from running; return whether it never will."""
         self.stop.set()
         return super().cancel()
 
@@ -299,4 +299,4 @@ def machine_processors() -> int:
 
 def wall_limit(seconds: float) -> float:
     """Return the seconds after which a solve is ended that was estimated to take so many."""
-    return max(LEAST_SECONDS, SAFETY * seconds)
+    return max(MIN_LIMIT_SECONDS, LIMIT_FACTOR * seconds)

@@ -48,7 +48,7 @@ class Stages:
 
 
 _PROOFS: dict[str, tuple[str, JsonObject]] = {"solve": ("certify", {}), "form": ("check", {"strict": False})}
-"""Question to the prover about what the solver has written: a draft, or a factor file."""
+"""The questions to the prover about what the solver has written: a draft, or a factor file."""
 
 
 def make_and_store(

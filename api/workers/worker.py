@@ -144,7 +144,7 @@ _TAIL_BYTES = 8192
 _KERNEL_LIMITS_DATA = sys.platform == "linux"  # elsewhere RLIMIT_DATA is accepted and ignored
 
 Progress = Callable[[JsonObject], object]
-"""Gets the events of an answer that is worked out."""
+"""A function that gets the events of an answer that is worked out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from typing import Any, Protocol, cast
 from factorize.encoding import JsonObject
 from factorize.errors import CacheUnusable, FactorizeError
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 SPARE_MB = 384
-"""Beside what a question was admitted with: libraries that are loaded late, cvxpy and its solvers above all."""
+"""Memory beside what a question was admitted with: libraries that are loaded late, cvxpy and its solvers above all."""
 THREAD_MB = 64
 _QUIET_SECONDS = 0.05
 
@@ -108,7 +108,7 @@ def _answer(document: JsonObject, question: Callable[[JsonObject, Tell], object]
         field = getattr(error, "field", None)
         stream.say("failed", error={"type": kind, "message": str(error), "field": field})
     else:
-        stream.say("done", answer=answer, worn=_status_bytes("VmRSS:") > MOST_BYTES)
+        stream.say("done", answer=answer, worn=_status_bytes("VmRSS:") > MAX_BYTES)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _limit(memory_mb: int, threads: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
-_threads = 1  # by the environment that the process was started with
+_threads = 1  # the environment that the process was started with says so
 
 
 def _set_threads(threads: int) -> None:

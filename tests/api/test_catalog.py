@@ -77,7 +77,7 @@ def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -
 def test_a_page_says_that_it_is_not_whole_while_a_large_store_is_read(
     catalog: Catalog, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_module, "READS", 3)
+    monkeypatch.setattr(catalog_module, "MAX_READS", 3)
     put = {store.put(factorization(n))["digest"] for n in range(2, 9)}
     seen = []
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_a_store_is_looked_at_once_in_five_seconds_and_its_manifests_once(
 
 
 def test_damaged_manifests_are_passed_over(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_module, "READS", 2)
+    monkeypatch.setattr(catalog_module, "MAX_READS", 2)
     store = open_store(str(tmp_path / "store"))
     put = [store.put(factorization(n))["digest"] for n in range(3, 8)]
     for damaged in put[1:]:

@@ -40,7 +40,7 @@ def do(request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         case "allocate":
             bytearray(request["mib"] << 20)
         case "wear":
-            sys.modules["__main__"].MOST_BYTES = 0
+            sys.modules["__main__"].MAX_BYTES = 0
         case "flood":
             for _ in range(200):
                 sys.stdout.write("y" * 100_000)

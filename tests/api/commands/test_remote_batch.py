@@ -97,7 +97,7 @@ def test_what_may_come_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         solve_all([(Item("", "to solve"), named(4))], RemoteLanes("http://127.0.0.1:9"), told)
         return ends
 
-    monkeypatch.setattr(batch_solving, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(batch_solving, "MAX_PAUSE_SECONDS", 0.01)
     queued = {"spec_digest": "ab", "state": "queued"}
     busy, away = ServiceError("busy", status=429), ServiceUnreachable("nothing answers")
     failed = queued | {"state": "failed", "error": {"type": "timeout", "message": "it took too long"}}

@@ -186,7 +186,7 @@ def test_an_upload_is_its_senders_own(keyed: Keyed) -> None:
 
 
 def test_streams_of_one_key_leave_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MOST_PER_KEY", 2)
+    monkeypatch.setattr(app, "MAX_REQUESTS_PER_KEY", 2)
     with keyed_service(tmp_path / "store") as service, ExitStack() as opened:
         live = service.live
         name = service.ask("admin", "POST", "/v1/factorizations", FIVE).json()["spec_digest"]

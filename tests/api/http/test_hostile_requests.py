@@ -264,7 +264,7 @@ def test_a_client_that_takes_nothing_is_dropped(hasty_service: LiveService) -> N
 
 
 @pytest.mark.parametrize(
-    ("limit", "status", "slug"), [("MOST_CONNECTIONS", 503, b"unavailable"), ("MOST_PER_ADDRESS", 429, b"busy")]
+    ("limit", "status", "slug"), [("MAX_CONNECTIONS", 503, b"unavailable"), ("MAX_PER_ADDRESS", 429, b"busy")]
 )
 def test_one_connection_too_many_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, status: int, slug: bytes

@@ -78,7 +78,7 @@ def grid(
 
 
 def test_of_what_is_too_much_the_ends_of_each_cell_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_grid, "MOST_ENTRIES", 8 * 40)
+    monkeypatch.setattr(cell_grid, "MAX_ENTRIES", 8 * 40)
     made = grid(
         {"workload": {"kind": "prefix", "n": 40}, "mechanism": {"kind": "square_root"}}, "C", 40, (0, 40), (4, 4)
     )

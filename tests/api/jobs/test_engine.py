@@ -155,7 +155,7 @@ def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
     engine = place.engine(tick=0.05)
     engine.submit(order(outage=2))
     assert place.ended(digest(0)).state == "done" and engine.solves_total == 3
-    monkeypatch.setattr(engine_module, "OUTAGES", 2)
+    monkeypatch.setattr(engine_module, "MAX_OUTAGES", 2)
     engine.submit(order(1, outage=99))
     job = place.ended(digest(1))
     assert (job.state, job.error["type"], job.attempts) == ("failed", "store-unavailable", 2)
@@ -163,7 +163,7 @@ def test_an_outage_of_the_store_is_not_the_specs_fault(place, monkeypatch):
 
 def test_a_failing_solve_whose_end_is_never_heard_is_not_solved_for_ever(place, monkeypatch):
     monkeypatch.setattr(engine_module.JobEngine, "_hear", lambda engine, event: None)
-    monkeypatch.setattr(engine_module, "OUTAGES", 3)
+    monkeypatch.setattr(engine_module, "MAX_OUTAGES", 3)
     place.engine(tick=0.01).submit(order(fail="the residual is 3e-4, limit 1e-9"))
     job = place.ended(digest(0))
     assert (job.state, job.error["type"], job.attempts) == ("failed", "not_stored", 2)

@@ -72,7 +72,7 @@ def test_every_framework_has_some_twenty_lines_at_most_that_python_reads() -> No
 
 
 def test_a_long_spec_is_read_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_code, "LONGEST_SPEC", 10)
+    monkeypatch.setattr(job_code, "MAX_SPEC_CHARACTERS", 10)
     text = codes(JOB, small_spec(BANDED), "fixed")["numpy"]
     assert 'json.loads(Path("spec.json").read_text())' in text and "import json" in text and "bands" not in text
 
