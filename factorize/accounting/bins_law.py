@@ -19,7 +19,7 @@ import numpy as np
 from factorize.accounting.gram_matrix import BinGram, bin_gram
 from factorize.accounting.law import MARGIN, Bound, Law
 from factorize.accounting.payoff import log_call_ceiling, log_put, raised
-from factorize.checker.sampling.bets import MOST_SPREAD
+from factorize.checker.sampling.bets import MAX_SPREAD
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.participation import FixedEpochs, Single
 from factorize.structures.endless import AnyStrategy
@@ -116,7 +116,7 @@ def log_put_of_second_moment(moment: float, epsilon: float) -> float:
 
 def _log_lognormal_put(less: float, spread: float, epsilon: float) -> float:
     """Return the log of E (1 - e^(epsilon + N))_+, N normal of mean -less; 0 where the formula loses its digits."""
-    if not 1e-7 < spread < MOST_SPREAD:
+    if not 1e-7 < spread < MAX_SPREAD:
         return 0.0
     y = -raised(np.array(less - spread**2 / 2 - epsilon), 0.0, spread)  # a smaller y pays more
     value = float(log_put(y, 0.0, spread))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.sampling.bins import MOST_WORK
+from factorize.checker.sampling.bins import MAX_WORK
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.numbers.scalars import whole_number
 from factorize.spec import LARGEST_BINS
@@ -80,9 +80,9 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     if held.time_invariant:
         gram = gram_of_column(np.abs(held.rows(held.n - 1, held.n)[0, ::-1]), bins)
     else:
-        if held.n * bins**2 > MOST_WORK:
+        if held.n * bins**2 > MAX_WORK:
             raise TooLarge(
-                f"sums over {bins} bins of n={held.n} steps take {held.n * bins**2} products, above {MOST_WORK}, the "
+                f"sums over {bins} bins of n={held.n} steps take {held.n * bins**2} products, above {MAX_WORK}, the "
                 "limit of a claim; use fewer, larger batches, or a Toeplitz C",
                 field="bins",
             )

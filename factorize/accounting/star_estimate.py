@@ -20,7 +20,7 @@ from factorize.accounting.bins_law import MAX_ROWS, BinsLaw, best_order_from
 from factorize.accounting.gram_matrix import BinGram, shared_part
 from factorize.accounting.law import Curve
 from factorize.accounting.payoff import MAX_LEVEL, best_tilt, log_call_ceiling, log_put, log_reverse_ceiling, raised
-from factorize.checker.sampling.bets import LEAST_SPREAD, MOST_SPREAD, log_call, log_mean_exp, sums_of_rows
+from factorize.checker.sampling.bets import MAX_SPREAD, MIN_SPREAD, log_call, log_mean_exp, sums_of_rows
 
 CHUNK = 4096
 """The number of samples that one thread computes at a time."""
@@ -206,7 +206,7 @@ class StarEstimate(Curve):
     def _rest(self, multiplier: float, epsilon: float) -> Rest:
         """Return the part that is drawn: the rest of the noise where the protocol allows a shared part of this size."""
         spread = math.sqrt(self._shared_variance) / multiplier
-        inside = LEAST_SPREAD * (1 + 1e-6) <= spread <= MOST_SPREAD * (1 - 1e-6)
+        inside = MIN_SPREAD * (1 + 1e-6) <= spread <= MAX_SPREAD * (1 - 1e-6)
         return self._drawn(self._shared_variance if inside and abs(epsilon) <= MAX_LEVEL - 1 else 0.0)
 
     def _draw(self, shared: float) -> Rest:

@@ -1,6 +1,6 @@
 """`factorize-check RECEIPT FACTORS...`: the receipt of a run, proved from its factor files; or a page on it.
 
-Further receipts beside the first are proved alike, and compared with it. It needs numpy, safetensors and python-flint,
+Further receipts are proved like the first, and compared with it. It needs numpy, safetensors and python-flint,
 and the extra `signing` for signatures. Exit codes: 0 everything is proved, 2 usage, 4 something is false, 6 something
 was not looked at, 7 a run has not ended.
 """
@@ -71,12 +71,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(options: argparse.Namespace) -> dict[str, Report]:
-    """Return the reports on all receipts, and on what they are beside each other, by name."""
-    # The main package brings python-flint with an extra alone.
+    """Return by name the reports on all receipts, and the report that compares them."""
+    # Without its extras, the main package does not bring python-flint.
     from factorize.checker.receipt import check_receipt, compare_receipts
 
     held = [(str(path), path.read_bytes()) for path in options.files]
-    factors = [data for _, data in held if b"\0" in data[:8]]  # the length of a header, which no JSON begins with
+    # A factor file begins with a length in 8 bytes, which always have a zero byte; JSON never does.
+    factors = [data for _, data in held if b"\0" in data[:8]]
     receipts = [(str(options.receipt), options.receipt.read_bytes())]
     receipts += [(name, data) for name, data in held if b"\0" not in data[:8]]
     if len(receipts) == 1:

@@ -1,6 +1,6 @@
-"""Every claim of a factor file against its bytes; and a matrix of anybody's against a participation.
+"""Checks of every claim of a factor file against its bytes, and of any matrix against a participation.
 
-Of prefix sums without end, the sensitivity is a limit and the losses have to be infinite.
+For prefix sums without end, the sensitivity is a limit and the losses have to be infinite.
 """
 
 from collections.abc import Mapping
@@ -53,11 +53,11 @@ def check_factor_file(
     Args:
         data: the whole file.
         user: numbers of user-supplied workloads by sha256, where the spec names any.
-        proved: losses and bounds that this process has proved; taken if they are those of the file's own numbers.
-        known: a spec that this process has read; it is not read a second time where the manifest names it.
+        proved: losses and bounds that this process has proved; used if they belong to the file's own numbers.
+        known: a spec that this process has read; used in place of the manifest's if the two are the same.
 
     Returns:
-        The report; `supported` says whether every claim that was looked at holds, `unseen` which were not.
+        The report; `supported` says whether every claim that was checked holds, `unseen` which claims were not checked.
 
     Raises:
         CorruptObject: the bytes are not accounted for, or disagree with their digests.
@@ -79,7 +79,7 @@ def check_factor_file(
 
 
 def leave_undecided(data: bytes, reason: str) -> Report:
-    """Return the report on a file of whose claims none is looked at, since its sensitivity cannot be decided.
+    """Return the report on a file whose claims are not checked, since its sensitivity cannot be decided.
 
     Raises:
         CorruptObject: see `check_factor_file`.
@@ -146,12 +146,12 @@ def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, obje
     Args:
         array: C, shape (n, n).
         participation: in the contract's JSON form.
-        claim: the sensitivity that its owner believes.
+        claim: the sensitivity that its owner assumes.
 
     Raises:
-        InvalidStrategy: not a finite lower-triangular matrix with a positive diagonal.
-        InvalidParticipation: it does not fit n.
-        TooLarge: it cannot be evaluated exactly at this size.
+        InvalidStrategy: the array is no finite lower-triangular matrix with a positive diagonal.
+        InvalidParticipation: the participation does not fit n.
+        TooLarge: the sensitivity cannot be evaluated exactly at this size.
         CertificateError: this machine's floating point cannot be relied on.
     """
     report = Report()
@@ -186,7 +186,7 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
         )
     if strategy.toeplitz is not None and several and not falls(array[:, 0]):
         notes.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
-    scaled = array / np.abs(array).max()  # its squares do not overflow
+    scaled = array / np.abs(array).max()  # Its squares do not overflow.
     columns, rows = (np.linalg.norm(scaled, axis=axis) for axis in (0, 1))
     if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():
         notes.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
@@ -199,7 +199,8 @@ def check_endless(
     """Check the claims of a file whose workload has no last step; `entry` and `parts` are those of C.
 
     Raises:
-        CertificateError, CorruptObject, InvalidStrategy, InvalidParticipation: it is none, or claims what cannot be.
+        CertificateError, CorruptObject, InvalidStrategy, InvalidParticipation: the file is no such file, or claims the
+            impossible.
         TooLarge: the sensitivity cannot be enclosed at this size.
     """
     spec, stated = manifest["spec"], manifest["certificate"]

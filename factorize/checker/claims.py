@@ -1,6 +1,6 @@
-"""Claims of a file beside what is proved of them; and what is told where nothing is.
+"""The claims of a file compared with what is proved, and what the report says where nothing is proved.
 
-Bounds beside the objective, the relative gap and `converged` are proved where the losses and the bound that they rest
+Bounds on the objective, the relative gap and `converged` are proved where the losses and the bound that they rest
 on are. `converged` says that the tolerance was met within the mechanism's class. A gap to a bound over more matrices
 proves that too, and a formula has nothing to converge to; what else a solver says of its own class is a record.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import LowerBound
-from factorize.checker.losses.variances import WIDEST, width_of_losses
-from factorize.checker.mechanism import FORMULAS, GIVEN, Contradiction
+from factorize.checker.losses.variances import MAX_WIDTH, width_of_losses
+from factorize.checker.mechanism import FORMULA_PARAMETERS, FORMULAS, Contradiction
 from factorize.checker.report import (
     ADDED_NOISE,
     CLASS_BOUND,
@@ -28,15 +28,16 @@ from factorize.checker.report import (
 )
 from factorize.checker.sensitivity import Bracket
 from factorize.checker.strategy import FactorFile
-from factorize.checker.utility import OUT_OF_REACH, Utility
+from factorize.checker.utility import ROAD_FAILURES, Utility
 
 TOLERANCE = 1e-9
-"""Relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
+"""The relative difference allowed to losses and bounds, which decide utility; the sensitivity is allowed none."""
 _UNRESTRICTED = ("dense", "semidefinite")
+"""The mechanisms whose class is all matrices."""
 
 
 def check_mechanism(report: Report, kind: str, rule: Callable[[], str]) -> None:
-    """File whether C is of the mechanism that the spec names."""
+    """Report whether C is a matrix of the mechanism that the spec names."""
     try:
         report.prove(rule(), of=MECHANISM)
     except Contradiction as reason:
@@ -48,18 +49,18 @@ def check_mechanism(report: Report, kind: str, rule: Callable[[], str]) -> None:
 def check_sensitivity(
     report: Report, claim: Mapping[str, Any], participation: Mapping[str, Any], bracket: Bracket
 ) -> None:
-    """Compare the sensitivity that is claimed, one number of a known kind by the format, with its bracket."""
+    """Compare the claimed sensitivity with its bracket; by the format it is one number of a known kind."""
     own = ", ".join(f"{k}={v}" for k, v in participation.items())
     report.prove(f"the sensitivity is stated for the participation of the spec: {own}", of=SENSITIVITY)
     check_claim(report, bracket, float.fromhex(claim["hex"]), kind=claim["kind"])
 
 
 def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> None:
-    """Compare the losses of m rows that are claimed with their enclosures; a wide one refutes and never proves."""
+    """Compare the claimed losses of m rows with their enclosures; a wide enclosure can refute and never proves."""
     claims = file.manifest["certificate"]
     try:
         losses = utility.losses
-    except OUT_OF_REACH as reason:
+    except ROAD_FAILURES as reason:
         report.leave(f"losses: {reason}", of=[LOSS])
         return
     sensitivity = float.fromhex(claims["sensitivity"]["hex"])
@@ -77,17 +78,17 @@ def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> 
         if not low * (1 - TOLERANCE) <= stated <= high * (1 + TOLERANCE):
             report.refute(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}", of=LOSS)
     width = width_of_losses(enclosures.values())
-    if width <= WIDEST:
+    if width <= MAX_WIDTH:
         report.prove(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})", of=LOSS)
     else:
-        text = f"losses: C is too ill-conditioned, they are enclosed to relative {width:.2g} only, above {WIDEST:g}"
+        text = f"losses: C is too ill-conditioned, they are enclosed to relative {width:.2g} only, above {MAX_WIDTH:g}"
         report.leave(text, of=[LOSS])
 
 
 def check_added_noise(report: Report, file: FactorFile, encoder: float | str | None) -> None:
-    """The other form, A G + B Z, whose privacy rests on B: a claim of its own, beside B in the manifest.
+    """Check the claim beside B in the manifest on the other form, A G + B Z, whose privacy rests on B.
 
-    `encoder` is its sensitivity from above, or why there is none; None where no B is stored.
+    `encoder` is an upper bound of its sensitivity, or the reason why there is none; None where no B is stored.
     """
     if encoder is None:
         report.prove(
@@ -116,7 +117,7 @@ def check_added_noise(report: Report, file: FactorFile, encoder: float | str | N
 
 
 def _times(ends: tuple[float, float], factor: float) -> tuple[float, float]:
-    """Multiply outwards, where products underflow too; 0 stays what it is."""
+    """Multiply both ends outwards, also where products underflow; 0 stays 0."""
     low, high = ends[0] * factor * (1 - 2.0**-50), ends[1] * factor * (1 + 2.0**-50)
     return max(math.nextafter(low, -math.inf), 0.0), math.nextafter(high, math.inf) if ends[1] else 0.0
 
@@ -137,7 +138,7 @@ def check_bound(report: Report, file: FactorFile, utility: Utility) -> None:
 
 
 def check_class_bound(report: Report, file: FactorFile, utility: Utility) -> None:
-    """Compare the bound within the mechanism's class with the one that C proves, after that over all matrices."""
+    """Compare the bound within the mechanism's class with the one that C proves; call it after `check_bound`."""
     claim, general = (file.manifest["certificate"].get(name) for name in ("class_lower_bound", "lower_bound"))
     if claim is None:
         return
@@ -153,7 +154,7 @@ def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerB
     stated, name = claim["objective"], "lower bound" if of == LOWER_BOUND else "class_lower_bound"
     try:
         bound = road()
-    except OUT_OF_REACH as reason:
+    except ROAD_FAILURES as reason:
         report.leave(f"the {name} {stated!r} ({claim['rule']}): {reason}", of=[of])
         return
     below = bound.objective
@@ -167,7 +168,7 @@ def _compare(report: Report, claim: Mapping[str, Any], road: Callable[[], LowerB
 
 
 def check_convergence(report: Report, spec: Mapping[str, object], claims: Mapping[str, object]) -> None:
-    """File what is known of the gap and of `converged`, after losses, bounds and mechanism."""
+    """Report what is known of the gap and of `converged`, after losses, bounds and mechanism."""
     gaps = {name: _gap(report, claims, name) for name in ("lower_bound", "class_lower_bound")}
     _check_gap(report, claims, gaps["lower_bound"])
     if claims["converged"]:
@@ -175,7 +176,7 @@ def check_convergence(report: Report, spec: Mapping[str, object], claims: Mappin
 
 
 def _gap(report: Report, claims: Mapping[str, Any], name: str) -> float | None:
-    """The gap to a bound; and a bound is below the objective, which something attains."""
+    """Return the gap to a bound, and refute a bound above the objective, since C attains the objective."""
     bound, attained = claims.get(name), claims["loss"]["objective"]
     if bound is None:
         return None
@@ -194,7 +195,7 @@ def _check_gap(report: Report, claims: Mapping[str, Any], gap: float | None) -> 
 
 
 def _resting(report: Report, text: str, claim: str, bound: str) -> None:
-    """File a claim as proved where the losses and a bound are."""
+    """Report a claim as proved where the losses and a bound are."""
     missing = [name for name in (LOSS, bound) if report.status(name) is not Status.PROVED]
     if missing:
         report.leave(f"{text}, as far as {' and '.join(missing)} can be taken, which is not proved here", of=[claim])
@@ -206,7 +207,7 @@ def _check_converged(
     report: Report, spec: Mapping[str, Any], claims: Mapping[str, Any], gaps: Mapping[str, float | None]
 ) -> None:
     kind, tolerance = spec["mechanism"]["kind"], spec["tolerance"]
-    own = spec.get("optimize_for") in (None, spec["workload"])  # an objective of its own, which the gap is about
+    own = spec.get("optimize_for") in (None, spec["workload"])  # Otherwise the gap is about another objective.
     for name, bound in (("class_lower_bound", CLASS_BOUND), ("lower_bound", LOWER_BOUND)):
         gap = gaps[name]
         if gap is not None and gap <= tolerance and not (name == "class_lower_bound" and kind in _UNRESTRICTED):
@@ -226,6 +227,6 @@ def _check_converged(
 
 def _is_formula(mechanism: Mapping[str, Any]) -> bool:
     """Return whether a mechanism has no free parameter, and no choice of a normalisation."""
-    parameter = GIVEN.get(mechanism["kind"])
+    parameter = FORMULA_PARAMETERS.get(mechanism["kind"])
     numeric = parameter is not None and not isinstance(mechanism.get(parameter), str)
     return (mechanism["kind"] in FORMULAS or numeric) and mechanism.get("normalization", "none") != "auto"

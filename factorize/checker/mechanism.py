@@ -1,4 +1,4 @@
-"""The mechanism that the spec names: whether C is a matrix of it, from its stored numbers.
+"""The mechanism that the spec names, and whether C is a matrix of it by its stored numbers.
 
 A class (banded, Toeplitz, buffers) is decided by the bits. A formula (square roots, differences, trees, Fourier) is
 compared in double precision, up to 1e-9 and what n roundings of the stored type explain: a formula decides what the
@@ -18,24 +18,24 @@ from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import nearest
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.spec.workloads import toeplitz_column
-from factorize.checker.strategy import LARGEST_WHOLE, Strategy
+from factorize.checker.strategy import MAX_N_COMPUTED, Strategy
 from factorize.checker.structures.base import toeplitz_array
 from factorize.encoding import tensor_digest
 
 FORMULAS = ("square_root", "banded_square_root", "banded_inverse_square_root", "anti_pgd", "identity", "tree", "fft")
-"""Mechanisms with nothing to optimise."""
-GIVEN = {"nu_toeplitz": "nu", "banded_inverse_fractional_root": "gamma", "lambda_cgd": "correlation"}
-"""Others that are one where the parameter of this name is a number."""
+"""The mechanisms with nothing to optimise."""
+FORMULA_PARAMETERS = {"nu_toeplitz": "nu", "banded_inverse_fractional_root": "gamma", "lambda_cgd": "correlation"}
+"""The parameter of each other mechanism that is a formula where the spec states a number for it."""
 _ANY_COLUMNS = ("dense", "semidefinite", "added", "banded", "buffered_linear")
-"""Classes that hold C with its columns scaled wherever they hold C."""
+"""The classes that are closed under scaling of columns."""
 _UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
-_NEAR = 1e-9
-_TINY = 1e-30  # of the first coefficient: what may underflow
+_RELATIVE_TOLERANCE = 1e-9  # A stored number may differ so much from its formula, beside what roundings explain.
+_RATIO_UNDERFLOW = 1e-30  # A coefficient may lose so much to underflow, relative to the first one.
 
 
 @dataclass(frozen=True)
 class Named:
-    """A C beside the canonical spec that names its mechanism, the type in which it is stored, and its tensors."""
+    """A matrix C with the canonical spec that names its mechanism, the type in which it is stored, and its tensors."""
 
     spec: Mapping[str, Any]
     strategy: Strategy
@@ -44,18 +44,18 @@ class Named:
 
     @property
     def mechanism(self) -> Mapping[str, Any]:
-        """The entry of the spec."""
+        """The mechanism of the spec."""
         return dict(self.spec["mechanism"])
 
     @property
     def bands(self) -> int:
-        """Diagonals that the mechanism allows."""
+        """The number of diagonals that the mechanism allows."""
         return int(self.mechanism.get("bands") or self.strategy.n)
 
     @property
     def near(self) -> float:
-        """Relative difference that is allowed."""
-        return _NEAR + 4 * self.strategy.n * _UNIT[self.dtype]
+        """The relative difference that is allowed."""
+        return _RELATIVE_TOLERANCE + 4 * self.strategy.n * _UNIT[self.dtype]
 
     @property
     def ratios(self) -> np.ndarray:
@@ -66,7 +66,7 @@ class Named:
 
     @property
     def workload(self) -> np.ndarray:
-        """The first column of the Toeplitz workload that the formula is of."""
+        """The first column of the Toeplitz workload from which the formula is derived."""
         column = toeplitz_column(self.spec.get("optimize_for") or self.spec["workload"])
         if column is None:
             raise NotEnclosed("the formula is of a Toeplitz workload, and this one is not known as such here")
@@ -78,24 +78,24 @@ class Contradiction(Exception):
 
 
 def belongs(named: Named) -> str:
-    """Return what is proved of C and the mechanism.
+    """Return in words what is proved of C and the mechanism.
 
     Raises:
         Contradiction: C is no matrix of that mechanism.
-        NotEnclosed: it is not decided here.
+        NotEnclosed: this checker cannot decide it.
     """
     mechanism = named.mechanism
     kind = mechanism["kind"]
     if kind not in _RULES:
         raise NotEnclosed(f"this checker has no rule for the mechanism {str(kind)[:40]!r}")
     normalised = "" if kind in _ANY_COLUMNS else _columns(named, mechanism.get("normalization", "none"))
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is near nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # A number that is not finite is near no formula.
         rule = _RULES[kind](named)
     return f"C is of the mechanism {kind}: {rule}{normalised}"
 
 
 def belongs_endless(mechanism: Mapping[str, Any], structure: str, parts: Mapping[str, np.ndarray]) -> str:
-    """Return what is proved of a C without end and the mechanism; see `belongs`."""
+    """Return in words what is proved of a C without end and the mechanism; see `belongs`."""
     if structure != mechanism["kind"]:
         raise Contradiction(f"it is stored as {structure}")
     if structure == "blt" and len(parts["theta"]) <= mechanism["buffers"]:
@@ -126,7 +126,7 @@ def _any(_named: Named) -> str:
 
 def _added(named: Named) -> str:
     strategy, stored = named.strategy, list(named.parts.values())
-    exact = strategy.n <= LARGEST_WHOLE and strategy.scale is None  # bands and coefficients are entries of the array
+    exact = strategy.n <= MAX_N_COMPUTED and strategy.scale is None  # Bands and coefficients are entries of the array.
     whole = [strategy.reading.near_columns(np.arange(strategy.n)).values] if exact else stored
     if named.dtype == "float64" and named.mechanism["sha256"] in (tensor_digest(stored), tensor_digest(whole)):
         return "its bytes, or those of the array that it is, hash to the sha256 that the mechanism names"
@@ -179,7 +179,7 @@ def _identity(named: Named) -> str:
 
 
 def _binomial(named: Named, power: float) -> str:
-    """Compare with (1 - r x)^-p, whose r the mechanism states, or the second coefficient tells."""
+    """Compare C with (1 - r x)^-p, where the mechanism states r, or the second coefficient determines it."""
     mechanism, ratios = named.mechanism, named.ratios
     kept = mechanism.get("correlation")
     if kept is None:
@@ -193,7 +193,7 @@ def _binomial(named: Named, power: float) -> str:
     with np.errstate(under="ignore"):
         formula_ratios = np.cumprod(np.append(1.0, kept * (steps - 1 + power) / steps))
         off = np.abs(ratios - formula_ratios)
-        far = ~(off <= named.near * formula_ratios + _TINY)  # true for NaN
+        far = ~(off <= named.near * formula_ratios + _RATIO_UNDERFLOW)  # It is true for NaN.
     if far.any():
         at = int(np.argmax(far))
         raise Contradiction(f"its coefficient {at} differs from the formula {formula} by {off[at]:.3g}")
@@ -206,9 +206,9 @@ def _square_root_of_bands(named: Named) -> str:
 
 
 def _check_power(named: Named, few: np.ndarray, power: float | None = None) -> float:
-    """Compare first coefficients with those of the workload's series to a power, which the second one tells.
+    """Compare first coefficients with those of the workload's series to a power, by default the one that fits c_1.
 
-    The power m = a^p has m_0 = a_0 = 1 and a m' = p a' m, and no other series has.
+    The power m = a^p has m_0 = a_0 = 1 and a m' = p a' m, and no other series has both.
     """
     workload = named.workload[: len(few)] / named.workload[0]
     if power is None:
@@ -251,8 +251,8 @@ def _tree(named: Named) -> str:
     if mechanism["decoder"] != "honaker_full":
         nodes = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
         off = float(np.abs(named.parts["tree.nodes"] - nodes).max())
-    elif n > LARGEST_WHOLE:
-        raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={LARGEST_WHOLE}")
+    elif n > MAX_N_COMPUTED:
+        raise NotEnclosed(f"the Gram matrix of all nodes is formed up to n={MAX_N_COMPUTED}")
     else:
         array = named.strategy.near_columns(np.arange(n)).values
         off = float(np.abs(array.T @ array - _all_nodes(restart, n)).max())
@@ -262,7 +262,7 @@ def _tree(named: Named) -> str:
 
 
 def _completed(restart: int, n: int, *, honaker: bool) -> np.ndarray:
-    """Nodes of the steps, each of which completes one node: a sum, or the best estimate from the subtree."""
+    """Return the node that each step completes: a sum, or the best estimate from the subtree."""
     levels = (restart - 1).bit_length()
     own = [2.0**h / (2.0 ** (h + 1) - 1) for h in range(levels + 1)]
     rows = np.zeros((levels + 1, levels + 1))
@@ -276,7 +276,7 @@ def _completed(restart: int, n: int, *, honaker: bool) -> np.ndarray:
 
 
 def _all_nodes(restart: int, n: int) -> np.ndarray:
-    """H^T H of every complete node of the trees."""
+    """Return H^T H, where the rows of H are the complete nodes of the trees."""
     gram = np.zeros((n, n))
     for start in range(0, n, restart):
         leaves = min(restart, n - start)
@@ -288,8 +288,8 @@ def _all_nodes(restart: int, n: int) -> np.ndarray:
 
 def _fft(named: Named) -> str:
     n, column = named.strategy.n, named.workload
-    if n > LARGEST_WHOLE:
-        raise NotEnclosed(f"the covariance of its noise is formed up to n={LARGEST_WHOLE}")
+    if n > MAX_N_COMPUTED:
+        raise NotEnclosed(f"the covariance of its noise is formed up to n={MAX_N_COMPUTED}")
     array = named.strategy.near_columns(np.arange(n)).values
     spectrum = np.abs(np.fft.fft(np.concatenate([column, np.zeros(n)])))
     first = np.fft.ifft(spectrum).real[:n]
@@ -297,7 +297,7 @@ def _fft(named: Named) -> str:
     if named.mechanism.get("decoder", "circulant") == "optimal":
         noise = array.T @ array
     else:
-        decoder = np.linalg.solve(array.T, toeplitz_array(column).T)  # transposed
+        decoder = np.linalg.solve(array.T, toeplitz_array(column).T)  # This is the transposed decoder.
         noise = decoder.T @ decoder
     off = float(np.abs(noise - target).max())
     if not off <= 1e3 * named.near * float(np.abs(target).max()) < math.inf:

@@ -1,6 +1,6 @@
-"""Participations from their documents, one function per kind: which patterns of steps are allowed.
+"""Participations from their documents, one function per kind, with the patterns of steps that each allows.
 
-The rest of the checker asks these; a kind that is not here is refused.
+The rest of the checker uses this register; a kind that is not in it is refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ class Allowed(NamedTuple):
 
 
 def _whole(document: Document, name: str) -> int | None:
-    """Return a whole number of at least 1, None where there is none; 1.0 and true are no such numbers."""
+    """Return a whole number of at least 1, or None where there is none; 1.0 and true are not accepted."""
     value = document.get(name)
     if value is not None and (type(value) is not int or value < 1):
         raise InvalidParticipation(f"{name} is {str(value)[:40]!r}; it is a whole number of at least 1")
@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[Callable[[Document, int | None], Allowed | None], set[str
     "fixed_epochs": (_fixed_epochs, {"kind", "epochs"}),
     "min_sep": (_min_sep, {"kind", "min_sep", "max_participations"}),
 }
-"""What reads each kind, and its keys: the patterns among n steps, or without end; None where the numbers do not fit."""
+"""The reader of each kind, and its keys. Without end n is None; the reader returns None where numbers do not fit."""
 
 
 def allowed(participation: Document, n: int | None) -> Allowed:
@@ -56,11 +56,11 @@ def allowed(participation: Document, n: int | None) -> Allowed:
 
     Args:
         participation: its document.
-        n: None where there is no last step.
+        n: number of steps, None where there is no last step.
 
     Raises:
-        InvalidParticipation: unknown, or it does not fit n, or nothing bounds how often one takes part. A count below 1
-            would allow no step, and C any sensitivity.
+        InvalidParticipation: it is unknown, does not fit n, or does not bound how often an example takes part. A count
+            below 1 is refused since it would allow no step, so that any sensitivity would be proved.
     """
     kind = participation["kind"]
     read, keys = KINDS.get(kind, (None, set[str]())) if isinstance(kind, str) else (None, set[str]())

@@ -1,13 +1,13 @@
-"""The receipt of a run beside its factor files: what of it is proved, what rests on the job's word, what is unknown.
+"""The receipt of a run with its factor files: which parts are proved, rest on the job's word, or are unknown.
 
-It is read strictly (`factorize.format.receipts`), and shares no arithmetic with what writes it. Sensitivity, noise
-multiplier, mu, epsilon and delta are derived again from the bytes of the factors and the standard deviation of the
-noise, and what ties counts, sampling and participation together is compared (`orders`).
+The receipt is read strictly (`factorize.format.receipts`); this module shares no arithmetic with its writer.
+Sensitivity, noise multiplier, mu, epsilon and delta are derived again from the bytes of the factors and the standard
+deviation of the noise. Counts, sampling and participation are compared with each other (`samplings`).
 
 The sensitivity of first and second moments that are released together is derived from brackets of both squared
 sensitivities by docs/notes/checker.md, "First and second moments".
 
-Several receipts beside each other show copies and continuations of one run, and noise that two runs have used.
+Several receipts together show copies and continuations of one run, and noise that two runs have used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,10 @@ from factorize.format.receipts import LOSSES, check_chain, is_state_of, read_rec
 from factorize.format.weights import digest_of_path
 
 FACTORS, NOISE, STEPS, TOGETHER, MODEL = map("receipt.{}".format, ("factors", "noise", "steps", "together", "model"))
-_FACTOR = {"zero_out": 1, "replace_one": 2}
-_LEAST_MU = Fraction(1e-9)
-"""A smaller mu is raised to it, which is what less noise would be."""
+_ADJACENCY_FACTORS = {"zero_out": 1, "replace_one": 2}
+"""How many clip norms one unit may move a sum by, for each adjacency."""
+_MIN_MU = Fraction(1e-9)
+"""The smallest mu: a smaller one is raised to it, which is safe, as less noise has a larger mu."""
 _Document = Mapping[str, Any]
 _Files = Sequence[FactorFile]
 
@@ -47,12 +48,12 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
 
     Args:
         text: the receipt, JSON.
-        files: the factor file; for first and second moments with noise of their own both, in the receipt's order.
-        model: the released weights, to be compared with their digest in the receipt.
+        files: the factor file, or the two of first and second moments with separate noise, in the receipt's order.
+        model: path of the released weights, which are compared with their digest in the receipt.
 
     Returns:
-        The report; it ends at the first part that is false. `supported` says whether nothing failed, `not_checked` what
-        rests on the job's word.
+        The report, which ends at the first part that is false. `supported` says whether nothing failed, `not_checked`
+        lists what rests on the job's word.
 
     Raises:
         OSError: the model cannot be read.
@@ -95,7 +96,7 @@ def _check_files(report: Report, receipt: _Document, files: _Files) -> None:
 
 
 def _check_steps(report: Report, receipt: _Document, files: _Files) -> None:
-    """Count the steps of all processes: each once, or the job's word that what was taken twice was not seen."""
+    """Count the steps of all processes: each once, unless the job states that nobody saw those that it took twice."""
     stated, n, taken = receipt["steps"], files[0].steps, 0
     require(stated["processes"] != [], "no step was taken yet, so that nothing was released")
     for first, last in stated["processes"]:
@@ -120,17 +121,17 @@ def _check_steps(report: Report, receipt: _Document, files: _Files) -> None:
 
 
 def _largest(stated: _Document) -> Fraction:
-    """Return the most that one unit moves C G, from the stated sensitivity, which is proved before."""
-    return number(stated, "sensitivity") * number(stated, "clip_norm") * _FACTOR[stated["adjacency"]]
+    """Return the most that one unit moves C G, by the stated sensitivity, which was proved before."""
+    return number(stated, "sensitivity") * number(stated, "clip_norm") * _ADJACENCY_FACTORS[stated["adjacency"]]
 
 
 def _mu(receipt: _Document) -> Fraction:
-    """Return mu of the noise that is stated, without sampling, from above."""
-    return max(_largest(receipt["calibration"]) / number(receipt["calibration"], "sigma_of_sums"), _LEAST_MU)
+    """Return an upper bound of the mu of the stated noise, without sampling."""
+    return max(_largest(receipt["calibration"]) / number(receipt["calibration"], "sigma_of_sums"), _MIN_MU)
 
 
 def _check_noise(report: Report, receipt: _Document, files: _Files) -> None:
-    """Prove the sensitivity and what follows from it and sigma."""
+    """Prove the sensitivity, and the numbers that follow from it and sigma."""
     stated, unit = receipt["calibration"], receipt["unit"]
     _check_sensitivity(report, stated, files)
     sigma, largest = number(stated, "sigma_of_sums"), _largest(stated)
@@ -168,7 +169,7 @@ def _check_sensitivity(report: Report, stated: _Document, files: _Files) -> None
 
 
 def _check_privacy(report: Report, receipt: _Document, files: _Files) -> None:
-    """Prove epsilon and delta of the calibration, and those of the receipt from them."""
+    """Prove epsilon and delta of the calibration, and from them those of the receipt."""
     stated = receipt["calibration"]
     epsilon, delta, overflow = number(stated, "epsilon"), number(stated, "delta"), number(receipt, "overflow_delta")
     report.require(
@@ -193,7 +194,7 @@ def _check_privacy(report: Report, receipt: _Document, files: _Files) -> None:
 
 
 def _check_together(report: Report, receipt: _Document, files: _Files) -> None:
-    """Prove what the run guarantees with others on the same data, or as the best of many (docs/notes/selection.md)."""
+    """Prove the guarantee together with other runs on the data, or as the best of many (docs/notes/selection.md)."""
     others, together, search = receipt["others"], receipt["together"], receipt.get("trials", {"mean": 1, "surplus": 0})
     if together is None:
         return
@@ -225,7 +226,7 @@ _PARTS = (
 
 
 def _check_model(report: Report, stated: _Document | None, model: Path | None) -> None:
-    """Compare the released weights with the digest of the receipt, if they are given."""
+    """Compare the released weights, where they are given, with the digest of the receipt."""
     report.stated += (MODEL,) * (model is not None)
     if model is None or stated is None:
         missing = "none are given" if stated else "the receipt names none"
@@ -251,7 +252,7 @@ def _say_what_is_left(report: Report, receipt: _Document) -> None:
 
 @ctx.workprec(PLACES)
 def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> arb:
-    """Return delta of a mu-GDP Gaussian mechanism at epsilon >= 0, in a ball."""
+    """Return a ball with the delta of a mu-GDP Gaussian mechanism at epsilon >= 0."""
     return gaussian_delta(ball(epsilon), ball(mu))
 
 
@@ -259,7 +260,7 @@ RUNS = "receipts.noise"
 
 
 def compare_receipts(receipts: Sequence[Mapping[str, Any]]) -> Report:
-    """Prove that no two of several receipts, each of which was checked for itself, used one noise twice."""
+    """Prove that no two receipts used the same noise; each of them was checked before."""
     report = Report(stated=(RUNS,))
     for (i, one), (j, other) in combinations(enumerate(receipts, 1), 2):
         two = f"the receipts {i} and {j}"
@@ -290,12 +291,12 @@ def bracket_of(files: Sequence[FactorFile], statement: Mapping[str, Any]) -> Bra
     """Return bounds of the squared sensitivity of a pair, in units of clip norm and of the adjacency's factor.
 
     Args:
-        files: of C1 and C2.
-        statement: of a receipt or of `JointMoments.document()`: digests, participation, adjacency, weight and the
+        files: the files of C1 and C2.
+        statement: part of a receipt, or `JointMoments.document()`: digests, participation, adjacency, weight and the
             sensitivity's kind.
 
     Raises:
-        CertificateError: the statement is of other files, or of an adjacency that is not known here.
+        CertificateError: the statement is about other files, or an adjacency that this checker does not know.
     """
     digests = [file.manifest["digest"] for file in files]
     if list(statement["digests"]) != digests:
@@ -325,7 +326,7 @@ def _pair(
         return one.lower, one.upper + most, "twice what one contribution moves"
     if one.lower >= 2 * most:
         return one.lower, one.upper, "opposite gradients have the same squares"
-    # (a + 2 b)^2 / (8 b) rises with a, and with b where 2 b > a; below it is at most a, which a sum covers
+    # (a + 2 b)^2 / (8 b) grows with a, and with b where 2 b > a. Elsewhere it is at most a, which the sum covers.
     low = one.lower
     if one.upper <= 2 * most:
         return low, (one.upper + 2 * most) ** 2 / (8 * most), "the largest of a t + b (2 t - t^2 / 2), t in [0, 4]"

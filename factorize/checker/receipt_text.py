@@ -1,4 +1,4 @@
-"""The report on a receipt in words: for a terminal, for a model card, and in the order of NIST SP 800-226.
+"""The report on a receipt as text: for a terminal, for a model card, and in the order of NIST SP 800-226.
 
 A receipt also drafts its entry in the Differential Privacy Deployments Registry. The texts are in the folder `pages`.
 
@@ -19,11 +19,12 @@ from factorize.format.quantities import at_least, at_most
 from factorize.format.receipts import steps_of
 
 UNKNOWN = "FILL IN: the receipt does not say"
+"""The value of each field that the registry asks for and no receipt holds."""
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
 FALSE, NOT_LOOKED_AT, OPEN = 4, 6, 7
-"""Exit codes of the command."""
+"""The exit codes of the command."""
 
 
 def verdict(report: Report) -> tuple[str, int]:
@@ -49,8 +50,8 @@ def page(name: str, report: Report, receipt: Mapping[str, object]) -> str:
     Args:
         name: `card.md`, for a model card; `nist.md`, the questions of NIST SP 800-226 with the receipt's answers; or
             `registry.json`, a draft of an entry, with `UNKNOWN` where the registry asks for what no receipt holds.
-        report: on the receipt; nothing in it is false.
-        receipt: as it was read.
+        report: the report on the receipt, in which nothing is false.
+        receipt: the receipt as it was read.
     """
     words, written = json.loads(_read("phrases.json")), {} if name.endswith(".json") else _MARKDOWN
     values = {key: value.translate(written) for key, value in _values(receipt, words).items()}
@@ -72,11 +73,11 @@ def page(name: str, report: Report, receipt: Mapping[str, object]) -> str:
 
 
 _MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\`*<>|[]#"})
-"""How texts are escaped; that they are of one line is the report's part, and JSON has its own writer."""
+"""The escapes of texts in Markdown. The report keeps each text on one line, and JSON has its own writer."""
 
 
 def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the phrases say of a receipt, every bound rounded outwards."""
+    """Return the values of a receipt that the phrases insert, every bound rounded outwards."""
     calibration, data, steps = receipt["calibration"], receipt["data"], receipt["steps"]
     unit, examples, together = receipt["unit"], _several(data["examples"], "example"), receipt["together"]
     runs = f"{len(receipt['others'])}{', and those of a search' * ('trials' in receipt)}"
@@ -109,7 +110,7 @@ def say_level(stated: Mapping[str, Any]) -> str:
 
 
 def say_counts(steps: Mapping[str, Any]) -> str:
-    """Return what the auditor counted; nothing is shown of an order that is secret."""
+    """Return in words what the auditor counted, with nothing about a secret order."""
     counted, most = steps["counted"], steps["participations"]
     if most is None:
         return "the order is secret, and no count shows what was drawn"
@@ -129,7 +130,7 @@ def _read(name: str) -> str:
 
 
 def _filled(part: object, values: Mapping[str, object]) -> Any:
-    """Return plain data with the values in its texts."""
+    """Return plain data with the values inserted in its texts."""
     if isinstance(part, dict):
         return {name: _filled(each, values) for name, each in part.items()}
     if isinstance(part, list):

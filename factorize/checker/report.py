@@ -1,4 +1,4 @@
-"""The findings of the exact checker: each claim of a file proved, false or not looked at, and what else was seen."""
+"""The findings of the exact checker: each claim of a file proved, false or not looked at, and other observations."""
 
 import math
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from factorize.checker.sensitivity import ATTAINED, Bracket, square_root_down, square_root_up
+from factorize.checker.sensitivity import ATTAINMENT_SHARE, Bracket, square_root_down, square_root_up
 from factorize.encoding import in_one_line
 
-_SHOWN = 16
-UNREACHED = "this checker has no rule that reaches it"
+_MAX_SIGNS = 16  # A longer pattern is cut in the report, so that its line stays readable.
+NO_RULE = "this checker has no rule that reaches it"
 SENSITIVITY, LOSS, CONVERGED = "certificate.sensitivity", "certificate.loss", "certificate.converged"
 LOWER_BOUND, CLASS_BOUND, GAP = "certificate.lower_bound", "certificate.class_lower_bound", "certificate.relative_gap"
 MECHANISM, STRATEGY, DECODER, INVERSE = "spec.mechanism", "matrices.C", "matrices.B", "matrices.C_inv"
@@ -33,13 +33,13 @@ class Report:
     Attributes:
         checked: sentences that are proved.
         failed: claims that do not hold, or that could not be supported.
-        not_checked: what nobody should take from this report.
-        warnings: what is legal and often a mistake.
+        not_checked: statements on which this report says nothing.
+        warnings: statements that are legal and often a mistake.
         sensitivity: bracket, rule and witness; empty before it is known.
         stated: names of the claims that the file makes.
-        open: whether it is of a run that has not ended.
-        aside: what the first line says beside its verdict.
-        findings: of each claim, what was found of it.
+        open: whether the report is on a run that has not ended.
+        aside: text of the first line after its verdict.
+        findings: the findings on each claim, by its name.
     """
 
     checked: list[str] = field(default_factory=list)
@@ -64,38 +64,38 @@ class Report:
 
     @property
     def claims(self) -> list[dict[str, str]]:
-        """Every claim of the file as {claim, status, why}: there is no other claim, and none without a status."""
+        """All claims of the file as {claim, status, why}; each has a status."""
         return [{"claim": name, "status": self.status(name).value, "why": self._why(name)} for name in self.stated]
 
     def status(self, claim: str) -> Status:
-        """Return what is known of a claim: false if a part of it is, proved if all parts that were met are."""
+        """Return the status of a claim: false if a part of it is false, proved if all parts met are proved."""
         statuses = {status for status, _ in self.findings.get(claim, [])}
         if Status.FALSE in statuses:
             return Status.FALSE
         return Status.PROVED if statuses == {Status.PROVED} else Status.NOT_LOOKED_AT
 
     def prove(self, text: str, *, of: str | None = None) -> None:
-        """File what is proved, of a claim or of the file."""
+        """Report a statement as proved, of a claim or of the file."""
         self._file(self.checked, Status.PROVED, text, of)
 
     def refute(self, text: str, *, of: str | None = None) -> None:
-        """File what is false or not supported."""
+        """Report a statement as false or not supported."""
         self._file(self.failed, Status.FALSE, text, of)
 
     def leave(self, text: str, *, of: Iterable[str] = ()) -> None:
-        """File what is not looked at: one sentence, of every claim named that the file makes."""
+        """Report claims as not looked at, with one sentence for all of those named that the file makes."""
         text = in_one_line(text)
         self.not_checked.append(text)
         for claim in of:
             self.findings.setdefault(claim, []).append((Status.NOT_LOOKED_AT, text))
 
     def record(self, text: str, *, claim: str) -> None:
-        """Take a statement for a record, on which nothing rests, and for no claim."""
+        """Report a statement as a record, on which nothing rests, and not as a claim."""
         self.not_checked.append(in_one_line(text))
         self.stated = tuple(name for name in self.stated if name != claim)
 
     def require(self, holds: bool, proved: str, otherwise: str, *, of: str | None = None) -> None:
-        """File a finding."""
+        """Report a statement as proved where it holds, and as false otherwise."""
         if holds:
             self.prove(proved, of=of)
         else:
@@ -114,13 +114,13 @@ class Report:
 
     def _why(self, claim: str) -> str:
         decisive = [text for status, text in self.findings.get(claim, []) if status is self.status(claim)]
-        return "; ".join(decisive) or (f"the check ended before it: {self.failed[0]}" if self.failed else UNREACHED)
+        return "; ".join(decisive) or (f"the check ended before it: {self.failed[0]}" if self.failed else NO_RULE)
 
 
 def stated_claims(manifest: dict[str, Any]) -> tuple[str, ...]:
     """Return the names of the claims that a manifest makes of its bytes.
 
-    Who solved it, `warnings`, names of rules and `certificate.residual` are no claims: they are records, on which
+    The solver, `warnings`, names of rules and `certificate.residual` are no claims: they are records, on which
     nothing rests.
     """
     certificate, matrices = manifest["certificate"], manifest["matrices"]
@@ -146,9 +146,9 @@ def describe_bracket(bracket: Bracket) -> dict[str, object]:
 
 
 def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | None) -> None:
-    """Compare a claimed sensitivity with the bracket, squares of rationals against each other.
+    """Compare a claimed sensitivity with the bracket, both squared as rationals.
 
-    `kind` is `exact` or `upper_bound` as stated; None where nothing is stated.
+    `kind` is the stated kind, `exact` or `upper_bound`, or None where none is stated.
     """
     report.sensitivity = describe_bracket(bracket)
     if not (math.isfinite(claim) and claim > 0):
@@ -171,7 +171,7 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | N
     )
     if kind == "exact":
         report.require(
-            squared <= bracket.lower * (1 + ATTAINED),
+            squared <= bracket.lower * (1 + ATTAINMENT_SHARE),
             f"the sensitivity is exact within 1e-9: {_witness(bracket)} attains {square_root_down(bracket.lower)!r}",
             f"the sensitivity is claimed to be exact, and {_says(bracket)}",
             of=SENSITIVITY,
@@ -192,7 +192,7 @@ def _witness(bracket: Bracket) -> str:
     steps = bracket.pattern
     if len(steps) == 1:
         return f"column {steps[0]}"
-    signed = list(zip(steps, bracket.signs, strict=True))[:_SHOWN]
+    signed = list(zip(steps, bracket.signs, strict=True))[:_MAX_SIGNS]
     shown = ", ".join(f"{'-' if sign < 0 else ''}{step}" for step, sign in signed)
-    more = f", ... {len(steps) - _SHOWN} more" if len(steps) > _SHOWN else ""
+    more = f", ... {len(steps) - _MAX_SIGNS} more" if len(steps) > _MAX_SIGNS else ""
     return f"the pattern {{{shown}{more}}}" + (" (minus: opposite sign)" if -1 in bracket.signs else "")

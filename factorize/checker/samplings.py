@@ -1,8 +1,8 @@
-"""Samplings in a receipt: which steps one example may have, and the proof of the epsilon that counts on them.
+"""Samplings in a receipt: the steps that one example may have, and the proof of the epsilon that counts on them.
 
-What follows from other fields is computed again and compared; what the receipt's own fields say of each other, its
-reader compares. A least distance of two steps does not show that an order is that of fixed epochs, so the greatest
-common divisor of all distances is asked for.
+Fields that follow from others are computed again and compared; the receipt's reader checks that its fields agree. The
+least distance of two steps does not show that an order has fixed epochs, so the receipt also states the greatest common
+divisor of all distances.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ _Document = Mapping[str, Any]
 
 
 class SecretOrder(NamedTuple):
-    """A sampling in secret.
+    """A sampling whose order is secret.
 
     Attributes:
-        parts: field with the number of parts, b, that the steps or the examples are split into.
+        parts: field with b, the number of parts that the steps or the examples are split into.
         turns: field with the number of times that each part comes, ceil(n / b).
-        steps: from b and that number to the steps that one example may have, for a sensitivity without secrecy.
-        prove: what proves, or refutes, epsilon of a receipt from the factor file; it is told delta without secrecy.
+        steps: returns from these two the steps that one example may have, for a sensitivity without secrecy.
+        prove: proves or refutes epsilon of a receipt from the factor file, given delta without secrecy.
     """
 
     parts: str
@@ -40,7 +40,7 @@ class SecretOrder(NamedTuple):
 
 
 def _prove_losses(report: Report, receipt: _Document, file: FactorFile, without: float) -> None:
-    """Prove epsilon where each step samples from one group of examples after the other, each example for itself."""
+    """Prove epsilon where the groups take turns and a step samples each example of its group independently."""
     stated, strategy = receipt["calibration"], file.strategy()
     groups, largest = stated["groups"], number(stated, "largest_column")
     require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
@@ -68,7 +68,7 @@ def _prove_claim(report: Report, receipt: _Document, file: FactorFile, without: 
     for say, texts in ((report.prove, tested.checked), (report.refute, tested.failed)):
         for text in texts:
             say(text, of=PRIVACY)
-    report.not_checked += tested.not_checked[:-1]  # the last is of the file's claims, which are checked here
+    report.not_checked += tested.not_checked[:-1]  # The last one is about the file's claims, which are checked here.
 
 
 SECRET_ORDERS = {
@@ -77,19 +77,19 @@ SECRET_ORDERS = {
     "b_min_sep": SecretOrder("bins", "epochs", lambda b, turns: Allowed(b, turns, False), _prove_claim),
     "random_allocation": SecretOrder("bins", "epochs", lambda _, turns: Allowed(1, turns, False), _prove_claim),
 }
-"""The register, by name; any other sampling is a fixed order."""
+"""The register of secret orders, by the sampling's name; any other sampling is a fixed order."""
 
 
 def check_order(receipt: _Document, n: int | None, taken: int) -> None:
-    """Raise ClaimRefused where the steps of one example are not those that the sensitivity is for.
+    """Raise ClaimRefused where the sensitivity is for other steps of an example than the sampling allows.
 
     Args:
-        receipt: as it was read.
-        n: steps of the factorization, None where there is no last one.
-        taken: steps that were taken.
+        receipt: the receipt as it was read.
+        n: number of steps of the factorization, None where there is no last one.
+        taken: number of steps that the run took.
 
     Raises:
-        ClaimRefused: they are not, or counts and steps contradict each other.
+        ClaimRefused: the steps differ, or counts and steps contradict each other.
         InvalidParticipation: the participation does not fit n.
     """
     stated, drawn = receipt["calibration"], SECRET_ORDERS.get(receipt["calibration"]["sampling"])

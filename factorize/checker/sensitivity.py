@@ -1,7 +1,7 @@
-"""Squared sensitivity between two numbers, for every participation, with a pattern that attains the lower one.
+"""Brackets of the squared sensitivity, for every participation, with a pattern that attains the lower end.
 
 docs/sensitivity.md has the rules of the upper ends; each hypothesis is checked on the bytes. The lower end is the
-squared norm of C u for one allowed pattern and signs. All is computed in doubles, with a bound of their error.
+squared norm of C u for one allowed pattern and signs. Both are computed in doubles, with a bound of their error.
 """
 
 import math
@@ -24,25 +24,25 @@ TWO_STAGE = "two-stage Gram bound"
 ALL_PATTERNS = "absolute sums of all patterns"
 LONGEST_PATH = "overlapping neighbours: longest path"
 MAX_PATH_WORK = 1 << 29
-"""Sums of steps before, at and after each step of a pattern, of which a longest path is found: a second or two."""
+"""The most sums over a step, the one before and the one after that a longest path may take: a second or two."""
 MAX_PATTERNS = 1 << 17
-"""Patterns that are listed one by one: a second, and 100 MB."""
+"""The most patterns that are listed one by one, which takes a second and 100 MB."""
 MAX_N_GRAM = 16_384
-"""Longest n of which C^T C is formed."""
+"""The largest n for which C^T C is formed."""
 MAX_N_WHOLE = 2048
-"""Longest n at which a Toeplitz matrix is taken for any other, too, unless its majorant is attained."""
-ATTAINED = Fraction(1, 500_000_000)
-"""Share of a squared sensitivity within which an end is attained: 1e-9 of the sensitivity."""
-_AT_ONCE = 1 << 24  # entries of columns
+"""The largest n at which a Toeplitz C is judged by the general rules, too, unless its majorant is attained."""
+ATTAINMENT_SHARE = Fraction(1, 500_000_000)
+"""The share of a squared sensitivity within which an end counts as attained: 1e-9 of the sensitivity."""
+_ENTRIES_AT_ONCE = 1 << 24  # So many entries of columns are held together.
 
 
 class Bracket(NamedTuple):
-    """lower <= sensitivity^2 <= upper.
+    """Two ends, lower <= sensitivity^2 <= upper.
 
     Attributes:
-        lower: squared norm of C u for the pattern and its signs, from below.
-        upper: by `rule`.
-        rule: which bound the upper end is.
+        lower: a lower bound of the squared norm of C u for the pattern and its signs.
+        upper: the upper end, by `rule`.
+        rule: name of the bound that gives the upper end.
         pattern: steps, increasing.
         signs: +1 or -1 per step.
         off: share by which another evaluation of the rule may differ.
@@ -58,11 +58,11 @@ class Bracket(NamedTuple):
     @property
     def exact(self) -> bool:
         """Whether the pattern attains what is stated within 1e-9."""
-        return Fraction(self.stated) ** 2 <= self.lower * (1 + ATTAINED)
+        return Fraction(self.stated) ** 2 <= self.lower * (1 + ATTAINMENT_SHARE)
 
     @property
     def stated(self) -> float:
-        """A sensitivity that is large enough for the rule with sums in any order."""
+        """The sensitivity to state, large enough for the rule with sums in any order."""
         off = Fraction(self.off)
         return square_root_up(self.upper * (1 + 2 * off + 4 * off**2))
 
@@ -72,9 +72,9 @@ def bracket_sensitivity(strategy: Strategy, participation: Mapping[str, object])
 
     Raises:
         InvalidParticipation: see `allowed`.
-        TooLarge: no rule that can be evaluated applies at this size.
+        TooLarge: no rule can be evaluated at this size.
         CertificateError: squares of entries leave the range of doubles.
-        NotEnclosed: rounding, or this machine, leaves too much open.
+        NotEnclosed: rounding loses too much, or this machine's arithmetic cannot be relied on.
     """
     form = allowed(participation, strategy.n)
     with np.errstate(all="ignore"):
@@ -102,9 +102,9 @@ def bracket_limit(structure: str, parts: Mapping[str, np.ndarray], participation
     """Return the limit of the squared sensitivity of rows without end, between two rationals.
 
     Raises:
-        CorruptObject, InvalidStrategy: it is no such C.
-        InvalidParticipation: nothing bounds how often one takes part.
-        TooLarge: it takes too many coefficients.
+        CorruptObject, InvalidStrategy: the tensors make no such C.
+        InvalidParticipation: nothing bounds how often an example takes part.
+        TooLarge: the limit takes too many coefficients.
     """
     separation, most, _ = allowed(participation, None)
     check_strategy_tensors(structure, parts, None)
@@ -115,7 +115,7 @@ def bracket_limit(structure: str, parts: Mapping[str, np.ndarray], participation
 
 
 def _ends(value: float, off: float) -> tuple[Fraction, Fraction]:
-    """Both ends of a non-negative number; CertificateError where it is not finite."""
+    """Return both ends of a non-negative number; raise CertificateError where it is not finite."""
     if not math.isfinite(value):
         raise CertificateError("the sensitivity overflows double precision; scale C down")
     if not off:
@@ -125,7 +125,7 @@ def _ends(value: float, off: float) -> tuple[Fraction, Fraction]:
 
 
 def _attained_by_all(total: float, off: float, rule: str, pattern: tuple[int, ...]) -> Bracket:
-    """The bracket of a rule whose pattern attains it with equal signs."""
+    """Return the bracket of a rule that its pattern attains with equal signs."""
     return Bracket(*_ends(total, off), rule, pattern, (1,) * len(pattern), off)
 
 
@@ -136,9 +136,9 @@ def _largest_column(strategy: Strategy) -> Bracket:
 
 
 def _without_overlap(strategy: Strategy, form: Allowed) -> Bracket:
-    """Columns at least `bands` apart are orthogonal, so squared norms add up, for every sign and dimension."""
+    """Add up squared norms: columns `bands` or more apart are orthogonal, for every sign and dimension."""
     norms = strategy.column_norms
-    off = share(norms.off, roundings=form.most) if norms.off else 0.0  # sums of ones are whole numbers
+    off = share(norms.off, roundings=form.most) if norms.off else 0.0  # Sums of ones are whole numbers.
     if form.periodic:
         sums = norms.values.reshape(form.most, form.separation).sum(axis=0)
         worst = int(np.argmax(sums))
@@ -165,8 +165,8 @@ def best_selection(values: np.ndarray, form: Allowed) -> tuple[float, tuple[int,
 def _best_sums(values: np.ndarray, form: Allowed, rises: list[np.ndarray] | None = None) -> np.ndarray:
     """Return the largest sums of selections along the first axis, each within `most` roundings.
 
-    `rises` receives a table for each count, or one for all if any number that fits is allowed: where the best sum from
-    a step on is above that from the next step on, as bits.
+    `rises` receives a table of bits for each count, or one for all if any number of steps that fits is allowed: a bit
+    says whether the best sum from a step on is above that from the next step on.
     """
     n, b = len(values), form.separation
     best = np.zeros((n + b, *values.shape[1:]))
@@ -186,16 +186,16 @@ def _best_sums(values: np.ndarray, form: Allowed, rises: list[np.ndarray] | None
 
 
 def _majorant(column: Near, form: Allowed) -> Bracket:
-    """The pattern {0, b, 2b, ...} of max_{s >= t} |c_s|, which no pattern of C exceeds (KL24, Theorem 2).
+    """Bound C by the pattern {0, b, 2b, ...} of max_{s >= t} |c_s|, which no pattern exceeds (KL24, Theorem 2).
 
-    Below, that of C, or its column 0.
+    The lower end is the same pattern of C, or its column 0.
     """
     size = np.abs(column.values)
     majorant = np.maximum.accumulate(size[::-1])[::-1]
     off = share(2 * column.off, roundings=4 * form.most.bit_length() + 8)
     upper = _ends(_squares(pattern_sums(majorant, form)), off)[1]
     whole, alone = _squares(pattern_sums(column.values, form)), _squares(size)
-    if (column.values < 0).any():  # terms cancel
+    if (column.values < 0).any():  # Terms cancel.
         lost = off * math.sqrt(_squares(pattern_sums(size, form)))
         whole = max(math.sqrt(whole) - lost, 0.0) ** 2
     pattern = tuple(range(0, form.most * form.separation, form.separation)) if whole >= alone else (0,)
@@ -206,21 +206,21 @@ def _majorant(column: Near, form: Allowed) -> Bracket:
 
 
 def _squares(column: np.ndarray) -> float:
-    """Return the sum of squares, each rounded once and their sum once."""
+    """Return the sum of squares, where each square and the sum are rounded once."""
     return math.fsum((column**2).tolist()) if np.isfinite(column).all() else math.inf
 
 
 def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
-    """Absolute sums of the Gram blocks: for vectors of every dimension, exact where signs can balance."""
+    """Bound C by absolute sums of the Gram blocks, for vectors of every dimension; exact where signs can balance."""
     n, k, b = strategy.n, form.most, form.separation
     above, near, loose = np.empty(b), np.empty(b), np.empty(b)
-    step = max(_AT_ONCE // (n * k), 1)
+    step = max(_ENTRIES_AT_ONCE // (n * k), 1)
     for start in range(0, b, step):
         offsets = np.arange(start, min(start + step, b))
         block = strategy.near_columns((np.arange(k)[:, None] * b + offsets).ravel())
         columns = np.ascontiguousarray(block.values.reshape(n, k, len(offsets)).transpose(2, 1, 0))
         grams = columns @ columns.transpose(0, 2, 1)
-        sizes = np.abs(columns).sum(axis=1)  # whose squares add up to the sum of |C_p|^T |C_p|
+        sizes = np.abs(columns).sum(axis=1)  # Their squares add up to the sum of |C_p|^T |C_p|.
         lost = share(roundings=n + 4 * k + 8) * np.einsum("pi,pi->p", sizes, sizes)
         sums = np.abs(grams).sum(axis=2).sum(axis=1)
         far = block.far.reshape(k, -1).sum(axis=0)
@@ -237,7 +237,7 @@ def _periodic(strategy: Strategy, form: Allowed) -> Bracket:
 
 
 def _attain(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[int, ...]]:
-    """Return the squared norm of C u from below, for equal signs or those of X with the first step, or the last one."""
+    """Return a lower bound of |C u|^2, for equal signs, or the signs of X with the first step or the step before."""
     columns, far = strategy.near_columns(pattern)
     sizes, ends, gram = np.abs(columns).sum(axis=1), [], np.where(columns.T @ columns < 0, -1.0, 1.0)
     for signs in (np.ones(len(pattern)), gram[0], np.cumprod(np.append(1.0, np.diagonal(gram, 1)))):
@@ -248,9 +248,9 @@ def _attain(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[in
 
 
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
-    """Best selection within each row of |X|, then of the rows' values; never below the truth (docs/sensitivity.md).
+    """Bound C by the best selection within each row of |X|, then of the rows' values (docs/sensitivity.md).
 
-    Where only neighbours in a pattern overlap, or the patterns are few, the largest sum of |X| over one of them.
+    Where only neighbours in a pattern overlap, or patterns are few, the bound is the largest sum of |X| over a pattern.
     """
     n = strategy.n
     patterns = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most))
@@ -259,8 +259,8 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     memory = (form.most if far.any() else min(form.most, -(-strategy.bandwidth // form.separation))) - 1
     reach = form.separation if form.most >= math.ceil(n / form.separation) else n * form.most
     paths = memory <= 2 and n * reach * (1 if memory < 2 else min(reach, n) / 3) <= MAX_PATH_WORK
-    whole = n * n <= _AT_ONCE and (paths or patterns <= MAX_PATTERNS)
-    rows, step = np.empty(n), max(_AT_ONCE // n, 1)
+    whole = n * n <= _ENTRIES_AT_ONCE and (paths or patterns <= MAX_PATTERNS)
+    rows, step = np.empty(n), max(_ENTRIES_AT_ONCE // n, 1)
     for start in range(0, n, step):
         some = slice(start, min(start + step, n))
         gram = np.abs(values.T @ values[:, some])
@@ -272,7 +272,7 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
         )
     else:
         rule, (total, chosen) = TWO_STAGE, best_selection(rows, form)
-    # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times that of the squared norms.
+    # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times the sum of the squared norms.
     off = share(roundings=(n + 8) * (form.most if strategy.reading.signed or far.any() else 1) + 4 * form.most + 8)
     longest = best_selection(strategy.column_norms.values, form)[1]
     candidates = sorted({chosen, tuple(range(0, n, form.separation)[: form.most]), longest} - {()})
@@ -281,9 +281,9 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
 
 
 def _longest_path(sizes: np.ndarray, form: Allowed, memory: int) -> tuple[float, tuple[int, ...]]:
-    """Return the largest sum over a pattern of X_ii and twice |X_ij| with the step before, or the two, and the pattern.
+    """Return the largest sum over a pattern of X_ii and twice |X_ij| with the one or two steps before, and the pattern.
 
-    `onward` has what steps after i and j add at [i + 1, j]; row 0 is for no step before j, or none that counts.
+    `onward` has at [i + 1, j] what the steps after i and j add; row 0 is for no step before j, or none that counts.
     """
     n, b, own = len(sizes), form.separation, sizes.diagonal()
     ways = np.where(np.subtract.outer(np.arange(n), np.arange(n)) <= -b, 2 * sizes, -np.inf)
@@ -307,7 +307,7 @@ def _longest_path(sizes: np.ndarray, form: Allowed, memory: int) -> tuple[float,
 
 
 def _worst(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
-    """Return the largest sum of |X_ij| over a pattern, of all that there are, and the pattern; `sizes` is |X|."""
+    """Return the largest sum of |X_ij| over any pattern, by listing all, and that pattern; `sizes` is |X|."""
     best: tuple[float, tuple[int, ...]] = (0.0, ())
     for count in range(1, form.most + 1):
         free = range(len(sizes) - (count - 1) * (form.separation - 1))
@@ -319,9 +319,9 @@ def _worst(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
 
 
 def exactly(strategy: Strategy, participation: Mapping[str, object], bracket: Bracket, claim: float) -> Bracket:
-    """Return a bracket that decides a claim, by integers of the columns that may exceed it; the same where none does.
+    """Return a bracket that decides a claim, by integers of the columns that may exceed it; unchanged if none may.
 
-    Only stored entries without factors, under single participation or fixed epochs, are decided so.
+    It decides for stored entries without factors alone, under single participation or fixed epochs.
     """
     form, squared = allowed(participation, strategy.n), Fraction(claim) ** 2
     array = strategy.doubles if form.periodic or form.most == 1 else None
@@ -329,7 +329,7 @@ def exactly(strategy: Strategy, participation: Mapping[str, object], bracket: Br
         return bracket
     norms, lower, upper = strategy.column_norms, bracket.lower, Fraction(0)
     for pattern in np.arange(strategy.n).reshape(form.most, -1).T:
-        # At most k times the sum of the squared norms.
+        # The sum of all products is at most k times the sum of the squared norms.
         high = form.most * _ends(math.fsum(norms.values[pattern]), share(norms.off, roundings=2))[1]
         if high > squared:
             integers, unit = _integers(array[:, pattern])
@@ -341,7 +341,7 @@ def exactly(strategy: Strategy, participation: Mapping[str, object], bracket: Br
 
 
 def _integers(array: np.ndarray) -> tuple[np.ndarray, Fraction]:
-    """Doubles as Python's integers, and the power of two that is their unit."""
+    """Return doubles as Python integers, and the power of two that is their unit."""
     fractions, exponents = np.frexp(array)
     places = int(exponents.min()) - 53
     shifts = (exponents - 53 - places).astype(object)

@@ -1,12 +1,12 @@
-"""A stored B and a stored C_inv: what they are multiplied by, and what privacy rests on where they are used.
+"""A stored B and a stored C_inv: their residuals, and the sensitivity that privacy rests on where they are used.
 
-Publishing B (C G + Z) rests on C alone: B comes after the noise. Adding noise to exact results, A G + B Z, is
-B (E G + Z) with the encoder E = B^-1 A = C - B^-1 R, R = B C - A: there the bytes of B matter, and directions that B
+Publishing B (C G + Z) rests on C alone, since B comes after the noise. Adding noise to exact results, A G + B Z, is
+B (E G + Z) with the encoder E = B^-1 A = C - B^-1 R, R = B C - A: then the bytes of B matter, and directions that B
 does not reach are published without noise.
 
 Noise that is drawn with a stored C_inv, N, protects N^-1 and not C. With C N = g (I + F), N^-1 = (I + F)^-1 C / g, so
 that |N^-1 u| <= |C u| / (g (1 - |F|)) for every contribution u. g is any number, here the mean of the diagonal of C N:
-1, and what an N was enlarged by on purpose.
+1 times the factor by which N was enlarged on purpose.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ from factorize.checker.sensitivity import Bracket, square_root_up
 from factorize.checker.spec.workloads import toeplitz_column
 from factorize.checker.strategy import FactorFile, Strategy
 from factorize.checker.structures.base import toeplitz_array
-from factorize.checker.utility import OUT_OF_REACH
+from factorize.checker.utility import ROAD_FAILURES
 from factorize.errors import CertificateError
 
 LIMITS = {"float64": 2.0**-40, "float32": 2.0**-18}
-"""Of the residual, beside the workload's largest column sum, by the type in which B is stored."""
+"""The largest residual relative to the workload's largest column sum, by the type in which B is stored."""
 Encoder = tuple[float, float] | str
-"""The sensitivity of an encoder from above and what it adds to that of C, or why there is none."""
+"""An upper bound of an encoder's sensitivity and what it adds to that of C, or the reason why there is none."""
 
 
 def check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket: Bracket) -> None:
@@ -47,7 +47,7 @@ def check_inverse(report: Report, file: FactorFile, strategy: Strategy, bracket:
             noising = noising_of_column(strategy.toeplitz, stored, bracket.upper)
         else:
             noising = noising_of_array(strategy, _array(stored), bracket.upper)
-    except OUT_OF_REACH as reason:
+    except ROAD_FAILURES as reason:
         noising = str(reason)
     check_noising(report, file, noising)
 
@@ -58,9 +58,9 @@ def check_decoder(
     """Check B C - A for a stored B, and adding noise with it."""
     spec, entry = file.manifest["spec"], file.manifest["matrices"]["B"]
     try:
-        (stored,) = file.matrices["B"].values()  # an array, or the first column of a Toeplitz one
+        (stored,) = file.matrices["B"].values()  # It is an array, or the first column of a Toeplitz matrix.
         largest, sums, encoder = decoded(spec, strategy, stored, bracket.upper, user)
-    except OUT_OF_REACH as reason:
+    except ROAD_FAILURES as reason:
         report.leave(f"the stored B: {reason}", of=[DECODER, ADDED_NOISE])
         return
     limit = LIMITS[entry["dtype"]] * max(sums, 1.0)
@@ -76,9 +76,9 @@ def check_decoder(
 def decoded(
     spec: Mapping[str, Any], strategy: Strategy, stored: np.ndarray, upper: Fraction, user: Mapping[str, np.ndarray]
 ) -> tuple[float, float, Encoder]:
-    """Return the largest entry of |B C - A| from above, the largest column sum of |A|, and what the encoder is.
+    """Return an upper bound of the entries of |B C - A|, the largest column sum of |A|, and the encoder.
 
-    `stored` is B or its first column, and `upper` the squared sensitivity of C from above.
+    `stored` is B or its first column, and `upper` bounds the squared sensitivity of C.
 
     Raises:
         NotEnclosed: A, B and C are not Toeplitz and too long for whole matrices, or B cannot be inverted.
@@ -100,14 +100,14 @@ def _array(stored: np.ndarray) -> np.ndarray:
 def _whole(
     stored: np.ndarray, strategy: Strategy, workload: WorkloadRows, most: int, upper: Fraction
 ) -> tuple[float, float, Encoder]:
-    """The same by products of matrices."""
+    """Return the same as `decoded`, by products of matrices."""
     rest = whole.residual(stored, whole.entries_of(strategy), workload)
     sums, lost = np.zeros(strategy.n), []
     for i, row in enumerate(workload.times()):
         sums += np.abs(row.values)
         if workload.rows == workload.columns and row.values[i] != 0 and stored[i, i] == 0:
             lost.append(i)
-    if lost:  # where A has a zero on its diagonal, so has B
+    if lost:  # Where A has a zero on its diagonal, B has one, too.
         raise CertificateError(f"the stored B does not have full rank: its diagonal is 0 at {lost[0]}")
     return rest.largest, float(sums.max()), whole.bound_added_noise(stored, rest, most, upper)
 
@@ -115,7 +115,7 @@ def _whole(
 def _by_series(
     stored: np.ndarray, column: Balls, workload: Balls, most: int, upper: Fraction
 ) -> tuple[float, float, Encoder]:
-    """The same for first columns: no column of B^-1 R is longer than the first, nor that than |B^-1| |R|."""
+    """Return the same for first columns: no column of B^-1 R is longer than its first, nor that than |B^-1| |R|."""
     n = len(stored)
     with ctx.workprec(PLACES):
         target, decoder = series.series_of(workload), series.series_of(of_doubles(stored))
@@ -131,16 +131,16 @@ def _by_series(
 
 
 MAX_INVERSE_ERROR = {"float64": Fraction(1, 2**26), "float32": Fraction(1, 2**10)}
-"""Norm of C N - I above which N is not C^-1, by the type in which it is stored."""
-_SUMS = 2.0**-30  # more than a few operations on doubles round
+"""The largest norm of C N - I at which N counts as C^-1, by the type in which it is stored."""
+_SUMS = 2.0**-30  # A few operations on doubles round by less.
 
 
 class Noising(NamedTuple):
-    """What is proved of a stored N.
+    """The proved properties of a stored N.
 
     Attributes:
-        squared: the squared sensitivity of N^-1 from above; None where none is proved.
-        distance: the norm of C N - I (or of N C - I) from above.
+        squared: an upper bound of the squared sensitivity of N^-1; None where none is proved.
+        distance: an upper bound of the norm of C N - I (or of N C - I).
     """
 
     squared: Fraction | None
@@ -148,7 +148,7 @@ class Noising(NamedTuple):
 
 
 def check_noising(report: Report, file: FactorFile, noising: Noising | str) -> None:
-    """File what is proved of the stored C_inv beside the claim for C, or why nothing is."""
+    """Report what is proved of the stored C_inv beside the claim for C, or why nothing is."""
     text = "drawing noise with the stored C_inv, A (G + N Z)"
     advice = "draw it from C, as the client does"
     if isinstance(noising, str):
@@ -177,7 +177,7 @@ def check_noising(report: Report, file: FactorFile, noising: Noising | str) -> N
 
 
 def noising_of_column(column: Balls, stored: np.ndarray, upper: Fraction) -> Noising:
-    """Return what C N says for first columns: the norm of a Toeplitz matrix is at most the sum of its column.
+    """Return what first columns of C and N prove: the norm of a Toeplitz matrix is at most the sum of its column.
 
     Raises:
         NotEnclosed: the product leaves the range of doubles.
@@ -193,7 +193,7 @@ def noising_of_column(column: Balls, stored: np.ndarray, upper: Fraction) -> Noi
 
 
 def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) -> Noising:
-    """Return what C N says for a lower-triangular N, shape (n, n), with a bound on what doubles round.
+    """Return what C N proves for a lower-triangular N, shape (n, n), with a bound of the rounding in doubles.
 
     Raises:
         NotEnclosed: C has no entries here, or is too ill-conditioned, or doubles cannot be relied on.
@@ -213,7 +213,8 @@ def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) ->
         mean = float(diagonal.mean())
         away, apart = (norm_of(row_norms(rest.values - shift * np.eye(n))) for shift in (0.0, mean))
         largest = float(np.abs(array).max())
-    rounded = (norm_of(rest.errors) + errors) * (1 + SLACK) + n * n * TINY * (1 + largest)  # N times factors underflows
+    # The product of N and the columns' factors may underflow.
+    rounded = (norm_of(rest.errors) + errors) * (1 + SLACK) + n * n * TINY * (1 + largest)
     if not rounded <= float(MAX_INVERSE_ERROR["float64"]):
         raise NotEnclosed(f"C is too ill-conditioned: doubles round C times it by up to {rounded:.3g}")
     finite(away, apart)

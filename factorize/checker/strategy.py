@@ -1,6 +1,6 @@
-"""A factor file from its bytes, read as all others read it, and C from its tensors.
+"""Reading of a factor file from its bytes, as every reader does it, and of C from its tensors.
 
-C is a reading of its structure, beside the factors of its columns.
+C is a reading of its structure together with the factors of its columns.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from factorize.format.tensors import COLUMN_SCALE, check_strategy_tensors
 if TYPE_CHECKING:
     from factorize.checker.arithmetic.balls import Balls
 
-LARGEST_WHOLE = 2048
-"""Longest n of a whole matrix whose entries are computed."""
-_ROOT_TINY = 2.0**-1000  # more than what underflows where columns have factors
+MAX_N_COMPUTED = 2048
+"""The largest n of a whole matrix whose entries are computed."""
+_SCALING_UNDERFLOW = 2.0**-1000  # The columns' factors lose less by underflow.
 
 
 class Strategy:
-    """C as exact numbers: a reading of its structure, and a factor for each column where there are factors.
+    """The matrix C as exact numbers: a reading of its structure, and a factor for each column where there are factors.
 
     Args:
         structure: name of the structure.
@@ -35,14 +35,14 @@ class Strategy:
         n: side.
 
     Attributes:
-        structure: the name; of a scaled matrix, that of what is scaled.
+        structure: the name of the structure; for a scaled matrix, that of the matrix that is scaled.
         reading: C without the factors of its columns.
-        scale: these, shape (n,), or None.
+        scale: the factors, shape (n,), or None.
         parts: the tensors.
 
     Raises:
         CorruptObject: the tensors do not make that structure.
-        InvalidStrategy: not finite, not lower-triangular bit by bit, or a diagonal that is not positive.
+        InvalidStrategy: C is not finite, not lower-triangular bit by bit, or its diagonal is not positive.
     """
 
     def __init__(self, structure: str, parts: Mapping[str, np.ndarray], n: int) -> None:
@@ -53,22 +53,22 @@ class Strategy:
 
     @property
     def doubles(self) -> np.ndarray | None:
-        """All of C as doubles, where entries are stored and columns have no factors; shape (n, n)."""
+        """The whole of C as doubles, shape (n, n), where entries are stored and columns have no factors; else None."""
         return self.reading.doubles if self.scale is None else None
 
     @property
     def toeplitz(self) -> Balls | None:
-        """The first column, if C is Toeplitz entry for entry."""
+        """The first column, if C is Toeplitz entry for entry; else None."""
         return self.reading.series if self.scale is None else None
 
     @property
     def bandwidth(self) -> int:
-        """Diagonals up to the last one that is not all zero, the main one included."""
+        """The number of diagonals up to the last that is not all zero, with the main one."""
         return self.reading.bandwidth
 
     @cached_property
     def column_norms(self) -> Near:
-        """Squared norms of the columns."""
+        """The squared norms of the columns."""
         diagonal = self.reading.diagonal
         if self.bandwidth == 1 and self.scale is None and (diagonal == 1).all():
             return Near(np.ones(self.n), 0.0)
@@ -86,15 +86,15 @@ class Strategy:
             return columns
         values = columns.values * self.scale[indices]
         lost = UNIT * np.sqrt(np.einsum("ij,ij->j", values, values)) + columns.far * self.scale[indices]
-        return Columns(values, lost * (1 + 2.0**-20) + _ROOT_TINY)
+        return Columns(values, lost * (1 + 2.0**-20) + _SCALING_UNDERFLOW)
 
 
 class FactorFile(NamedTuple):
-    """What a file holds, all digests compared.
+    """The content of a factor file, with all digests compared.
 
     Attributes:
         manifest: the manifest.
-        matrices: per matrix of the manifest its tensors by suffix, as doubles, which narrower types are too.
+        matrices: tensors of each matrix of the manifest by suffix, as doubles, also where narrower types are stored.
         dual: the evidence for the lower bound, by name without `dual.`.
     """
 

@@ -1,7 +1,7 @@
-"""Losses, lower bounds and bounds within the class, each by one road that what A and C are decides.
+"""Losses, lower bounds and bounds within the class, each by one road, which A and C determine.
 
-docs/notes/checker.md has the roads. What none of them reaches is not looked at. The certificate states these numbers,
-and the checker compares those of a file with them.
+docs/notes/checker.md has the roads. A number that none of them reaches is not looked at. The certificate states these
+numbers, and the checker compares the claims of a file with them.
 """
 
 import math
@@ -16,10 +16,10 @@ from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import block_resolvents, determinants
 from factorize.checker.bounds.classes import bound_in_band, toeplitz_bound
-from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound, evidence_of, rows_of
+from factorize.checker.bounds.evidence import MAX_N_IN_BAND, LowerBound, evidence_of, rows_of
 from factorize.checker.doubles import whole
 from factorize.checker.doubles.nuclear_norms import (
-    LARGEST_VECTORS,
+    MAX_N_OF_VECTORS,
     WeightedTarget,
     guess_by_strategy,
     merged,
@@ -29,24 +29,24 @@ from factorize.checker.doubles.nuclear_norms import (
 )
 from factorize.checker.doubles.products import WorkloadRows, inverse_of
 from factorize.checker.losses import covariances, loss_balls, variances
-from factorize.checker.losses.variances import WIDEST, Ends, width_of_losses
+from factorize.checker.losses.variances import MAX_WIDTH, Ends, width_of_losses
 from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.spec.workloads import Document, toeplitz_column
 from factorize.checker.strategy import Strategy
 
 Tensors = Mapping[str, np.ndarray]
-OUT_OF_REACH = (NotEnclosed, MemoryError)
-"""Of a road; another may be left."""
-_LONG, _FAR = 128, 24
-"""Steps in all, and between two participations, from which lower bounds are quicker without whole matrices."""
-_EQUAL = 1e-6  # relative, of squared norms: what float32 makes of equal ones is below it
-_QUICKER = 16
-"""Multiplications of whole matrices in the time of a unit of a recursion's work: 2e9 and 1.2e8 a second."""
+ROAD_FAILURES = (NotEnclosed, MemoryError)
+"""The exceptions by which one road fails, after which another may still work."""
+_MIN_N_WITHOUT_WHOLE, _MIN_GAP_WITHOUT_WHOLE = 128, 24
+"""The n, and the steps between participations, from which lower bounds are quicker without whole matrices."""
+_NORM_ROUNDING = 1e-6  # Equal squared norms differ by a smaller share once they are stored in float32.
+_PRODUCTS_PER_UNIT = 16
+"""The multiplications of whole matrices in the time of one unit of a recursion: 2e9 against 1.2e8 a second."""
 
 
 class Utility:
-    """What is proved of how well C serves A; each proof, and each product, is made once, when it is first needed.
+    """Proofs of the utility of C for A; each proof, and each product, is made once, when it is first needed.
 
     Args:
         spec: canonical spec.
@@ -59,32 +59,32 @@ class Utility:
         self._spec, self._strategy, self._dual, self._user = spec, strategy, dual, user
 
     def concerns(self, spec: Document, strategy: Strategy, dual: Tensors) -> bool:
-        """Return whether these proofs are those of a spec, a C and its evidence: the same numbers, all of them."""
+        """Return whether these proofs are about exactly the numbers of a spec, a C and its evidence."""
         same_spec = all(part == spec[name] for name, part in self._spec.items())
         return same_spec and _equal(self._strategy.parts, strategy.parts) and _equal(self._dual, dual)
 
     @cached_property
     def losses(self) -> Ends:
-        """Enclosures of the losses at sensitivity 1.
+        """The enclosed losses at sensitivity 1.
 
         Raises:
             NotEnclosed: no road reaches them.
         """
         wide, reasons = None, []
-        short = min(max(self._strategy.n**3 // _QUICKER, covariances.LEAST_WORK), covariances.LARGEST_WORK)
+        short = min(max(self._strategy.n**3 // _PRODUCTS_PER_UNIT, covariances.MIN_WORK), covariances.MAX_WORK)
         for road in (
             self._losses_by_series,
             partial(self._losses_by_recursion, short),
             self._losses_by_whole,
-            partial(self._losses_by_recursion, covariances.LARGEST_WORK),  # one that was short and wide is run again
+            partial(self._losses_by_recursion, covariances.MAX_WORK),  # A short run that was too wide is repeated.
             self._losses_by_balls,
         ):
             try:
                 ends = road()
-            except OUT_OF_REACH as reason:
+            except ROAD_FAILURES as reason:
                 reasons.append(str(reason))
                 continue
-            if width_of_losses(ends) <= WIDEST:
+            if width_of_losses(ends) <= MAX_WIDTH:
                 return ends
             wide = ends
         if wide is None:
@@ -106,7 +106,7 @@ class Utility:
         return whole.losses(self._entries, self._inverse, self._workload, self._weighing)
 
     def _losses_by_balls(self) -> Ends:
-        """Of a short C that is too ill-conditioned for doubles."""
+        """Return the losses of a short C that is too ill-conditioned for doubles."""
         if max(self._workload.rows, self._strategy.n) > loss_balls.MAX_N:
             raise NotEnclosed(f"matrices of balls are inverted up to n={loss_balls.MAX_N}")
         if self._strategy.doubles is None:
@@ -140,14 +140,14 @@ class Utility:
         strategy, n = self._strategy, self._strategy.n
         form = allowed(self._spec["participation"], n)
         rows, bands = rows_of(self._weighing, {}), int(self._spec["mechanism"]["bands"])
-        if n > LARGEST_IN_BAND:
-            raise NotEnclosed(f"bounds over banded matrices are proved up to n={LARGEST_IN_BAND}")
+        if n > MAX_N_IN_BAND:
+            raise NotEnclosed(f"bounds over banded matrices are proved up to n={MAX_N_IN_BAND}")
         diagonals, squares = strategy.reading.bands, strategy.column_norms.values
-        steps, members, span = np.arange(n), "", _EQUAL * squares.max()
+        steps, members, span = np.arange(n), "", _NORM_ROUNDING * squares.max()
         groups, owners = steps, steps % form.separation if form.periodic else steps
         if form.most > 1 and np.ptp(squares) <= span:
             owners, members = steps, " and columns of equal norm"
-        elif form.most > 1 and not form.periodic:  # blocks of which a pattern has one step at most share it
+        elif form.most > 1 and not form.periodic:  # A pattern has at most one step in each block.
             groups, members = steps // form.separation, f" and columns of equal norm in each block of {form.separation}"
             owners = np.zeros_like(steps[:: form.separation])
         alike = (np.abs(squares - squares[np.searchsorted(groups, groups)]) <= span).all()
@@ -195,15 +195,15 @@ def lower_bound(
 
     Raises:
         CertificateError: the evidence has the wrong shape, is not finite or is all zero.
-        NotEnclosed: it is of no kind that is evaluated here, or no road reaches a bound.
+        NotEnclosed: the evidence is of no known kind, or no road reaches a bound.
     """
     roads: list[tuple[str, Callable[[], Fraction | None]]] = [
         ("log-determinants", lambda: determinants.lower_bound(spec, dual)),
         ("block resolvents", lambda: block_resolvents.lower_bound(spec, dual)),
     ]
     m, n = spec["workload"].get("shape") or [spec["workload"]["n"]] * 2
-    short = max(m, n) <= LARGEST_VECTORS
-    near = n < _LONG or (short and allowed(spec["participation"], n).separation < _FAR)
+    short = max(m, n) <= MAX_N_OF_VECTORS
+    near = n < _MIN_N_WITHOUT_WHOLE or (short and allowed(spec["participation"], n).separation < _MIN_GAP_WITHOUT_WHOLE)
 
     def by_whole() -> Fraction:
         return bound_by_whole(spec, dual, WorkloadRows(spec["workload"], user), None if short else inverse)
@@ -213,14 +213,14 @@ def lower_bound(
     for name, road in roads:
         try:
             bound = road()
-        except OUT_OF_REACH as reason:
+        except ROAD_FAILURES as reason:
             reasons.append(str(reason))
             continue
         if bound is not None:
             proved = LowerBound(_below(bound), f"nuclear norm dual, by {name}")
             if bound > 0:
                 return proved
-            nothing = nothing or proved  # rounding has taken all of it, and another road may lose less
+            nothing = nothing or proved  # Rounding took all of it; another road may lose less.
     if nothing is None:
         raise NotEnclosed("; ".join(reasons))
     return nothing

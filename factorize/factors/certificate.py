@@ -11,8 +11,8 @@ import numpy as np
 
 from factorize.checker.arithmetic.machine import require_mode
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds.evidence import LARGEST_IN_BAND, LowerBound
-from factorize.checker.losses.variances import WIDEST, width_of_losses
+from factorize.checker.bounds.evidence import MAX_N_IN_BAND, LowerBound
+from factorize.checker.losses.variances import MAX_WIDTH, width_of_losses
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, TooLarge
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
@@ -163,7 +163,7 @@ def certify(
     gap, class_gap = (each and loss.objective / each.objective - 1 for each in (bound, class_bound))
     judged = gap if class_gap is None else class_gap
     converged, width = _converged(spec, gap, class_gap, outcome), width_of_losses(ends)
-    wide = (f"the losses are enclosed to relative {width:.2g} only, the middle is stated",) if width > WIDEST else ()
+    wide = (f"the losses are enclosed to relative {width:.2g} only, the middle is stated",) if width > MAX_WIDTH else ()
     return Certificate(
         sensitivity=sensitivity,
         loss=loss,
@@ -257,7 +257,7 @@ def _losses(sensitivity: float, ends: Ends, outputs: int) -> Loss:
 
 
 def _converged(spec: Spec, gap: float | None, class_gap: float | None, outcome: Outcome) -> bool:
-    if spec.mechanism.bounded_in_class and spec.optimize_for is None and spec.workload.n <= LARGEST_IN_BAND:
+    if spec.mechanism.bounded_in_class and spec.optimize_for is None and spec.workload.n <= MAX_N_IN_BAND:
         return class_gap is not None and class_gap <= spec.tolerance
     if spec.mechanism.unrestricted and spec.optimize_for is None:
         return gap is not None and gap <= spec.tolerance

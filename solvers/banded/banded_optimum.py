@@ -11,7 +11,7 @@ is the answer, with the shares of a diagonal X.
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.checker.bounds.evidence import LARGEST_IN_BAND
+from factorize.checker.bounds.evidence import MAX_N_IN_BAND
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.participation import AnyParticipation, Single
 from factorize.solution import Outcome, ProgressCallback, Solution
@@ -92,7 +92,7 @@ def estimate(spec: Spec) -> Estimate:
     entries, work = 60.0 * n * (b + 2), (_MIN_STEP_COST + _STEP_COST * n * (b + 8) ** 2) * steps
     if is_start_alone(spec.workload.n, bands):
         entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
-    if n <= LARGEST_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
+    if n <= MAX_N_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
         entries, work = entries + 6 * n**2, work + 2 * n**3
     needed = estimate_of(entries=entries, multiplications=work)
     if n * b > MAX_ENTRIES:

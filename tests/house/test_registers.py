@@ -18,8 +18,8 @@ from factorize.checker.mechanism import _ANY_COLUMNS, _RULES, FORMULAS
 from factorize.checker.participation import KINDS as EXACT_PARTICIPATIONS
 from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import OBJECTIVES
+from factorize.checker.spec.workloads import ARRAY_KINDS, PROGRAMS, balls_of, defines, program_of, toeplitz_column
 from factorize.checker.spec.workloads import KINDS as EXACT_KINDS
-from factorize.checker.spec.workloads import PROGRAMS, WITHOUT_PROGRAM, balls_of, defines, program_of, toeplitz_column
 from factorize.checker.structures import LIMITS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
@@ -80,10 +80,10 @@ class TestWorkloads:
         assert found is not None and found.shape == (workload.m, workload.n)
         if workload.coefficients is not None and document["kind"] != "matrix":
             assert (toeplitz_column(document) is None) == (document.get("learning_rates") is not None)
-        assert (program_of(document) is None) == (document["kind"] in WITHOUT_PROGRAM)
+        assert (program_of(document) is None) == (document["kind"] in ARRAY_KINDS)
 
     def test_all_but_sliding_windows_and_matrices_are_programs(self) -> None:
-        assert set(PROGRAMS) == set(KINDS) - {"window", "matrix"} == set(KINDS) - set(WITHOUT_PROGRAM)
+        assert set(PROGRAMS) == set(KINDS) - {"window", "matrix"} == set(KINDS) - set(ARRAY_KINDS)
 
     def test_two_of_one_kind_are_refused(self) -> None:
         class Twin(Prefix):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from factorize.checker.sensitivity import bracket_sensitivity, square_root_up
-from factorize.checker.strategy import LARGEST_WHOLE, Strategy
+from factorize.checker.strategy import MAX_N_COMPUTED, Strategy
 from factorize.client.allowances import participations_of
 from factorize.privacy import Calibration
 from factorize.structures.base import Matrix
@@ -131,7 +131,7 @@ def real_mu(rows: np.ndarray, strategy: Matrix, calibration: Calibration, sigma:
     times = participations_of(certified.participation, n)
     between = np.linalg.norm(inverse - strategy.dense() / sigma, axis=0).max()
     found = [certified.value / sigma + times * float(between)]
-    if n <= LARGEST_WHOLE // 8:
+    if n <= MAX_N_COMPUTED // 8:
         bracket = bracket_sensitivity(Strategy("dense", {"": inverse}, n), certified.participation)
         found.append(square_root_up(bracket.upper))
     return min(found) / (1 - off) * (1 + 1e-14)

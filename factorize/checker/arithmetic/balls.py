@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from flint import arb
 
 PLACES = 256
-"""Binary places of columns, and of bounds on delta."""
+"""The binary places in which columns and bounds on delta are computed."""
 Balls: TypeAlias = "list[arb]"
-"""A column."""
+"""A column of balls, one for each row."""
 
 
 def ball(value: Fraction) -> arb:
-    """Return a rational number."""
+    """Return a ball around a rational number."""
     from flint import arb, fmpq
 
     return arb(fmpq(value.numerator, value.denominator))
 
 
 def of_doubles(numbers: np.ndarray) -> Balls:
-    """Return doubles as they are."""
+    """Return doubles as balls without a radius."""
     from flint import arb
 
     return [arb(number) for number in numbers.tolist()]
@@ -42,7 +42,7 @@ def nearest(column: Iterable[arb]) -> np.ndarray:
 
 
 def errors_of(column: Iterable[arb], near: np.ndarray) -> np.ndarray:
-    """Return what doubles near a column are off by at most."""
+    """Return the most by which each double may differ from the column that it is near."""
     apart = [float((each - value).abs_upper()) for each, value in zip(column, near.tolist(), strict=True)]
     return np.array(apart) * (1 + 2.0**-50)
 
@@ -55,12 +55,12 @@ def normal(x: arb) -> arb:
 
 
 def double_above(number: arb) -> float:
-    """Return a double that is not below a ball: its exponent may be far below those of fractions that fit in memory."""
+    """Return a double that is not below a ball, whose exponent may be far too small for a fraction in memory."""
     return math.nextafter(float(number.upper()), math.inf)
 
 
 def ends(number: arb) -> tuple[Fraction, Fraction]:
-    """Return both ends of a ball, whatever the precision now is."""
+    """Return both ends of a ball, whatever precision is set."""
     middle, radius = (
         Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
         for mantissa, exponent in (number.mid().man_exp(), number.rad().man_exp())

@@ -10,7 +10,7 @@ except ImportError:
     HAS_COMPILER = False
 
     def kernel(**options: object) -> Any:
-        """Leave a function as it is."""
+        """Return a decorator that leaves a function as it is."""
         return lambda function: function
 
     part = kernel

@@ -1,11 +1,11 @@
 """The machine's floating point: what the checker assumes of it, and a test of that before it is relied on.
 
-docs/notes/checker.md, "What is assumed of the machine", says what, and why probes of scaled integers show it. Rounding
-and flushing are a mode of each thread, which any library may change (those that are compiled with -ffast-math do when
-they are loaded), so that these are probed again each time.
+docs/notes/checker.md, "What is assumed of the machine", states the assumptions, and why probes of scaled integers show
+that they hold. Each thread has its own mode of rounding and flushing. Any library may change it (those compiled with
+-ffast-math do when they are loaded), so the mode is probed again each time.
 
-exp of whole arrays is here too, by operations that IEEE 754 rounds correctly on every machine: no library's exp is
-trusted.
+The module also computes exp of whole arrays, by operations that IEEE 754 rounds correctly on every machine: no
+library's exp is trusted.
 """
 
 from functools import lru_cache
@@ -17,9 +17,10 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.errors import CertificateError
 
 _SIDES = ((64, 512, 96), (384, 192, 384), (1, 1024, 64))
-_BITS = 22  # of the probes' integers: sums of 512 products stay below 2^53
-_SHARED = 64  # side of a product that libraries make in several threads
-_SPREAD = 200  # binary places between rows, columns and terms
+"""The rows, terms and columns of the products that are probed."""
+_PROBE_BITS = 22  # Sums of 512 products of such integers stay below 2^53, so doubles hold them exactly.
+_THREADED_SIDE = 64  # Libraries make a product of this side in several threads.
+_SPREAD = 200  # Rows, columns and terms of a probe are up to so many binary places smaller or larger.
 
 
 def check_mode() -> None:
@@ -50,8 +51,8 @@ def check_products() -> None:
 
 @lru_cache(maxsize=1)
 def _fault() -> str:
-    """Why products cannot be relied on, or nothing."""
-    if not _keeps_subnormal_numbers(_SHARED):
+    """Return why products cannot be relied on, or an empty text."""
+    if not _keeps_subnormal_numbers(_THREADED_SIDE):
         return "threads of its matrix products flush subnormal numbers to zero"
     return next((why for sides in _SIDES if (why := _fault_of_products(*sides))), "")
 
@@ -63,7 +64,7 @@ def _rounds_to_nearest() -> bool:
 
 
 def _keeps_subnormal_numbers(side: int = 8) -> bool:
-    """Compare bits and normal numbers: to a thread that takes subnormal numbers for 0, they are equal to 0."""
+    """Return whether bits and normal numbers agree; a thread that flushes subnormal numbers takes them for 0."""
     small, subnormal = np.full(4, 2.0**-1022), np.full(4, 1 << 51, dtype=np.int64).view(np.float64)
     places = np.tile(np.eye(side), (2, 1))
     products = (places * 2.0**-540) @ (places.T * 2.0**-530)
@@ -84,7 +85,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _fault_of_products(rows: int, terms: int, columns: int) -> str:
     """Multiply integers whose rows, columns and terms are far apart in size, and compare modulo 2^64."""
     random = np.random.default_rng(rows + terms + columns)
-    bits = min(_BITS, (53 - (terms - 1).bit_length()) // 2)
+    bits = min(_PROBE_BITS, (53 - (terms - 1).bit_length()) // 2)
     left, right = (
         random.integers(-(1 << bits) + 1, 1 << bits, size=shape) for shape in ((rows, terms), (terms, columns))
     )
@@ -97,7 +98,8 @@ def _fault_of_products(rows: int, terms: int, columns: int) -> str:
         if (back != np.rint(back)).any() or (back.astype(np.int64) @ v != left @ (right @ v)).any():
             return f"a product over {terms} terms loses bits that any order of its sums would keep"
     square = left * sizes[1]
-    if (_product(square.T, square) / sizes[1] / sizes[1][:, None] != left.T @ left).any():  # which is another routine
+    # A matrix times its own transposed has another routine.
+    if (_product(square.T, square) / sizes[1] / sizes[1][:, None] != left.T @ left).any():
         return f"a product of a matrix and its own transposed over {rows} terms loses bits"
     return ""
 
@@ -108,8 +110,9 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 EXP_SLACK = 2.0**-45
 """Relative error of `exponentials`; its derivation gives less than 2^-48."""
-LEAST_EXPONENT = -700.0
-_LN2_HIGH = float.fromhex("0x1.62e42feep-1")  # 32 bits, so that multiples up to 2^20 are exact
+MIN_EXPONENT = -700.0
+"""The smallest argument of `exponentials`; its negative is the largest."""
+_LN2_HIGH = float.fromhex("0x1.62e42feep-1")  # It has 32 bits, so that multiples up to 2^20 are exact.
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _COEFFICIENTS = [1.0 / factorial(k) for k in range(14, -1, -1)]
 

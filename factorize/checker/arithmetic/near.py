@@ -1,7 +1,7 @@
 """Doubles near what they stand for, and the share by which they may be off (docs/sensitivity.md, "Rounding").
 
-Of a sum of n products in any order that is n u / (1 - n u) of the magnitudes, u = 2^-53 (Higham, Accuracy and Stability
-of Numerical Algorithms, section 3.1); what underflows is less than `UNDERFLOW`.
+A sum of n products in any order is off by at most n u / (1 - n u) of their magnitudes, u = 2^-53 (Higham, Accuracy and
+Stability of Numerical Algorithms, section 3.1), and by what underflows, which is less than `UNDERFLOW`.
 
 Further bounds on roundings hold for any order of the sums (docs/notes/checker.md).
 A sum of k products is off by at most gamma_k = k u / (1 - k u), u = 2^-53, times the sum of their magnitudes, and by
@@ -20,17 +20,18 @@ import numpy as np
 
 UNIT = 2.0**-53
 UNDERFLOW = Fraction(1, 2**900)
-"""More than what underflows in 2^100 products of doubles."""
+"""More than 2^100 products of doubles can lose by underflow."""
 TINY = 2.0**-1021
-"""More than a million times what a product that underflows is off by."""
-_GROWN = 1 + 2.0**-46  # covers the few operations by which an error is carried one step
-_ROOT = 2.0**-1000  # more than what the squares of a row lose by underflow
-_ABOVE = 1 + 2.0**-20  # covers products of several shares that are below 2^-21
-_WIDEST = 2.0**-22
+"""More than a million times what one product can lose by underflow."""
+_STEP_SLACK = 1 + 2.0**-46  # It covers the few operations that carry an error one step on.
+_SQUARE_LOSS = 2.0**-1000  # The squares of a row lose less than that by underflow.
+_SHARE_SLACK = 1 + 2.0**-20  # It covers products of several shares, each below 2^-21.
+_MAX_SHARE = 2.0**-22
+"""The largest share by which a number may be off before a bound says too little."""
 
 
 class NotEnclosed(Exception):
-    """Rounding grew so much that a method says nothing: no finding against a claim, and none for it."""
+    """Rounding grew so much that a method finds nothing, neither for a claim nor against it."""
 
 
 class Near(NamedTuple):
@@ -41,14 +42,14 @@ class Near(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns of C, nearly, shape (n, k), and at least the norms of their differences to the true ones, shape (k,)."""
+    """Columns near those of C, shape (n, k), and upper bounds of the norms of the differences, shape (k,)."""
 
     values: np.ndarray
     far: np.ndarray
 
 
 class Factor(NamedTuple):
-    """A factor as a double, and what rounding took from it at most."""
+    """A factor as a double, and an upper bound of what rounding took from it."""
 
     value: float
     away: float
@@ -62,17 +63,17 @@ class Factor(NamedTuple):
 
 @dataclass(slots=True)
 class Around:
-    """Doubles, and what each of them is off by at most: numbers, or arrays of one shape."""
+    """Doubles and the most that each may be off by: numbers, or arrays of one shape."""
 
     values: Any
     errors: Any
 
     def __add__(self, other: Around) -> Around:
-        """Add; what a sum rounds is known exactly (Knuth)."""
+        """Add; the rounding of a sum is known exactly (Knuth)."""
         total = self.values + other.values
         part = total - self.values
         lost = abs((self.values - (total - part)) + (other.values - part))
-        return Around(total, (self.errors + other.errors + lost) * _GROWN)
+        return Around(total, (self.errors + other.errors + lost) * _STEP_SLACK)
 
     def __sub__(self, other: Around) -> Around:
         """Subtract."""
@@ -83,14 +84,14 @@ class Around:
         value, away = factor
         lost = abs(value) * self.errors + away * (abs(self.values) + self.errors)
         values = self.values * value
-        return Around(values, (lost + UNIT * abs(values)) * _GROWN + TINY)
+        return Around(values, (lost + UNIT * abs(values)) * _STEP_SLACK + TINY)
 
     def squared_norm(self) -> tuple[float, float]:
         """Enclose the sum of squares."""
         sizes = np.abs(self.values)
         low, high = np.maximum(sizes - self.errors, 0.0), sizes + self.errors
         slack = (np.size(sizes) + 16) * UNIT
-        return float(low @ low) * (1 - slack) - _ROOT, float(high @ high) * (1 + slack) + _ROOT
+        return float(low @ low) * (1 - slack) - _SQUARE_LOSS, float(high @ high) * (1 + slack) + _SQUARE_LOSS
 
 
 def double_below(value: Fraction) -> float:
@@ -103,20 +104,21 @@ def double_below(value: Fraction) -> float:
 
 
 def share(*shares: float, roundings: int = 0) -> float:
-    """Return the share by which a number is off that has met some shares and so many roundings.
+    """Return the share by which a number may be off after some shares and so many roundings.
 
     Raises:
         NotEnclosed: it is above 2^-22.
     """
-    off = (sum(shares) + roundings * UNIT) * _ABOVE
-    if not off < _WIDEST:
+    off = (sum(shares) + roundings * UNIT) * _SHARE_SLACK
+    if not off < _MAX_SHARE:
         raise NotEnclosed(f"rounding may change the sensitivity by {off:.3g} of itself")
     return off
 
 
 SLACK = 2.0**-40
+"""The share by which bounds are enlarged to cover the few operations that compute them."""
 ROOT_OF_TINY = 2.0**-500
-"""More than what the squares in a norm lose by underflow."""
+"""More than a norm can lose by the underflow of its squares."""
 
 
 def gamma(count: int) -> float:
@@ -142,7 +144,7 @@ def norm_of(numbers: np.ndarray) -> float:
 
 
 def outwards(ends: tuple[float, float], slack: float) -> tuple[float, float]:
-    """Return ends of a number that is not negative, moved apart by a part of themselves and by what underflows."""
+    """Return the ends of a non-negative number, moved apart by a share of themselves and by what underflows."""
     low, high = ends
     return max(low * (1 - slack) - TINY, 0.0), high * (1 + slack) + TINY
 

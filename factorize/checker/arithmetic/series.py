@@ -15,10 +15,11 @@ from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.spec.objectives import Weighing
 
 MAX_N = 1 << 20
-MAX_RESTARTED = 1 << 31
-"""n times the steps between restarts, of which every row's difference from its reference takes a sum."""
-_SLACK = 2.0**-44  # of sums of doubles and a few operations on them
-_NARROW = 2.0**-50
+"""The largest n of a series."""
+MAX_RESTART_WORK = 1 << 31
+"""The largest product of n and the steps between restarts: each row's difference from its reference takes a sum."""
+_SLACK = 2.0**-44  # Sums of doubles and a few operations on them lose a smaller share.
+_MAX_RELATIVE_RADIUS = 2.0**-50  # A radius up to that share of the largest coefficient needs no more places.
 
 
 def losses(column: Balls, workload: Balls, weighing: Weighing) -> Ends:
@@ -32,13 +33,13 @@ def losses(column: Balls, workload: Balls, weighing: Weighing) -> Ends:
     for places in (least, 2 * least, 6 * least):
         with ctx.workprec(places):
             guess, error = near(quotient(workload, column), n)
-        if error <= _NARROW * float(np.abs(guess).max()):
+        if error <= _MAX_RELATIVE_RADIUS * float(np.abs(guess).max()):
             break
     return around(guess, error, weighing)
 
 
 def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
-    """Return the losses of a first column of A C^-1, shape (n,), no entry of which is off its guess by more."""
+    """Return the losses of a first column of A C^-1, shape (n,), whose entries are within `error` of the guess."""
     rows = _enclosed(lambda side: np.cumsum(_squares(guess, error, side)))
     since = None if weighing.tau is None else _since_references(guess, error, weighing.tau)
     return weighed(rows, weighing, since)
@@ -63,7 +64,7 @@ def quotient(above: Balls, below: Balls) -> arb_series:
 
 
 def near(series: arb_series, n: int) -> tuple[np.ndarray, float]:
-    """Return the first n coefficients as doubles, and how far any of them is off at most.
+    """Return the first n coefficients as doubles, and the most that any of them may be off by.
 
     Raises:
         NotEnclosed: they leave the range of doubles.
@@ -79,14 +80,14 @@ def near(series: arb_series, n: int) -> tuple[np.ndarray, float]:
 
 
 def sum_of_sizes(series: arb_series, n: int) -> float:
-    """Return at least the sum of the magnitudes of the first n coefficients; infinity where they leave the doubles."""
+    """Return an upper bound of the sum of the first n magnitudes; infinity where they leave the range of doubles."""
     if series.prec < n:
         return math.inf
     return math.fsum(float(series[t].abs_upper()) for t in range(n)) * (1 + _SLACK) + n * TINY
 
 
 def approximate_inverse(column: np.ndarray) -> np.ndarray:
-    """A guess of 1 / c, by Newton's iteration."""
+    """Return a guess of 1 / c, by Newton's iteration."""
     inverse = np.array([1.0 / column[0]])
     while len(inverse) < len(column):
         size = min(2 * len(inverse), len(column))
@@ -98,13 +99,13 @@ def approximate_inverse(column: np.ndarray) -> np.ndarray:
 
 
 def approximate_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the first n coefficients of a product of two series, nearly."""
+    """Return approximations of the first n coefficients of a product of two series."""
     size = 2 * len(left)
     return np.asarray(np.fft.irfft(np.fft.rfft(left, size) * np.fft.rfft(right, size), size)[: len(left)])
 
 
 def _squares(guess: np.ndarray, error: float, side: int) -> np.ndarray:
-    """Squares of the coefficients, all too small or all too large."""
+    """Return the squares of the coefficients, all too small or all too large."""
     return np.asarray(np.maximum(np.abs(guess) + side * error, 0.0) ** 2)
 
 
@@ -116,10 +117,10 @@ def _enclosed(sums: Callable[[int], np.ndarray]) -> np.ndarray:
 
 
 def _since_references(guess: np.ndarray, error: float, tau: int) -> np.ndarray:
-    """Ends for row r + d less row r, r a multiple of tau: it has b_0 .. b_{d-1}, and b_{k+d} - b_k for k < r."""
+    """Return the ends for row r + d less row r, r a multiple of tau: b_0 .. b_{d-1}, then b_{k+d} - b_k for k < r."""
     n = len(guess)
-    if n * tau > MAX_RESTARTED:
-        raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {MAX_RESTARTED}; got n={n}")
+    if n * tau > MAX_RESTART_WORK:
+        raise NotEnclosed(f"restarts tau={tau} steps apart are followed up to n tau = {MAX_RESTART_WORK}; got n={n}")
 
     def sums(side: int) -> np.ndarray:
         rows, fresh = np.empty(n), np.cumsum(_squares(guess, error, side))

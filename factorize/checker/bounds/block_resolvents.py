@@ -30,11 +30,11 @@ lowered) by more than the operation can have rounded. In units of u = 2^-53, wit
 - the last trace, ||L^-1 F||^2: less than 2 s u sqrt(s sum_i A_ii (A^-1)_ii) of it.
 
 In the unknowns of the steps a rounding of u relative to the springs would be one of u n^2 relative to the weak t W. In
-differences along the part of the chain that has been eliminated (`block_kernels`) springs and t W keep to entries of
-their own, and to 16 epochs the bound loses 3e-10 of itself at most (n = 1024); with more, what is raised counts: 3e-9
-at 32, 5e-7 at 128. The gains round as well: a spring with ends y_i and (1 + e) y_{i+1}, |e| <= 4 u, is less than one
-without e that is 1 + 2^-38 times as stiff, and one of 1e-19 to the ground. An odd number of classes gets one more with
-W = 0, which cuts a spring in two of half the resistance.
+differences along the part of the chain that has been eliminated (`resolvent_kernels`) springs and t W keep to entries
+of their own. Up to 16 epochs the bound loses 3e-10 of itself at most (n = 1024). With more the raised diagonals count,
+and it loses 3e-9 at 32 and 5e-7 at 128. The gains round as well: a spring with ends y_i and (1 + e) y_{i+1},
+|e| <= 4 u, is less than one without e that is 1 + 2^-38 times as stiff, together with one of 1e-19 to the ground. An
+odd number of classes gets one more with W = 0, which cuts a spring in two of half the resistance.
 
 A chain is a weighted workload whose steps depend on one number of the step before: row i of W A is sqrt(w_i) s_i with
 s_i = k_i s_{i-1} + e_i x_i. For running sums (every k_i = 1) what is left of a row less the row at the last restart is
@@ -56,17 +56,17 @@ from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.spec.workloads import program_of
 
-LARGEST_WORK = 1 << 25
-"""n times the square of the number of epochs: 40 seconds."""
-_STEP = math.pi**2 / math.log(4e11)  # delta is then 1e-11
+MAX_WORK = 1 << 25
+"""The largest n epochs^2 for which the bound is evaluated, which takes 40 seconds there."""
+_STEP = math.pi**2 / math.log(4e11)  # With this step h of the trapezoidal rule, delta is 1e-11.
 _TAIL = math.exp(-_STEP) / (1 - math.exp(-_STEP)) * (1 - 1e-14)
-_GEOMETRIC = 1e-11  # of the largest term: what the rest may lose where it is taken as a geometric series
-_GROUND = 1e-19  # of a spring's stiffness, at its ends
-_MOST_TERMS = 2000
-_MOST_UNEVEN = 1e4  # resistances; the bound loses this factor times 1e-11 where hard and soft springs meet
-_ERRORS = 64 * 2.0**-53
-"""Roundings of nodes, weights and scaled factors; r moves by no more than the errors of nodes and weights together."""
-_SAFE = 1e-120  # and its inverse: what products of a few numbers may reach without leaving the range of doubles
+_MAX_TAIL_LOSS = 1e-11  # A tail may lose this share of the largest term when a geometric series replaces it.
+_GROUND_STIFFNESS = 1e-19  # Each end of a spring is grounded by this share of its stiffness.
+_MAX_TERMS = 2000  # A side of the trapezoidal rule ends here at the latest.
+_MAX_RESISTANCE_RATIO = 1e4  # Where hard and soft springs meet, the bound loses up to this ratio times 1e-11.
+_TERM_ROUNDING = 64 * 2.0**-53
+"""The share of a term that covers roundings of nodes, weights and scaled factors."""
+_MIN_NUMBER = 1e-120  # Products of a few numbers between it and its inverse stay in the range of doubles.
 
 
 class BlockChain(NamedTuple):
@@ -76,7 +76,7 @@ class BlockChain(NamedTuple):
         follow: k, shape (n,); the first is 0.
         feed: e, shape (n,).
         weights: w of the rows times some number, shape (n,).
-        divisor: of the objective, times the same number.
+        divisor: the objective's divisor, times the same number.
     """
 
     follow: np.ndarray
@@ -87,13 +87,13 @@ class BlockChain(NamedTuple):
     def inverse(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the diagonal p > 0 and negated sub-diagonal q > 0 of (W A)^-1, at most 7 roundings each, shape (n,).
 
-        None where they are not of that kind, or leave a safe range; the first of q is not used.
+        The answer is None where A has no such inverse, or numbers leave a safe range. The first of q is not used.
         """
         with np.errstate(all="ignore"):
             roots = np.sqrt(self.weights)
             p = 1.0 / (self.feed * roots)
             q = self.follow / (self.feed * np.concatenate([[1.0], roots[:-1]]))
-        safe = all(((part > _SAFE) & (part < 1 / _SAFE)).all() for part in (self.feed, roots, p, q[1:]))
+        safe = all(((part > _MIN_NUMBER) & (part < 1 / _MIN_NUMBER)).all() for part in (self.feed, roots, p, q[1:]))
         return (p, q) if safe else None
 
 
@@ -112,8 +112,8 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
         return None
     separation = allowed(spec["participation"], n).separation
     epochs = -(-n // separation)
-    if n * epochs**2 > LARGEST_WORK:
-        raise NotEnclosed(f"{epochs} epochs of n={n} steps are above {LARGEST_WORK} in n epochs^2")
+    if n * epochs**2 > MAX_WORK:
+        raise NotEnclosed(f"{epochs} epochs of n={n} steps are above {MAX_WORK} in n epochs^2")
     extra, blocks, cost = epochs * separation - n, np.zeros((separation, epochs, epochs)), Fraction(0)
     for factor in factors:
         cost += factor.cost()
@@ -130,9 +130,9 @@ def nuclear_norm_below(p: np.ndarray, q: np.ndarray, factors: np.ndarray) -> flo
     """Return a number not above the nuclear norm of A F.
 
     Args:
-        p: diagonal of A^-1, positive, shape (n,).
+        p: the diagonal of A^-1, positive, shape (n,).
         q: its negated sub-diagonal, positive but for the first, which is not used, shape (n,).
-        factors: F_j, shape (b, k, k): rows j, j + b, ... of F and the columns of the same class.
+        factors: the F_j, shape (b, k, k): rows j, j + b, ... of F and the columns of the same class.
 
     Raises:
         NotEnclosed: the steps are not one chain of safe numbers.
@@ -143,14 +143,14 @@ def nuclear_norm_below(p: np.ndarray, q: np.ndarray, factors: np.ndarray) -> flo
     k = factors.shape[1]
     gains, resistances = (np.ascontiguousarray(part.reshape(k, -1).T) for part in springs)
     scaled = factors * gains[:, :, None]
-    grounded = _GROUND / resistances
+    grounded = _GROUND_STIFFNESS / resistances
     if len(gains) % 2:
         resistances = np.concatenate([resistances, resistances[-1:] / 2])
         resistances[-2] /= 2
         scaled = np.concatenate([scaled, np.zeros((1, k, k))])
         grounded = np.concatenate([grounded, np.zeros((1, k))])
     dual = scaled @ scaled.transpose(0, 2, 1)
-    # Singular values reach from the size of a step to n times that: from their middle, both sides take as long.
+    # Singular values reach from the size of a step to n times that size: both sides take equally long from the middle.
     centre = -0.5 * math.log(float(np.einsum("jss,js->", dual, resistances)))
     arguments = _folded(resistances, np.maximum(grounded, np.roll(grounded, 1, axis=0)), dual, scaled)
     with ThreadPoolExecutor(2) as pool:
@@ -163,9 +163,9 @@ def nuclear_norm_below(p: np.ndarray, q: np.ndarray, factors: np.ndarray) -> flo
 def _folded(
     resistances: np.ndarray, grounded: np.ndarray, dual: np.ndarray, factors: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return what `block_kernels` takes of each block: classes m and b - 1 - m, in the unknowns u and d of each shift.
+    """Return the arguments that describe each block: classes m and b - 1 - m, in the unknowns u and d of each shift.
 
-    A spring from d + u to the ground is one of twice the stiffness from either, or less.
+    A spring from d + u to the ground is no stiffer than two of twice its stiffness, one from d and one from u.
     """
     half, k = len(dual) // 2, dual.shape[1]
     springs, both, rows = np.zeros((2, half, 2 * k)), np.zeros((2, half, 2 * k, 2 * k)), np.zeros((half, 2 * k, 2 * k))
@@ -190,7 +190,7 @@ def _springs(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray] | No
         for i in range(1, len(p)):
             gains[i] = gains[i - 1] * p[i - 1] / q[i]
         resistances = (1 - 2.0**-37) / (p * gains) ** 2
-    safe = ((gains > 1e-100) & (gains < 1e100)).all() and resistances.max() < _MOST_UNEVEN * resistances.min()
+    safe = ((gains > 1e-100) & (gains < 1e100)).all() and resistances.max() < _MAX_RESISTANCE_RATIO * resistances.min()
     return (gains, resistances) if safe else None
 
 
@@ -201,12 +201,12 @@ def _one_side(arguments: tuple[np.ndarray, ...], u: float, direction: float) -> 
     scratch = [np.empty(shape) for shape in ((blocks, side, side), (side, side), (4 * side, side))]
     terms: list[float] = []
     largest = before = 0.0
-    for place in range(_MOST_TERMS):
+    for place in range(_MAX_TERMS):
         node = u + math.copysign(place * _STEP, direction)
         value = trace(*arguments, math.exp(2 * node), *scratch)
-        terms.append(0.0 if math.isnan(value) else math.exp(node) * value * (1 - _ERRORS))
+        terms.append(0.0 if math.isnan(value) else math.exp(node) * value * (1 - _TERM_ROUNDING))
         largest = max(largest, terms[-1])
-        if place and terms[-1] - before * math.exp(-_STEP) <= _GEOMETRIC * largest:
+        if place and terms[-1] - before * math.exp(-_STEP) <= _MAX_TAIL_LOSS * largest:
             break
         before = terms[-1]
     return [*terms, terms[-1] * _TAIL]

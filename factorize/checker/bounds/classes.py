@@ -40,20 +40,20 @@ from factorize.checker.doubles.products import gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.participation import Allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of
-from factorize.checker.strategy import LARGEST_WHOLE
+from factorize.checker.strategy import MAX_N_COMPUTED
 
-_PLACES = 128
+_PLACES = 128  # the binary places of balls
 _POWER_STEPS = 40
-_SMALLEST = 1e-15
-_NEGATIVE = 1e-12  # below the largest: what rounding makes of 0
-_MARGIN = 1e-11  # by which a guess is above an eigenvalue, so that there is a factorization
-_FAINT = 1e-14  # of the largest: what a transform makes of 0 is below it
+_MIN_ENTRY = 1e-15  # A guess of the leading vector is kept positive by it, relative to the vector's norm.
+_NEGATIVE_NOISE = 1e-12  # A multiplier that rounding makes of 0 is no lower than that, relative to the largest.
+_EIGENVALUE_MARGIN = 1e-11  # A guess exceeds the eigenvalue by this share, so that there is a factorization.
+_TRANSFORM_NOISE = 1e-14  # A transform makes less than that of 0, relative to the largest multiplier.
 
 
 def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Balls, form: Allowed) -> Fraction:
     """Return a bound on the objective over Toeplitz matrices with the diagonals of the mechanism.
 
-    `column` is the first of C, shape (n,), and `workload` that of A.
+    `column` is the first column of C, shape (n,), and `workload` that of A.
 
     Raises:
         NotEnclosed: columns can overlap, or the objective has no bound of this kind.
@@ -70,7 +70,7 @@ def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Balls,
     lengths = np.sort(n - form.separation * np.arange(form.most))
     counts = (form.most - np.searchsorted(lengths, np.arange(bands), side="right")).astype(object)
     multipliers = _multipliers(nearest(workload), nearest(weights), column)
-    if multipliers.min() < -_NEGATIVE:
+    if multipliers.min() < -_NEGATIVE_NOISE:
         return _attain(multipliers, workload) / (_largest_of_both_signs(multipliers, weights, counts) * divisor)
     multipliers = _without_noise(multipliers)
     vector = _vector(multipliers, nearest(weights), counts, column[:bands])
@@ -78,17 +78,17 @@ def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Balls,
 
 
 def _attain(multipliers: np.ndarray, workload: Balls) -> Fraction:
-    """The square of l . a, from below."""
+    """Return the square of l . a, from below."""
     with ctx.workprec(_PLACES):
         products = (own * each for own, each in zip(of_doubles(multipliers), workload, strict=True))
         return max(ends(sum(products, arb(0)))[0], Fraction(0)) ** 2
 
 
 def _error_weights(weighing: Weighing) -> tuple[Balls | None, Fraction]:
-    """Weights of the squares of b, without the divisor of the objective."""
+    """Return the weights of the squares of b, without the divisor of the objective, and that divisor."""
     if weighing.tau is not None:
         return None, Fraction(1)
-    if weighing.weights is None:  # the last row is the longest
+    if weighing.weights is None:  # The last row has the largest error.
         return [arb(1)] * weighing.rows, Fraction(1)
     if weighing.divisor is not None:
         return [arb(count) for count in range(weighing.rows, 0, -1)], Fraction(weighing.divisor)
@@ -97,7 +97,7 @@ def _error_weights(weighing: Weighing) -> tuple[Balls | None, Fraction]:
 
 
 def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """Multipliers l with H c = W b, nearly; any others would do."""
+    """Return multipliers l with H c = W b, nearly; any others would prove something."""
     inverse = series.approximate_inverse(column)
     decoder = series.approximate_product(workload, inverse)
     multipliers = series.approximate_product((weights * decoder)[::-1], inverse)[::-1]
@@ -108,41 +108,41 @@ def _multipliers(workload: np.ndarray, weights: np.ndarray, column: np.ndarray) 
 
 
 def _without_noise(multipliers: np.ndarray) -> np.ndarray:
-    """No negative number, and none behind the last that a transform tells from 0."""
-    last = int(np.flatnonzero(multipliers > _FAINT)[-1])
+    """Return the multipliers with 0 for negative ones and for those that a transform cannot tell from 0."""
+    last = int(np.flatnonzero(multipliers > _TRANSFORM_NOISE)[-1])
     return np.where(np.arange(len(multipliers)) <= last, np.maximum(multipliers, 0.0), 0.0)
 
 
 def _vector(multipliers: np.ndarray, weights: np.ndarray, counts: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """A vector x near the leading one of N; any positive one would do."""
+    """Return a vector x near the leading one of N; any positive one would prove something."""
     divisors, n = counts.astype(np.float64), len(multipliers)
-    vector = np.maximum(column / np.linalg.norm(column), _SMALLEST)
+    vector = np.maximum(column / np.linalg.norm(column), _MIN_ENTRY)
     scales = _scales(multipliers)
     for _ in range(_POWER_STEPS):
         once = np.maximum(_hankel(multipliers, scales, vector, n), 0.0) / weights
         moved = np.maximum(_hankel(multipliers, scales, once, len(vector)), 0.0) / divisors
         ratios = moved / vector
-        vector = np.maximum(moved / np.linalg.norm(moved), _SMALLEST)
+        vector = np.maximum(moved / np.linalg.norm(moved), _MIN_ENTRY)
         if ratios.max() <= ratios.min() * (1 + 1e-12):
             break
     return vector
 
 
 def _scales(multipliers: np.ndarray) -> np.ndarray:
-    """Powers r^k that fall about as the multipliers do, so that a transform rounds each relative to itself."""
+    """Return powers r^k that fall about as the multipliers do, so that a transform rounds each relative to itself."""
     last = int(np.flatnonzero(multipliers)[-1])
     ratio = min(float(multipliers[last] / multipliers.max()) ** (1 / max(last, 1)), 1.0)
     return np.asarray(ratio ** np.minimum(np.arange(len(multipliers)), last))
 
 
 def _hankel(multipliers: np.ndarray, scales: np.ndarray, vector: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` entries of H x, nearly: l_{i+j} is r^i (l_{i+j} / r^{i+j}) r^j."""
+    """Return the first `count` entries of H x, nearly: l_{i+j} is r^i (l_{i+j} / r^{i+j}) r^j."""
     padded = np.concatenate([scales[: len(vector)] * vector, np.zeros(len(multipliers) - len(vector))])
     return scales[:count] * series.approximate_product((multipliers / scales)[::-1], padded)[::-1][:count]
 
 
 def _largest_ratio(multipliers: np.ndarray, weights: Balls, counts: np.ndarray, vector: np.ndarray) -> Fraction:
-    """At least the largest (N x)_j / x_j."""
+    """Return an upper bound of the largest (N x)_j / x_j."""
     n, bands = len(multipliers), len(vector)
     with ctx.workprec(_PLACES):
         first = series.series_of(of_doubles(multipliers[::-1]))
@@ -156,13 +156,13 @@ def _largest_ratio(multipliers: np.ndarray, weights: Balls, counts: np.ndarray, 
 
 
 def _largest_of_both_signs(multipliers: np.ndarray, weights: Balls, counts: np.ndarray) -> Fraction:
-    """At least the largest eigenvalue of N, by a Cholesky factorization in doubles and what it leaves.
+    """Return an upper bound of the largest eigenvalue of N, by a Cholesky factorization in doubles and its residual.
 
     Rows and columns of X may be too long, which makes the eigenvalue larger.
     """
     n, bands = len(multipliers), len(counts)
-    if n > LARGEST_WHOLE:
-        raise NotEnclosed(f"multipliers of both signs are evaluated up to n={LARGEST_WHOLE}")
+    if n > MAX_N_COMPUTED:
+        raise NotEnclosed(f"multipliers of both signs are evaluated up to n={MAX_N_COMPUTED}")
     check_products()
     near = nearest(weights)
     with np.errstate(all="ignore"):
@@ -171,7 +171,7 @@ def _largest_of_both_signs(multipliers: np.ndarray, weights: Balls, counts: np.n
         matrix = rows[:, None] * windows * ((1 + SLACK) / np.sqrt(counts.astype(float)))
         square = gram(matrix)
         finite(float(np.einsum("ij->", square)))
-        above = float(np.linalg.eigvalsh(square)[-1]) * (1 + _MARGIN)
+        above = float(np.linalg.eigvalsh(square)[-1]) * (1 + _EIGENVALUE_MARGIN)
         rest = above * np.eye(bands) - square
         try:
             root = np.linalg.cholesky(rest)
@@ -185,14 +185,14 @@ def _largest_of_both_signs(multipliers: np.ndarray, weights: Balls, counts: np.n
 
 
 def _lost_by_squares(matrix: np.ndarray) -> float:
-    """At least the norm of what X^T X is off by, where entries of X may be off by three roundings."""
-    size = norm_above(matrix)  # which is a bound for |X| entry by entry, too
+    """Return an upper bound of the norm of the error of X^T X, where entries of X may be off by three roundings."""
+    size = norm_above(matrix)  # It bounds the norm of the matrix of |x_ij|, too.
     return gamma(roundings_of(len(matrix)) + 8) * size**2 * (1 + SLACK) + matrix.size * (1 + size) * TINY
 
 
-_MOST_FACTORS = 4
-_SETTLED = 1e-13  # of the trace: entries in the band that another correction need not take back
-_BLOCK = 128
+_MAX_FACTORS = 4  # F is corrected so often at most.
+_MAX_REST = 1e-13  # Entries left in the band need no other correction up to that share of the trace.
+_BLOCK = 128  # Rows of F are multiplied so many at a time.
 
 
 def bound_in_band(
@@ -200,8 +200,8 @@ def bound_in_band(
 ) -> Fraction:
     """Return a number not above the least |T Y^-1/2|^2 of the class, T = W A.
 
-    `diagonals` are those of C, shape (any, n), as LAPACK has them, `bands` counts those of the class, `groups` has one
-    number for each column and `owners` one for each group.
+    `diagonals` are those of C, shape (any, n), as LAPACK stores them. `bands` counts the diagonals of the class,
+    `groups` has one number for each column and `owners` one for each group.
 
     Raises:
         NotEnclosed: numbers leave the range of doubles.
@@ -215,7 +215,7 @@ def bound_in_band(
         target = weighted.guess(np.eye(n))
         once = dtbtrs(diagonals, target.T, uplo="L", trans="T")[0]
         factor = np.ascontiguousarray(dtbtrs(diagonals, once, uplo="L")[0])
-        for _ in range(_MOST_FACTORS):
+        for _ in range(_MAX_FACTORS):
             entries = _entries_in_band(factor, bands)
             bound = _trace_below(weighted, factor) ** 2 / _cost_above(entries, groups, owners, factor.shape[1])
             if bound <= best:
@@ -224,7 +224,7 @@ def bound_in_band(
             trace, sums = entries[0].sum(), np.bincount(groups, entries[0])
             levels = np.bincount(owners, shares * sums) / np.bincount(owners, shares)
             entries[0] = ((sums - levels[owners]) / sizes)[groups]
-            if np.abs(entries).sum() <= _SETTLED * trace:
+            if np.abs(entries).sum() <= _MAX_REST * trace:
                 break
             factor += _correction(target, diagonals, entries)
             if not np.isfinite(np.einsum("ij->", factor)):
@@ -243,7 +243,8 @@ def _correction(target: np.ndarray, diagonals: np.ndarray, entries: np.ndarray) 
     squares = target.diagonal() ** 2
     both = squares + squares[np.minimum(np.arange(n) + distances[:, None], n - 1)]
     share = entries[1:] * squares / np.maximum(both, TINY)
-    below, right = (dia_array((part, -distances), shape=(n, n)) for part in (share - entries[1:], -share))  # of G^T
+    # These are the parts of G^T below and above its diagonal.
+    below, right = (dia_array((part, -distances), shape=(n, n)) for part in (share - entries[1:], -share))
     product = strategy.T @ (strategy @ (below + right.T - dia_array((entries[:1] / 2, [0]), shape=(n, n))))
     still = np.flatnonzero(target.diagonal() == 0)
     target[still, still] = 1.0
@@ -272,7 +273,10 @@ def _trace_below(weighted: WeightedTarget, factor: np.ndarray) -> Fraction:
 
 
 def _cost_above(entries: np.ndarray, groups: np.ndarray, owners: np.ndarray, terms: int) -> Fraction:
-    """Return at least the sum over the owners of a group's largest sum of c_i; entries are sums of as many terms."""
+    """Return an upper bound of the cost, the sum over the owners of a group's largest sum of c_i.
+
+    Each entry is a sum of `terms` products.
+    """
     costs, largest = entries[0].copy(), np.zeros(len(owners))
     for d, some in enumerate(np.abs(entries[1:]), 1):
         costs += some

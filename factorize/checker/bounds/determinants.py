@@ -39,21 +39,22 @@ from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
 
 MAX_N_OF_STATES = 1 << 14
-"""Longest n of a recursion of several states."""
-_CUTOFF = 1e-12
-_FARTHEST = 300  # |k|: beyond, 2^k and what it multiplies leave the range of doubles
-_TINIEST = 1e-200  # of the largest weight; smaller ones count as 0, which lowers the bound
-_PLACES = 160  # of logarithms
+"""The largest n of a recursion of several states."""
+_MAX_TERM_SHARE = 1e-12  # The sum ends where a term adds no more than this share of it.
+_MAX_NODE = 300  # With a larger |k|, 2^k and its products leave the range of doubles.
+_MIN_WEIGHT = 1e-200  # A weight below this share of the largest counts as 0, which lowers the bound.
+_PLACES = 160  # the binary places of logarithms
 _ALIASING = Fraction(1, 10**13)
 _LN2_BELOW = Fraction(693147180559945309417232121458, 10**30)
-_LOST, _LOST_IN_PIVOTS = 2.0**-94, 2.0**-50  # of a determinant and of a product of pivots, for each step
-_SMALLEST_PIVOT = 1e-140  # and its inverse the largest
+_DETERMINANT_LOSS, _PIVOT_LOSS = 2.0**-94, 2.0**-50
+"""The shares of a determinant, and of a product of pivots, that one step may lose to rounding."""
+_MIN_PIVOT = 1e-140  # The inverse of the smallest pivot is the largest.
 _PI_ABOVE = Fraction(314159265358979323846264338328, 10**29)
-_RATIO = Fraction(7071067811865475, 10**16)  # below 2^(-1/2), the ratio of e^-u from node to node
+_RATIO = Fraction(7071067811865475, 10**16)  # just below 2^(-1/2), the ratio of e^-u from node to node
 
 
 class DeterminantRecursion(NamedTuple):
-    """What a determinant is computed from: after the number of states, arguments of `determinant`."""
+    """The recursion of a determinant: the number of states, then arguments of `determinant`."""
 
     states: int
     inputs: np.ndarray
@@ -89,27 +90,27 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     inputs, scale = _normalized(columns)
     outputs, other = _normalized(weights)
     states = max((target for target, _ in program.statements), default=X) + 1
-    # What logarithms are off by, times 2^150, is below 0 where all singular values are tiny: no bound then.
+    # Where all singular values are tiny, logarithms are off by more than they are worth: the bound is then 0.
     norm = max(_norm(DeterminantRecursion(states, inputs, outputs, *program.arrays(), program.output)), Fraction(0))
     return norm**2 * scale * other / (Fraction(math.fsum(columns)) * (1 + Fraction(1, 2**52)) * divisor)
 
 
 def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
-    """Weights of at most 1 and the power of two by which they were divided; tiny ones are 0."""
+    """Return weights of at most 1, tiny ones as 0, and the power of two by which they were divided."""
     exponent = int(np.frexp(weights.max())[1])
     scaled = np.ldexp(weights, -exponent)
-    return np.where(scaled < _TINIEST, 0.0, scaled), Fraction(2) ** exponent
+    return np.where(scaled < _MIN_WEIGHT, 0.0, scaled), Fraction(2) ** exponent
 
 
-@ctx.workprec(_PLACES)  # in both threads
+@ctx.workprec(_PLACES)  # flint shares the precision among threads
 def _norm(recursion: DeterminantRecursion) -> Fraction:
-    """A number not above the nuclear norm."""
-    saturated = _logarithm(*pivots(recursion), relative=len(recursion.inputs) * _LOST_IN_PIVOTS)
+    """Return a number not above the nuclear norm."""
+    saturated = _logarithm(*pivots(recursion), relative=len(recursion.inputs) * _PIVOT_LOSS)
 
     def measure(k: int) -> Fraction | None:
         m = 1 + recursion.states
         lower = determinant(math.ldexp(1.0, k), *recursion[1:], np.zeros((m, m)), np.zeros((3, m)))
-        return _logarithm(*lower, relative=len(recursion.inputs) * _LOST)
+        return _logarithm(*lower, relative=len(recursion.inputs) * _DETERMINANT_LOSS)
 
     with ThreadPoolExecutor(2) as pool:
         left = pool.submit(_left, measure)
@@ -119,9 +120,11 @@ def _norm(recursion: DeterminantRecursion) -> Fraction:
 
 
 def pivots(recursion: DeterminantRecursion) -> tuple[float, float, int]:
-    """The product of the squared diagonal entries of G, off by n 2^-50, as `determinant` writes one; 0 if one may be 0.
+    """Return the product of the squared diagonal entries of G, off by n 2^-50, in three numbers as `determinant` does.
 
-    A diagonal entry is what one input adds to the output of its own step, so all steps are run at once.
+    It is 0 if an entry may be 0.
+
+    A diagonal entry is what one input adds to the output of its own step, so all steps run at once.
     """
     value, size = np.zeros((2, 1 + recursion.states, len(recursion.inputs)))
     value[0] = size[0] = 1.0
@@ -135,7 +138,7 @@ def pivots(recursion: DeterminantRecursion) -> tuple[float, float, int]:
             value[1 + target], size[1 + target] = total, most
         entries = abs(value[1 + recursion.output]) - 2.0**-46 * size[1 + recursion.output]
         squares = np.where(entries > 0.0, entries * entries * recursion.weights * recursion.inputs, 0.0)
-    if not ((squares > _SMALLEST_PIVOT) & (squares < 1.0 / _SMALLEST_PIVOT)).all():
+    if not ((squares > _MIN_PIVOT) & (squares < 1.0 / _MIN_PIVOT)).all():
         return 0.0, 0.0, 0
     mantissas, exponents = np.frexp(squares)
     product, exponent = 1.0, int(exponents.sum())
@@ -146,25 +149,25 @@ def pivots(recursion: DeterminantRecursion) -> tuple[float, float, int]:
 
 
 def _left(measure: Callable[[int], Fraction | None]) -> Fraction:
-    """The terms of k = -1, -2, ..., and what those beyond sum to at least."""
+    """Return the sum of the terms of k = -1, -2, ..., with a lower bound of the terms that are left out."""
     total = term = Fraction(0)
-    for k in range(-1, -_FARTHEST, -1):
+    for k in range(-1, -_MAX_NODE, -1):
         value = measure(k)
         if value is None:
             raise NotEnclosed("the recursion of the workload grows too much for its determinants to be enclosed")
         term = _root_of_two(-k) * value
         total += term
-        if term * min(value, Fraction(1)) <= Fraction(_CUTOFF) * total:
+        if term * min(value, Fraction(1)) <= Fraction(_MAX_TERM_SHARE) * total:
             break
     return total + term * _RATIO / (1 - _RATIO)
 
 
 def _right(measure: Callable[[int], Fraction | None], saturated: Fraction | None, n: int) -> Fraction:
-    """The terms of k = 0, 1, ..., and what those beyond sum to at least: sums over j of r^j, and of j r^j."""
+    """Return the sum of the terms of k = 0, 1, ..., with a lower bound of the rest by sums over j of r^j and j r^j."""
     total = tail = Fraction(0)
-    for k in range(_FARTHEST):
+    for k in range(_MAX_NODE):
         value, factor = measure(k), _root_of_two(-k)
-        if value is None:  # with an observation this fine, what was rounded outweighs a variance: those before do
+        if value is None:  # With so fine an observation, rounding outweighs a variance: the earlier terms suffice.
             break
         total += factor * value
         tail, missing = factor * value * _RATIO / (1 - _RATIO), value
@@ -172,36 +175,36 @@ def _right(measure: Callable[[int], Fraction | None], saturated: Fraction | None
             line = saturated + n * k * _LN2_BELOW
             steps = factor * (line * _RATIO / (1 - _RATIO) + n * _LN2_BELOW * _RATIO / (1 - _RATIO) ** 2)
             tail, missing = max(tail, steps), max(value - line, Fraction(0))
-        if factor * missing <= Fraction(_CUTOFF) * total:
+        if factor * missing <= Fraction(_MAX_TERM_SHARE) * total:
             break
     return total + tail
 
 
 def _root_of_two(k: int) -> Fraction:
-    """2^(k / 2), rounded down."""
+    """Return 2^(k / 2), rounded down."""
     return Fraction(2) ** (k // 2) * (2 * _RATIO if k % 2 else 1)
 
 
 def _logarithm(high: float, low: float, places: int, *, relative: float) -> Fraction | None:
-    """Log of (high + low) 2^(400 places) from below, off by a relative error; None for 0."""
+    """Return the log of (high + low) 2^(400 places), less its relative error, from below; None for 0."""
     if not high > 0:
         return None
     return ends((arb(high) + arb(low)).log() + 400 * places * arb.const_log2() - relative)[0]
 
 
 STEP = 2.0**-49
-"""Above the relative error of a statement or an observation of up to 4 terms: at most 12 roundings."""
-_SMALLEST = 1e-140  # of a root of a variance
-_LARGEST = 1e140
-_SCALE = 2.0**-400
+"""More than the relative error of a statement or an observation of up to 4 terms, which has at most 12 roundings."""
+_MIN_ROOT = 1e-140  # It is added to the root of a variance, so that no root is 0.
+_MAX_GAIN = 1e140  # A gain from here on counts as unknown, before numbers leave the range of doubles.
+_RESCALING = 2.0**-400  # A product that grows beyond its inverse is multiplied by it.
 
 
 @part(error_model="numpy")
 def _lower(p, z, sizes):
-    """Make the diagonal smaller for rounded entries, whose sizes over z_a z_c are summed; z becomes its roots."""
+    """Lower the diagonal to cover rounded entries, whose sizes over z_a z_c are summed; z becomes its roots."""
     for c in range(len(p)):
         p[c, c] -= STEP * (sizes + STEP) * z[c] * z[c] + 2.0**-52 * abs(p[c, c])
-        z[c] = math.sqrt(abs(p[c, c])) + _SMALLEST
+        z[c] = math.sqrt(abs(p[c, c])) + _MIN_ROOT
 
 
 @part(error_model="numpy")
@@ -217,7 +220,7 @@ def _statement(k, target, sources, count, program, p, z, row, size):
     for s in range(count):
         own += program[k, s, 0] * row[1 + sources[k, s]]
         whole += abs(program[k, s, 0]) * size[1 + sources[k, s]]
-    row[target], size[target], z[target] = own, whole, math.sqrt(whole) + _SMALLEST
+    row[target], size[target], z[target] = own, whole, math.sqrt(whole) + _MIN_ROOT
     for c in range(len(p)):
         p[target, c] = p[c, target] = row[c]
         sizes += size[c] / (z[target] * z[c])
@@ -232,7 +235,7 @@ def _observe(o, shift, p, z, row, size):
         size[c] = shift * p[o, c]
     for c in range(len(p)):
         row[c] = p[o, c] / (1.0 + size[o])
-    z[o] = math.sqrt(abs(row[o])) + _SMALLEST
+    z[o] = math.sqrt(abs(row[o])) + _MIN_ROOT
     for a in range(len(p)):
         for c in range(a + 1):
             before, moved = p[a, c], size[a] * row[c]
@@ -247,27 +250,27 @@ def _observe(o, shift, p, z, row, size):
 def determinant(shift, inputs, weights, targets, sources, counts, program, output, p, work):
     """Return det(I + shift G G^T) from below as (high, low, places): (high + low) 2^(400 places), 0 if unknown.
 
-    Of the product's own rounding it may still be too large by the relative error n 2^-94. G is diag(sqrt weights) A
-    diag(sqrt inputs), A by the statements as losses/variances.py writes them; shift is a power of two. Of the input
-    and the states, p is the covariance, all zero, and work is scratch, three rows of zeros.
+    Since the product itself is rounded, it may still be too large by the relative error n 2^-94. G is diag(sqrt
+    weights) A diag(sqrt inputs), A by the statements as losses/variances.py writes them; shift is a power of two. p is
+    the covariance of the input and the states, all zero, and work is scratch, three rows of zeros.
     """
     z, row, size, o = work[0], work[1], work[2], 1 + output
     ph, pl, places = 1.0, 0.0, 0
     for i in range(len(inputs)):
         for c in range(len(p)):
             p[0, c] = p[c, 0] = 0.0
-            z[c] += _SMALLEST
-        p[0, 0], z[0] = inputs[i], math.sqrt(inputs[i]) + _SMALLEST
+            z[c] += _MIN_ROOT
+        p[0, 0], z[0] = inputs[i], math.sqrt(inputs[i]) + _MIN_ROOT
         for k in range(len(targets)):
             _statement(k, 1 + targets[k], sources, counts[k], program[i if len(program) > 1 else 0], p, z, row, size)
         gain = shift * weights[i] * p[o, o]
-        if not -0.5 <= gain < _LARGEST:
+        if not -0.5 <= gain < _MAX_GAIN:
             return 0.0, 0.0, 0
         if weights[i] > 0.0:
             _observe(o, shift * weights[i], p, z, row, size)
         if gain > 0.0:
             xh, xl = _plus(1.0, 0.0, gain * (1.0 - 2.0**-52), 0.0)
             ph, pl = _times(ph, pl, xh, xl)
-            while ph > 1.0 / _SCALE:
-                ph, pl, places = ph * _SCALE, pl * _SCALE, places + 1
+            while ph > 1.0 / _RESCALING:
+                ph, pl, places = ph * _RESCALING, pl * _RESCALING, places + 1
     return ph, pl, places

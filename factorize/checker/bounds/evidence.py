@@ -1,8 +1,8 @@
 """The stored evidence of lower bounds over all strategy matrices: F over patterns, and factors of the rows.
 
-For F from the evidence and any matrix Q, objective >= scale * (tr(Q^T W A F) / |Q|_2)^2 / cost(F), cost(F) the sum over
-the patterns of the largest diagonal entry of F F^T: at least tr(F F^T X) for every feasible X. Patterns may overlap:
-each has columns of F for itself.
+For F from the evidence and any matrix Q, objective >= scale * (tr(Q^T W A F) / |Q|_2)^2 / cost(F). cost(F) is the sum
+over the patterns of the largest diagonal entry of F F^T, which is at least tr(F F^T X) for every feasible X. Patterns
+may overlap: each has its own columns of F.
 """
 
 import math
@@ -18,14 +18,14 @@ from factorize.checker.sensitivity import square_root_down
 from factorize.checker.spec.objectives import Weighing
 from factorize.errors import CertificateError
 
-LARGEST_IN_BAND = 4096
-"""Longest n for which the bound over banded matrices is proved, with some five arrays of n x n numbers."""
+MAX_N_IN_BAND = 4096
+"""The largest n for which the bound over banded matrices is proved, which takes about five arrays of n x n numbers."""
 MAX_SHARED_ENTRIES = 1 << 25
-"""Of blocks that several patterns share, once for each: a small file of them would fill the memory."""
+"""The most entries of F where patterns share blocks, so that a small file cannot fill the memory."""
 
 
 class LowerBound(NamedTuple):
-    """A bound that no strategy matrix beats, or none of the mechanism's class.
+    """A lower bound for all strategy matrices, or for those of the mechanism's class.
 
     Attributes:
         objective: the bound, in the objective's units, rounded down.
@@ -37,26 +37,26 @@ class LowerBound(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """F by patterns of k steps, shape (patterns, k): for each columns of its own, (patterns, k, k)."""
+    """F by patterns of k steps, shape (patterns, k), each with its own columns, shape (patterns, k, k)."""
 
     patterns: np.ndarray
     blocks: np.ndarray
 
     def cost(self) -> Fraction:
-        """At least the sum over the patterns of the largest diagonal entry of F F^T."""
+        """An upper bound of the sum over the patterns of the largest diagonal entry of F F^T."""
         diagonals = np.einsum("pij,pij->pi", self.blocks, self.blocks).max(axis=1)
         total = Fraction(math.fsum(diagonals.tolist())) * (
             1 + Fraction(gamma(self.blocks.shape[2] + 2)) + Fraction(SLACK) / 4096
         )
-        return total + self.patterns.size * Fraction(TINY)  # squares may have underflowed
+        return total + self.patterns.size * Fraction(TINY)  # The squares may have underflowed.
 
 
 def evidence_of(participation: Mapping[str, object], dual: Mapping[str, np.ndarray], n: int) -> list[Evidence] | None:
     """Return F by lengths of patterns; None where the evidence is of another kind.
 
     All of it is multiplied by a power of two that brings its largest entry near 1: any scale proves the same. Blocks
-    of shorter patterns are cut to squares; columns that are left out make F F^T smaller. Of fewer blocks than patterns
-    each belongs to every so manieth one.
+    of shorter patterns are cut to squares; columns that are left out make F F^T smaller. Where there are fewer blocks
+    than patterns, the patterns take them in turn.
 
     Raises:
         CertificateError: the evidence has the wrong shape, is negative, not finite or all zero.
@@ -85,7 +85,7 @@ def evidence_of(participation: Mapping[str, object], dual: Mapping[str, np.ndarr
 
 
 def _patterns_of(dual: Mapping[str, np.ndarray], form: Allowed, n: int) -> list[np.ndarray]:
-    """Return the patterns that the evidence lists, each filled up with -1; else disjoint ones that cover the steps."""
+    """Return the patterns that the evidence lists, padded with -1, or else disjoint patterns that cover the steps."""
     if "patterns" not in dual:
         classes = [np.arange(j, n, form.separation) for j in range(form.separation)]
         return [steps[start : start + form.most] for steps in classes for start in range(0, len(steps), form.most)]
@@ -113,7 +113,7 @@ def weights_of(dual: Mapping[str, np.ndarray], name: str, n: int) -> np.ndarray:
 def row_weights(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Fraction] | None:
     """Return squared row factors of W and a divisor of the square of the norm; for restarts, both times tau.
 
-    The largest of the row errors is at least their mean with any weights: here those of the evidence.
+    The largest row error is at least the mean of all with any weights, so the evidence may choose them.
     """
     if weighing.weights is not None:
         times = weighing.tau or 1

@@ -1,7 +1,7 @@
 """A compiled sweep behind `block_resolvents`: upper bounds of Schur complements, block by block.
 
-A failed square root leaves a NaN, which the caller counts as nothing. UNIT is 2^-53; the constants in front of it are
-derived in `block_resolvents`.
+A failed square root leaves a NaN, which the caller counts as 0. UNIT is 2^-53; `block_resolvents` derives the constants
+in front of it.
 
 A block holds the classes m and b - 1 - m, k steps each, in the unknowns u_e = y_e of the first class and
 d_e = y_e of the second - u_{e + shift}: differences along the part of the chain that has been eliminated, which is
@@ -18,7 +18,7 @@ from factorize.checker.arithmetic.near import UNIT
 def _factor(a, rows):
     """Overwrite the first rows, a square, by the transpose of their Cholesky factor L, and each r below by r L^-T.
 
-    Of the square only the lower triangle is read. Return the sum of squares of as many rows below it, and of the rest.
+    Only the lower triangle of the square is read. Return the sum of squares of as many rows below it, and of the rest.
     """
     side, near, far = a.shape[1], 0.0, 0.0
     for j in range(side):
@@ -42,7 +42,7 @@ def _factor(a, rows):
 
 @part(fastmath={"contract", "nsz", "reassoc"})
 def _products(rows, first, out):
-    """Write the products of a square's rows with each other, the square in rows from the first one on."""
+    """Write the products of a square's rows with each other; the square begins at row `first`."""
     side = rows.shape[1]
     for i in range(side):
         for j in range(i + 1):
@@ -56,7 +56,7 @@ def _products(rows, first, out):
 def _parallel(a, roots, near, shift, joint):
     """Overwrite a by an upper bound of P = (a^-1 + R)^-1, R of the edges of row `near` and those mirrored.
 
-    ``joint`` is scratch of the shape (4 side, side): B, what becomes H^-T and L H^-T, and L^T sqrt(R).
+    ``joint`` is scratch, shape (4 side, side): B, rows that become H^-T and L H^-T, and L^T sqrt(R).
     """
     side = a.shape[1]
     k, trace, far = side // 2, 0.0, len(roots) - 2 - near
@@ -86,9 +86,9 @@ def _parallel(a, roots, near, shift, joint):
 
 @part()
 def _in_steps(a, shift, out):
-    """Write a matrix of (u, d) as one of the steps y, its diagonal raised by what sums may round.
+    """Write a matrix in (u, d) as one in the steps y, its diagonal raised by what sums may round.
 
-    What sums with the d's rows round is below a part of their own diagonal, which is raised whenever it is read.
+    Sums with the rows of d round less than a share of their own diagonal, which is raised whenever it is read.
     """
     side = a.shape[1]
     k = side // 2
@@ -110,21 +110,21 @@ def block_resolvent_trace(roots, grounded, dual, factors, t, outside, current, j
     """Return a lower bound of tr(W K^-1), K = sum of edges + t W; one that failed is less, or NaN.
 
     Args:
-        roots: of the resistances from each step to the next, from the last to the ground, by class and epoch, shape
-            (b, k), b even.
+        roots: square roots of the resistances from each step to the next, and from the last step to the ground, by
+            class and epoch, shape (b, k), b even.
         grounded: stiffness to the ground by shift and block, in the unknowns of the block, shape (2, b / 2, 2 k).
         dual: W by shift and block, in the unknowns of the block, shape (2, b / 2, 2 k, 2 k).
         factors: F^T by block, in steps, shape (b / 2, 2 k, 2 k).
-        t: node.
+        t: the node of the trapezoidal rule.
         outside: scratch, shape (b / 2, 2 k, 2 k).
         current: scratch, shape (2 k, 2 k).
         joint: scratch, shape (8 k, 2 k).
     """
     half, side = len(factors), current.shape[1]
     k, total = side // 2, 0.0
-    # more than the sums and products since the last time, and the next factorization, round
+    # The sums and products since the last time, and the next factorization, round less than that.
     raised = 1.0 + 1.1 * (0.75 * side * side + 16 * side + 16) * UNIT
-    for shift in range(1, -1, -1):  # from the outside in, and then from the inside out; both meet in each block
+    for shift in range(1, -1, -1):  # First outside in, then inside out; both meet in each block.
         end = 2 * half - 1 if shift else half - 1
         for i in range(side):
             for j in range(side):

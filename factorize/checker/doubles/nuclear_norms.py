@@ -29,17 +29,17 @@ from factorize.checker.doubles.products import WorkloadRows, gram, roundings_of
 from factorize.checker.doubles.whole import norm_above
 from factorize.checker.spec.objectives import Weighing
 
-LARGEST_VECTORS = 2048
-"""Longest n for which eigenvectors are computed, about 10 products of matrices of that size, and F is merged."""
-_FARTHEST = 0.5  # norm of P^T P - I above which nothing is to be won
-_NEAR = 1e-10  # of its square over the columns: what another step would win is below that
-_MOST_STEPS = 6
-_FLATTEST = 1e-10  # ratio of eigenvalues of M^T M below which M (M^T M)^-1/2 is no guess that a step or two mends
-_COLUMNS = 2048  # of W A F that are made at one time
+MAX_N_OF_VECTORS = 2048
+"""The largest n for which F is merged and eigenvectors are computed, which takes about 10 products of that size."""
+_MAX_NORM = 0.5  # With a larger norm of P^T P - I, no bound comes out and no step helps.
+_MIN_GAIN = 1e-10  # Another step would gain less than that, the squared norm of P^T P - I over the columns.
+_MAX_STEPS = 6  # Newton and Schulz take so many steps at most.
+_MIN_EIGENVALUE_RATIO = 1e-10  # With a smaller ratio for M^T M, no step or two mends the guess M (M^T M)^-1/2.
+_COLUMNS_AT_ONCE = 2048  # So many columns of W A F are computed together.
 
 
 class WeightedTarget(NamedTuple):
-    """W A: rows less those that they refer to, times row factors `scales`, shape (m,)."""
+    """The matrix W A: each row less the row that it refers to, times the row factors `scales`, shape (m,)."""
 
     workload: WorkloadRows
     weighing: Weighing
@@ -55,7 +55,7 @@ class WeightedTarget(NamedTuple):
                 before = row
 
     def guess(self, matrix: np.ndarray) -> np.ndarray:
-        """Return W A times a matrix of n rows, nearly."""
+        """Return an approximation of W A times a matrix of n rows."""
         rows = self.workload.guess(matrix)
         if self.weighing.tau is not None:
             rows = rows - self.weighing.referred(rows)
@@ -63,9 +63,9 @@ class WeightedTarget(NamedTuple):
 
 
 def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield columns of W A F in the order of the patterns, and at least the norm of what they are off by."""
+    """Yield columns of W A F in the order of the patterns, with an upper bound of the norm of their error."""
     count, k = evidence.patterns.shape
-    step = max(_COLUMNS // k, 1)
+    step = max(_COLUMNS_AT_ONCE // k, 1)
     for first in range(0, count, step):
         patterns, blocks = evidence.patterns[first : first + step], evidence.blocks[first : first + step]
         places = np.arange(len(patterns) * k)
@@ -78,16 +78,16 @@ def targets(evidence: Evidence, weighted: WeightedTarget) -> Iterator[tuple[np.n
 
 
 def merged(factors: Sequence[Evidence], n: int) -> tuple[Sequence[Evidence], Fraction]:
-    """Return F and its cost, or where patterns overlap in very many columns one square L for all steps.
+    """Return F and its cost, or one square L for all steps where overlapping patterns have very many columns.
 
-    L L^T <= F F^T + 2 d I, which is evidence too: 2 d for each step alone, at a cost of 2 n d. With d more than all
-    that has been rounded no F F^T is too near to a singular one. Entries near 1 make what underflows nothing beside it.
+    L L^T <= F F^T + 2 d I, and the right side is evidence too: it adds 2 d for each step alone, at a cost of 2 n d. d
+    exceeds all roundings, so that F F^T + 2 d I is never singular. Entries are near 1, so underflow is far below d.
 
     Raises:
         NotEnclosed: the triangle loses more to rounding than it may.
     """
     cost = sum((factor.cost() for factor in factors), start=Fraction(0))
-    if sum(factor.patterns.size for factor in factors) <= max(n, _COLUMNS) or n > LARGEST_VECTORS:
+    if sum(factor.patterns.size for factor in factors) <= max(n, _COLUMNS_AT_ONCE) or n > MAX_N_OF_VECTORS:
         return factors, cost
     total, squares, met = np.zeros(n * n), 0.0, np.zeros(n, dtype=np.int64)
     for patterns, blocks in factors:
@@ -127,16 +127,16 @@ def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inv
         out = np.concatenate(parts, axis=1)
         total = float(np.einsum("ij,ij->", out, out))
         finite(total, 1.0 / total if total else math.inf)
-        out *= math.sqrt(out.shape[1] / total)  # the scale of F is that of the evidence, which says nothing
+        out *= math.sqrt(out.shape[1] / total)  # The scale of F is that of the evidence, which has no meaning.
     return out
 
 
 def guess_by_vectors(target: np.ndarray) -> np.ndarray:
-    """Return something near the polar factor of M, shape (m, n), m >= n; NotEnclosed without eigenvectors."""
+    """Return a matrix near the polar factor of M, shape (m, n), m >= n; raise NotEnclosed without eigenvectors."""
     try:
         values, vectors = np.linalg.eigh(gram(target))
-        if values[0] > _FLATTEST * values[-1]:
-            return np.asarray(target @ gram((vectors * values**-0.25).T))  # (M^T M)^-1/2, by half of a product
+        if values[0] > _MIN_EIGENVALUE_RATIO * values[-1]:
+            return np.asarray(target @ gram((vectors * values**-0.25).T))  # The Gram matrix is (M^T M)^-1/2.
         left, _, right = np.linalg.svd(target, full_matrices=False)
     except np.linalg.LinAlgError:
         raise NotEnclosed("no singular vectors of the target were found") from None
@@ -147,10 +147,10 @@ def norm_by_vectors(weighted: WeightedTarget, factors: Sequence[Evidence]) -> Fr
     """Return a number not above the nuclear norm of W A F, without help from C.
 
     Raises:
-        NotEnclosed: n is too large, or see `norm_below`.
+        NotEnclosed: n is too large, or `norm_below` raises it.
     """
-    if max(weighted.workload.rows, weighted.workload.columns) > LARGEST_VECTORS:
-        raise NotEnclosed(f"singular vectors are computed up to n={LARGEST_VECTORS}")
+    if max(weighted.workload.rows, weighted.workload.columns) > MAX_N_OF_VECTORS:
+        raise NotEnclosed(f"singular vectors are computed up to n={MAX_N_OF_VECTORS}")
     with np.errstate(all="ignore"):
         parts = [block for factor in factors for block in targets(factor, weighted)]
         target, lost = np.concatenate([values for values, _ in parts], axis=1), norm_of(np.array([p[1] for p in parts]))
@@ -164,11 +164,11 @@ def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -
     """Return a number not above the nuclear norm of M.
 
     Args:
-        targets: columns of M, and at least the norm of what they are off by.
-        guess: P, of the shape of M, at least as many rows as columns.
+        targets: columns of M, each with an upper bound of the norm of their error.
+        guess: P, in the shape of M, which has at least as many rows as columns.
 
     Raises:
-        NotEnclosed: P is too far from one with orthonormal columns, or numbers leave the range of doubles.
+        NotEnclosed: the columns of P are far from orthonormal, or numbers leave the range of doubles.
     """
     with np.errstate(all="ignore"):
         guess, near = _nearer(guess)
@@ -188,7 +188,7 @@ def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -
             start = some.stop
     delta = (apart + error) * (1 + SLACK)
     finite(delta, lost, *parts)
-    if not delta < _FARTHEST:
+    if not delta < _MAX_NORM:
         raise NotEnclosed("the guess of the polar factor is too far from one with orthonormal columns")
     squared = 1 + (error * (1 + delta) * (1 + delta / 2) + error**2) * (1 + SLACK)
     below = math.fsum(parts) * (1 - 4 * UNIT) - lost * (1 + SLACK) * (1 + SLACK)
@@ -196,11 +196,11 @@ def norm_below(targets: Iterator[tuple[np.ndarray, float]], guess: np.ndarray) -
 
 
 def _nearer(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return P after steps of Newton and Schulz, as long as it is not near, and P^T P - I as computed."""
-    for step in range(_MOST_STEPS + 1):
+    """Return P after as many steps of Newton and Schulz as it needs, and P^T P - I as computed."""
+    for step in range(_MAX_STEPS + 1):
         near = gram(guess)
         near[np.diag_indices(len(near))] -= 1.0
-        if step == _MOST_STEPS or not _NEAR * len(near) < float(np.einsum("ij,ij->", near, near)) < _FARTHEST**2:
+        if step == _MAX_STEPS or not _MIN_GAIN * len(near) < float(np.einsum("ij,ij->", near, near)) < _MAX_NORM**2:
             break
         guess = guess - 0.5 * (guess @ near)
     return guess, near

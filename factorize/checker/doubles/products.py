@@ -1,7 +1,7 @@
 """Products in doubles: A times a matrix, row by row with a bound on each entry or as a guess; triangles in blocks.
 
-A is run as its program, beside each state what it has lost. What is no program, and what loses too much so, is an array
-that is multiplied.
+A runs as its program, which carries with each state a bound of its rounding. A kind without a program, or one that
+loses too much, is multiplied as an array.
 
 Sums of a triangle run over at most `TERMS` products at a time, which are added one after the other: an entry of a
 product over n terms is off by at most gamma_k times the product of the magnitudes, k = `roundings_of(n)`.
@@ -19,24 +19,25 @@ from factorize.checker.spec.workloads import array_of, program_of, toeplitz_colu
 from factorize.checker.structures.base import toeplitz_array
 
 TERMS = 512
-_LEAST, _MOST, _BLOCKS, _COLUMNS = 64, 1024, 8, 256
+"""The most products that are summed in one go."""
+_MIN_BLOCK, _MAX_BLOCK, _BLOCKS, _MIN_COLUMNS = 64, 1024, 8, 256
 
 
 def roundings_of(terms: int) -> int:
-    """Return how many roundings meet one product of a sum."""
+    """Return the number of roundings that one product in a sum of so many terms goes through."""
     return min(terms, TERMS) + -(-terms // TERMS)
 
 
 def blocks_of(n: int) -> Iterator[tuple[int, int]]:
     """Yield where the blocks of n steps start and stop."""
-    size = min(max(-(-n // _BLOCKS), _LEAST), _MOST)
+    size = min(max(-(-n // _BLOCKS), _MIN_BLOCK), _MAX_BLOCK)
     return ((start, min(start + size, n)) for start in range(0, n, size))
 
 
 def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
     """Return rows, shape (any, k), times a matrix that is zero above the diagonal, shape (k, k)."""
     out = np.empty((len(rows), len(lower)))
-    size = max(_COLUMNS, min(len(lower) // _BLOCKS, _MOST))
+    size = max(_MIN_COLUMNS, min(len(lower) // _BLOCKS, _MAX_BLOCK))
     for start in range(0, len(lower), size):
         some = out[:, start : start + size]
         for first in range(start, len(lower), TERMS):
@@ -49,7 +50,7 @@ def times_lower(rows: np.ndarray, lower: np.ndarray) -> np.ndarray:
 
 
 def gram(matrix: np.ndarray) -> np.ndarray:
-    """Return X^T X in such sums."""
+    """Return X^T X, summed over at most `TERMS` rows at a time."""
     total = matrix[:TERMS].T @ matrix[:TERMS]
     for first in range(TERMS, len(matrix), TERMS):
         total += matrix[first : first + TERMS].T @ matrix[first : first + TERMS]
@@ -57,23 +58,23 @@ def gram(matrix: np.ndarray) -> np.ndarray:
 
 
 def inverse_of(lower: np.ndarray) -> np.ndarray:
-    """Return a guess of the inverse of a matrix that is zero above the diagonal; NotEnclosed where it overflows."""
-    import scipy.linalg  # not its lapack: threads that import both ways wait for each other
+    """Return a guess of the inverse of a lower-triangular matrix; raise NotEnclosed where it overflows."""
+    import scipy.linalg  # Not scipy.linalg.lapack: threads that import both wait for each other.
 
     with np.errstate(all="ignore"):
-        # Upper, as what is stored by rows is the transposed by columns; what is below the diagonal is not touched.
+        # The transposed of rows is stored by columns, so the triangle is the upper one; the other is not touched.
         inverse, failed = scipy.linalg.lapack.dtrtri(lower.T, lower=0)
-        if failed or not np.isfinite(np.einsum("ij->", inverse)):  # as an entry that is not makes every sum
+        if failed or not np.isfinite(np.einsum("ij->", inverse)):  # One entry that is not finite makes the sum so.
             raise NotEnclosed("C is too ill-conditioned to be inverted in double precision")
     return np.ascontiguousarray(inverse.T)
 
 
-_LOOSE = 2.0**-29  # of the largest entry: what a column may lose as a program
-_BLOCK = 256
+_MAX_COLUMN_LOSS = 2.0**-29  # A program may lose this share of a column's largest entry before A becomes an array.
+_ROWS_AT_ONCE = 256
 
 
 class WorkloadRows:
-    """A, shape (rows, columns), by its program or whole.
+    """The workload A, shape (rows, columns), by its program or as an array.
 
     Args:
         document: the spec's workload.
@@ -96,36 +97,36 @@ class WorkloadRows:
 
     @cached_property
     def _array(self) -> Around | None:
-        """All of A where it is no program, or one that loses too much."""
+        """The whole of A where it has no program, or one that loses too much."""
         if self._given is not None:
             return Around(self._given, np.zeros(1))
-        assert self._program is not None  # or there are numbers
+        assert self._program is not None  # Only an array of numbers has none.
         if not self._program.constant:
             return None
         column = list(self._program.run((Around(float(i == 0), 0.0) for i in range(self.rows)), Factor.of))
-        loose = not max(each.errors for each in column) <= _LOOSE * max(abs(each.values) for each in column)
+        loose = not max(each.errors for each in column) <= _MAX_COLUMN_LOSS * max(abs(each.values) for each in column)
         return _whole(self._document) if loose else None
 
     @cached_property
     def chain(self) -> np.ndarray | None:
-        """Numbers k and e, rounded once, of rows s_i = k_i s_{i-1} + e_i x_i, shape (2, n); None for any other A."""
+        """The numbers k and e, each rounded once, of rows s_i = k_i s_{i-1} + e_i x_i, shape (2, n), or None."""
         steps = self._program.steps(self.rows) if self._program is not None and self._array is None else None
         return None if steps is None else np.array(steps, dtype=np.float64).T
 
     def times(self, matrix: np.ndarray | None = None) -> Iterator[Around]:
-        """Yield the rows of A times a matrix, or of A."""
+        """Yield the rows of A times a matrix, or without one the rows of A."""
         if self._array is None:
-            assert self._program is not None  # or there is an array
+            assert self._program is not None  # Otherwise there is an array.
             places = np.arange(self.columns)
             inputs = matrix if matrix is not None else (1.0 * (places == i) for i in range(self.rows))
             return self._program.run((Around(row, 0.0 * row) for row in inputs), Factor.of)
         return self._rows(self._array) if matrix is None else self._rows(_product(self._array, matrix))
 
     def guess(self, matrix: np.ndarray) -> np.ndarray:
-        """Return A times a matrix, nearly."""
+        """Return an approximation of A times a matrix."""
         if self._array is not None:
             return np.asarray(self._array.values @ matrix)
-        assert self._program is not None  # or there is an array
+        assert self._program is not None  # Otherwise there is an array.
         guess = np.empty((self.rows, matrix.shape[1]))
         if self.chain is not None:
             before = np.zeros(matrix.shape[1])
@@ -142,7 +143,7 @@ class WorkloadRows:
 
 
 def _product(array: Around, matrix: np.ndarray) -> Around:
-    """Products by Cauchy and Schwarz, of as many terms as a column of the matrix has."""
+    """Return a product with errors by Cauchy and Schwarz; a sum has a term for each non-zero entry of its column."""
     terms = int(np.count_nonzero(matrix, axis=0).max(initial=0))
     lengths, sizes = row_norms(array.values), column_norms(matrix)
     slack = gamma(roundings_of(terms) + 2) * lengths
@@ -153,6 +154,6 @@ def _product(array: Around, matrix: np.ndarray) -> Around:
 
 def _whole(document: Mapping[str, object]) -> Around:
     column = toeplitz_column(document)
-    assert column is not None  # the factors are those of every step
+    assert column is not None  # The factors are the same at every step.
     values = nearest(column)
     return Around(toeplitz_array(values), toeplitz_array(errors_of(column, values)))

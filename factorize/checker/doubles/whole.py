@@ -1,8 +1,8 @@
-"""Whole matrices in doubles: losses, and how far products with C are from what they should be.
+"""Whole matrices in doubles: losses, and upper bounds of the error of products with C.
 
 For B = A N, N a guess of C^-1, and R = B C - A, A C^-1 = B - R C^-1: row i of B is off by at most |R_i| |C^-1|. With
-D = N C - I, |C^-1| is at most |N| / (1 - |D|). R and D are products in doubles beside what was rounded, stated in
-advance: row i of a product X C is off by at most gamma times the sum over k of |x_ik| |C_k|.
+D = N C - I, |C^-1| is at most |N| / (1 - |D|). R and D are products in doubles with a bound of their rounding,
+stated in advance: row i of a product X C is off by at most gamma times the sum over k of |x_ik| |C_k|.
 """
 
 import math
@@ -30,20 +30,20 @@ from factorize.checker.doubles.products import WorkloadRows, blocks_of, inverse_
 from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.sensitivity import square_root_up
 from factorize.checker.spec.objectives import Weighing
-from factorize.checker.strategy import LARGEST_WHOLE, Strategy
+from factorize.checker.strategy import MAX_N_COMPUTED, Strategy
 
 MAX_N = 16384
-"""Longest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
-_APART = 4096  # rows up to which a product has one thread (numbers/blas_threads.py), so that two are made at a time
+"""The largest n for which whole matrices are multiplied in doubles: 3 n^2 doubles are 6 GB there."""
+_MAX_ROWS_IN_PAIRS = 4096  # Smaller products run in one thread (numbers/blas_threads.py), two at a time.
 
 
 class Entries(NamedTuple):
-    """C as doubles.
+    """The matrix C as doubles.
 
     Attributes:
-        values: shape (n, n).
-        errors: at least the norms of what its rows are off by, shape (n,).
-        slack: of row k, so that x C is off by at most the sum of |x_k| times it, shape (n,).
+        values: the entries, shape (n, n).
+        errors: upper bounds of the norms of the rows' errors, shape (n,).
+        slack: one number s_k for each row, shape (n,), so that x C is off by at most the sum of |x_k| s_k.
     """
 
     values: np.ndarray
@@ -51,21 +51,21 @@ class Entries(NamedTuple):
     slack: np.ndarray
 
     def lost(self, rows: np.ndarray) -> np.ndarray:
-        """Return at least the norms of what products of rows with C are off by, shape (rows,)."""
+        """Return upper bounds of the norms of the errors of products of rows with C, shape (rows,)."""
         terms = rows.shape[1]
         most = (np.abs(rows) @ self.slack[:terms]) * (1 + gamma(terms))
         return np.asarray(most * (1 + SLACK) + terms * terms * TINY)
 
 
 class Residual(NamedTuple):
-    """B C - A as computed, shape (m, n), and at least the norms of what its rows are off by, shape (m,)."""
+    """The computed B C - A, shape (m, n), and upper bounds of the norms of its rows' errors, shape (m,)."""
 
     values: np.ndarray
     errors: np.ndarray
 
     @property
     def largest(self) -> float:
-        """At least its largest entry."""
+        """An upper bound of its largest entry."""
         return float((np.abs(self.values).max(axis=1) * (1 + SLACK) + self.errors).max())
 
 
@@ -73,19 +73,19 @@ def entries_of(strategy: Strategy) -> Entries:
     """Return C where its entries are stored or few enough to be computed.
 
     Raises:
-        NotEnclosed: they are not, or this machine's products cannot be relied on.
+        NotEnclosed: there are too many to compute, or this machine's products cannot be relied on.
     """
     check_products()
     n, errors = strategy.n, np.zeros(1)
     if n > MAX_N:
         raise NotEnclosed(f"whole matrices are multiplied up to n={MAX_N}")
-    if strategy.reading.computed and n > LARGEST_WHOLE:
-        raise NotEnclosed(f"entries of a C of this structure are computed up to n={LARGEST_WHOLE}")
+    if strategy.reading.computed and n > MAX_N_COMPUTED:
+        raise NotEnclosed(f"entries of a C of this structure are computed up to n={MAX_N_COMPUTED}")
     with np.errstate(all="ignore"):
         values = strategy.doubles
         if values is None:
             values, far = strategy.near_columns(np.arange(n))
-            errors = np.sqrt(np.cumsum(far * far)) * (1 + gamma(n + 4)) + ROOT_OF_TINY  # row i has i + 1 columns
+            errors = np.sqrt(np.cumsum(far * far)) * (1 + gamma(n + 4)) + ROOT_OF_TINY  # Row i has i + 1 columns.
         lengths = row_norms(values)
         slack = gamma(roundings_of(n) + 1) * lengths * (1 + SLACK) + errors * (1 + SLACK)
     finite(float(slack.sum()))
@@ -101,7 +101,7 @@ def residual(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | Non
 
 
 def residual_norms(decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None) -> np.ndarray:
-    """Return at least the norms of the rows of B C - A, none of which is kept; arguments as for `residual`."""
+    """Return upper bounds of the norms of the rows of B C - A, without keeping rows; arguments as for `residual`."""
     blocks = _residual_rows(decoder, entries, workload)
     return np.concatenate([row_norms(rows) * (1 + SLACK) + lost for _, rows, lost in blocks])
 
@@ -109,7 +109,7 @@ def residual_norms(decoder: np.ndarray, entries: Entries, workload: WorkloadRows
 def _residual_rows(
     decoder: np.ndarray, entries: Entries, workload: WorkloadRows | None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield the first of some rows, these up to where they end in zeros, and norms of what they are off by."""
+    """Yield blocks of rows: the first row's number, the rows without the zeros at their end, norms of their errors."""
     targets = None if workload is None else workload.times()
 
     def product(block: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +119,7 @@ def _residual_rows(
             return times_lower(rows, entries.values[:width, :width]), entries.lost(rows)
 
     blocks = list(blocks_of(len(decoder)))
-    with ThreadPoolExecutor(2 if len(decoder) <= _APART else 1, "products") as pool:
+    with ThreadPoolExecutor(2 if len(decoder) <= _MAX_ROWS_IN_PAIRS else 1, "products") as pool:
         for (start, stop), (image, errors) in zip(blocks, pool.map(product, blocks), strict=True):
             with np.errstate(all="ignore"):
                 if targets is None:
@@ -133,7 +133,7 @@ def _residual_rows(
 
 
 def norm_above(matrix: np.ndarray) -> float:
-    """Return at least the spectral norm."""
+    """Return an upper bound of the spectral norm."""
     columns, longest = np.zeros(matrix.shape[1]), 0.0
     for start, stop in blocks_of(len(matrix)):
         sizes = np.abs(matrix[start:stop])
@@ -146,7 +146,7 @@ def norm_above(matrix: np.ndarray) -> float:
 def _norm_of_inverse(
     inverse: np.ndarray, entries: Entries, workload: WorkloadRows, decoder: np.ndarray, rest: np.ndarray
 ) -> float:
-    """Return at least the spectral norm of C^-1, from N near it, B, and norms of the rows of R.
+    """Return an upper bound of the spectral norm of C^-1, from N near it, B, and norms of the rows of R.
 
     Where A is a chain, M = A^-1 B takes the place of N: M C = I + A^-1 R, and M differs from N by what a step of the
     chain has rounded (docs/notes/checker.md, "Losses").
@@ -166,7 +166,7 @@ def _norm_of_inverse(
 
 
 def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighing: Weighing) -> Ends:
-    """Return the losses at sensitivity 1, by N, lower-triangular and near C^-1.
+    """Return the losses at sensitivity 1, by a lower-triangular N near C^-1.
 
     Raises:
         NotEnclosed: C is too ill-conditioned for doubles, or numbers leave their range.
@@ -183,7 +183,7 @@ def losses(entries: Entries, inverse: np.ndarray, workload: WorkloadRows, weighi
 
 
 def _around(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """Ends of the squared norms of rows that are off by at most some norm, shape (2, rows)."""
+    """Return the ends of the squared norms of rows, shape (2, rows), from upper bounds of their errors' norms."""
     high = row_norms(rows)
     low = high * (1 - 2 * gamma(rows.shape[1] + 8)) - 2 * ROOT_OF_TINY
     ends = np.maximum(low - errors * (1 + SLACK), 0.0), (high + errors * (1 + SLACK)) * (1 + 2 * UNIT)
@@ -191,11 +191,11 @@ def _around(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
 
 
 def bound_added_noise(stored: np.ndarray, rest: Residual, most: int, upper: Fraction) -> tuple[float, float] | str:
-    """Return an upper bound of the sensitivity of the encoder of A G + B Z and what it adds, or why there is none.
+    """Return an upper bound of the sensitivity of the encoder of A G + B Z and what it adds, or the reason for none.
 
     The encoder is E = B^+ A = B^+ B C - B^+ R for B, shape (m, n), and R = B C - A; B^+ B C is C or a projection of it.
-    A column of B^+ R adds at most its norm to a pattern, and a pattern has at most `most` steps. `upper` is the squared
-    sensitivity of C from above.
+    A column of B^+ R adds at most its norm to a pattern, and a pattern has at most `most` steps. `upper` bounds
+    the squared sensitivity of C.
 
     Raises:
         NotEnclosed: the rank of B cannot be proved in doubles.
@@ -207,7 +207,7 @@ def bound_added_noise(stored: np.ndarray, rest: Residual, most: int, upper: Frac
         return "B is singular, so a part of A G would have no noise"
     with np.errstate(all="ignore"):
         guess = inverse_of(stored) if m == n else np.linalg.pinv(stored)
-        left, right = (guess, stored) if m == n else (stored, guess)  # B N = I + D proves full row rank
+        left, right = (guess, stored) if m == n else (stored, guess)  # B N = I + D proves that the rows have full rank.
         image = left @ right
         image[np.diag_indices(len(image))] -= 1.0
         lost = gamma(n + 1) * norm_of(row_norms(left)) * norm_of(column_norms(right)) + n * n * TINY
@@ -217,7 +217,7 @@ def bound_added_noise(stored: np.ndarray, rest: Residual, most: int, upper: Frac
         size = norm_above(guess)
         longest = float(column_norms(guess @ rest.values).max())
         longest += gamma(n + 1) * norm_of(row_norms(guess)) * float(column_norms(rest.values).max()) + n * n * TINY
-        if m < n:  # B^+ is no longer than N / (1 - |D|), and another matrix than N
+        if m < n:  # B^+ is not N, and no longer than N / (1 - |D|).
             longest = size * float(column_norms(rest.values).max())
         added = most * (longest + size * norm_of(rest.errors)) / (1 - defect) * (1 + SLACK)
     finite(added)

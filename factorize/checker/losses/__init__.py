@@ -1,1 +1,1 @@
-"""Losses, enclosed: from whole matrices, and beyond them."""
+"""Enclosures of losses, from whole matrices and for sizes beyond them."""

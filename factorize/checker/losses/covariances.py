@@ -20,22 +20,22 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.spec.programs import Coefficient, Program, X, pair
 
 Factor = Coefficient | float | np.ndarray | Callable[[int, int], np.ndarray]
-"""A number for all steps; one for each: rationals, doubles (n,) or pairs (n, 2); or what returns doubles of steps."""
-_GROWS = "the recursion grows too much to be enclosed in doubled precision"
-LEAST_WORK, LARGEST_WORK = 1 << 24, 1 << 35
-"""Steps times states times terms: a tenth of a second, and five minutes."""
-_NUMBERS = 1 << 15  # factors that are laid out at one time
+"""One number for all steps, or one for each: rationals, doubles (n,), pairs (n, 2), or a function of first and stop."""
+_GROWTH = "the recursion grows too much to be enclosed in doubled precision"
+MIN_WORK, MAX_WORK = 1 << 24, 1 << 35
+"""Limits of steps times states times terms, the unit of work: they take a tenth of a second, and five minutes."""
+_FACTORS_AT_ONCE = 1 << 15  # So many factors are laid out together.
 
 
 class Statement(NamedTuple):
-    """What a state becomes: a sum of states, each some steps back (0: as it now stands), with factors."""
+    """The new value of a state: a sum of factors times states, each some steps back (0: its present value)."""
 
     target: int
     terms: Mapping[tuple[int, int], Factor]
 
 
 class Recursion(NamedTuple):
-    """Statements of every step, and the state that is read after them.
+    """The statements of every step, and the state that is read after them.
 
     White noise is added to the state `noise` where a step sets it first.
     """
@@ -45,7 +45,7 @@ class Recursion(NamedTuple):
     noise: int = 0
 
     def then(self, program: Program) -> Recursion:
-        """Return the same with the statements of a program of state 0 after them."""
+        """Return the recursion followed by the statements of a program, whose input is state 0."""
         count = 1 + max(statement.target for statement in self.statements)
 
         def place(state: int) -> int:
@@ -58,10 +58,10 @@ class Recursion(NamedTuple):
         return Recursion([*self.statements, *after], place(program.output), self.noise)
 
 
-def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwards: bool = False) -> np.ndarray:
-    """Return ends of the variances of what is read at each step, shape (2, n), with so many units of work at most.
+def variances(n: int, recursion: Recursion, most: int = MAX_WORK, *, backwards: bool = False) -> np.ndarray:
+    """Return ends of the variances of what is read at each step, shape (2, n), with at most `most` units of work.
 
-    Backwards, the last step is run first.
+    With `backwards`, the last step runs first.
 
     Raises:
         NotEnclosed: the recursion grows so much that doubled precision does not enclose it, or it would take too long.
@@ -87,7 +87,7 @@ def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwar
     slots, ends = sum(sizes), np.empty((2, n))
     arrays = np.zeros((3, slots, slots)), ends, np.empty((3, slots))
     constant = all(map(_is_constant, factors))
-    at_once = n if constant else max(1, _NUMBERS // len(factors))
+    at_once = n if constant else max(1, _FACTORS_AT_ONCE // len(factors))
     pieces = [(start, min(start + at_once, n)) for start in range(0, n, at_once)]
     for start, stop in reversed(pieces) if backwards else pieces:
         laid_out = np.zeros((1 if constant else stop - start, len(factors), 2))
@@ -97,14 +97,14 @@ def variances(n: int, recursion: Recursion, most: int = LARGEST_WORK, *, backwar
         now = np.array([bases + turn * (first - lags) % lengths, bases, bases + lengths])
         laid_out = np.ascontiguousarray(laid_out[::turn])
         if not carry(starts, used, laid_out, now, first, turn, stop - start, noisy, *arrays):
-            raise NotEnclosed(_GROWS)
+            raise NotEnclosed(_GROWTH)
     if not np.isfinite(ends).all():
-        raise NotEnclosed(_GROWS)
+        raise NotEnclosed(_GROWTH)
     return ends
 
 
 def negative(values: np.ndarray, lag: int = 0) -> Callable[[int, int], np.ndarray]:
-    """Return a factor that is minus the value some steps before, and 0 before the first."""
+    """Return a factor that is minus the value `lag` steps before, and 0 before the first."""
 
     def factor(start: int, stop: int) -> np.ndarray:
         first = max(start, min(lag, stop))
@@ -114,7 +114,7 @@ def negative(values: np.ndarray, lag: int = 0) -> Callable[[int, int], np.ndarra
 
 
 def _name(factor: Factor) -> object:
-    """What tells factors apart: numbers by value, the others by which they are."""
+    """Return a key that tells factors apart: numbers by value, others by identity."""
     return factor if _is_constant(factor) else id(factor)
 
 
@@ -123,7 +123,7 @@ def _is_constant(factor: Factor) -> bool:
 
 
 def _write(out: np.ndarray, factor: Factor, start: int, stop: int) -> None:
-    """Write a factor of steps as pairs of doubles."""
+    """Write the factor of steps start..stop-1 as pairs of doubles."""
     if isinstance(factor, Fraction):
         out[:] = pair(factor)
     elif isinstance(factor, list):
@@ -173,13 +173,14 @@ def carry(starts, columns, factors, places, first, turn, steps, noisy, covarianc
     Args:
         starts: shape (statements + 1,).
         columns: shape (terms,).
-        factors: pairs, shape (steps, columns, 2), in the order in which they are run, or (1, columns, 2) if they are
-            those of every step.
-        places: slots of the first step, and of each its ring's first slot and the one after it, moved on in place.
+        factors: pairs, shape (steps, columns, 2), in the order in which they run, or (1, columns, 2) if they are the
+            same at every step.
+        places: the slot of each place at the first step, its ring's first slot and the slot after its ring; moved on
+            in place.
         first: column of `ends` of the first step.
-        turn: what leads to the next one, 1 or -1.
-        steps: how many.
-        noisy: the statement that noise of variance 1 is added to.
+        turn: the difference to the next column, 1 or -1.
+        steps: number of steps.
+        noisy: the statement that adds noise of variance 1.
         covariance: P as pairs, and R, shape (3, slots, slots).
         ends: shape (2, n).
         work: scratch, shape (3, slots).
@@ -210,7 +211,7 @@ def carry(starts, columns, factors, places, first, turn, steps, noisy, covarianc
                 dh, dl = _plus(dh, dl, th, tl)
                 moved += factor * work[2, source]
             work[0, target], work[1, target], work[2, target] = dh, dl, moved
-            # Entries of a covariance are at most its largest diagonal entry, and those here differ by at most 2 R.
+            # No entry of a covariance exceeds its largest diagonal entry; those here are off by at most 2 R.
             step = (m + 1) * (starts[s + 1] - starts[s] + 8) * size * size
             lost = step * 2.0**-96 * ((dh if dh > largest else largest) + 4.0 * widest)
             for plane in range(3):

@@ -12,8 +12,8 @@ from factorize.checker.spec.workloads import balls_of
 from factorize.errors import CertificateError
 
 MAX_N = 256
-"""Longest n: a few seconds there."""
-_PLACES = 2500
+"""The largest n, which takes a few seconds."""
+_PLACES = 2500  # The binary places suffice for a C that is far too ill-conditioned for doubles.
 
 
 def losses(
@@ -23,7 +23,7 @@ def losses(
 
     Raises:
         NotEnclosed: C cannot be inverted, or numbers leave the range of doubles.
-        CertificateError: the losses do, so that whatever is stated of them is false.
+        CertificateError: the losses leave it, so that any finite claim about them is false.
     """
     with ctx.workprec(_PLACES):
         rows = balls_of(workload, user)
@@ -41,7 +41,7 @@ def losses(
 
 
 def _ends(rows: np.ndarray) -> np.ndarray:
-    """Ends of the squared norms of rows of balls, shape (2, rows)."""
+    """Return the ends of the squared norms of rows of balls, shape (2, rows)."""
     squares = [sum((entry * entry for entry in row), arb(0)) for row in rows]
     ends = np.array([[float(square.lower()) for square in squares], [float(square.upper()) for square in squares]])
     if not np.isfinite(ends[0]).all():

@@ -1,7 +1,7 @@
-"""Losses of long strategies that are recursions: row i of A C^-1 has as squared norm the variance of row i of A C^-1 y.
+"""Losses of long strategies that are recursions: row i of A x has the squared norm of row i of A C^-1 as its variance.
 
-y is white noise, x = C^-1 y and A x are recursions of a few states, and their covariance is carried along (see
-losses/covariances.py). No n x n array, and no B: what a job computes as B is not compared with this.
+Here y is white noise and x = C^-1 y. Both x and A x are recursions of a few states, whose covariance is carried along
+(see losses/covariances.py). No n x n array is formed, and no B: this proves nothing about a B that a job computes.
 """
 
 import math
@@ -17,13 +17,13 @@ from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
 from factorize.checker.strategy import Strategy
 
-WIDEST = 1e-9
-"""Relative width of the losses above which they count as not enclosed."""
-_SLACK = 2.0**-44
+MAX_WIDTH = 1e-9
+"""The largest relative width of losses that count as enclosed."""
+_SLACK = 2.0**-44  # Sums of doubles and a few operations on them lose a smaller share.
 
 
 class Ends(NamedTuple):
-    """Enclosures at sensitivity 1, each (low, high)."""
+    """Enclosures of the losses at sensitivity 1, each (low, high)."""
 
     total: tuple[float, float]
     largest: tuple[float, float]
@@ -32,15 +32,15 @@ class Ends(NamedTuple):
 
 
 def losses(strategy: Strategy, workload: Mapping[str, object], objective: Mapping[str, object], most: int) -> Ends:
-    """Return the losses at sensitivity 1, with so many units of work at most.
+    """Return the losses at sensitivity 1, with at most `most` units of work.
 
     Raises:
-        NotEnclosed: C or A is no recursion here, or would take too long, or doubled precision does not enclose it.
+        NotEnclosed: C or A is no recursion here, the work is too much, or doubled precision does not suffice.
     """
     program = program_of(workload)
     if program is None:
         raise NotEnclosed("the workload is no recursion of few states")
-    if strategy.scale is not None:  # x over the factors of the columns of C, as a state of its own
+    if strategy.scale is not None:  # A state of its own holds x over the factors of C's columns.
         divided = len(program.statements)
         program = program.fed([(divided, {X: [1 / Fraction(factor) for factor in strategy.scale.tolist()]})], divided)
     weighing, ends = weighing_of(objective, strategy.n), strategy.reading.variances(program, most)
@@ -51,7 +51,7 @@ def losses(strategy: Strategy, workload: Mapping[str, object], objective: Mappin
 
 
 def weighed(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:
-    """The losses of variances, and the objective of others if those are what it weighs."""
+    """Return the losses of the variances of rows; the objective weighs `since` in their place, where that is given."""
     below, above = _outwards(ends)
     total = outwards((math.fsum(below), math.fsum(above)), _SLACK)
     largest = (float(below.max()), float(above.max()))
@@ -70,7 +70,7 @@ def _outwards(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def width_of_losses(ends: Iterable[tuple[float, float]]) -> float:
-    """Return the largest relative width of an enclosure; infinity where one has no end."""
+    """Return the largest relative width of an enclosure; infinity where one has an infinite end."""
     ends = list(ends)
     if not all(math.isfinite(high) for _, high in ends):
         return math.inf

@@ -1,8 +1,9 @@
 """The bet against a claimed delta: the sampled test of claims about balls in bins.
 
 docs/notes/bins-1.md is the protocol, constants included; docs/notes/amplification-proofs.md has the weights between 0
-and W whose mean is delta or more (theorems 5 to 5 b, 7 and 7 a). Who claims a smaller delta loses the bet
-prod (1 + lambda (delta - w_i)): under a false claim it reaches 2^128 with probability at most 2^-128 (Ville).
+and W whose mean is delta or more (theorems 5 to 5 b, 7 and 7 a). A claim is tested by
+the bet prod (1 + lambda (delta - w_i)): under a false claim, its wealth reaches 2^128 with probability at most 2^-128
+(Ville).
 """
 
 import math
@@ -23,18 +24,19 @@ from factorize.checker.sampling.star import log_moment, log_row_means, scale_gra
 from factorize.errors import CertificateError, InvalidParameter
 
 CHUNK = 8192
-"""Candidates of a chunk, after which the test looks at its wealth."""
+"""The candidates of a chunk, after which the test looks at its wealth."""
 MIN_WEALTH = 128 * math.log(2) + 1e-6
+"""The logarithm of the wealth 2^128 at which a claim is accepted, and a margin for rounding."""
 HOPELESS_WEALTH = -40.0
-"""A bet that stands there is given up: to refuse is always sound."""
-_MOST_EPSILON = 1000.0
-_TRIES = 16
-_LEAST_SLACK, _LARGEST_SLACK = 2.0**-30, 2.0**-10
-_HELD = 1 << 20  # numbers of samples that are drawn together
+"""The logarithm of the wealth at which a bet is given up; it is always sound to refuse a claim."""
+_MAX_EPSILON = 1000.0  # Epsilon less its slack may not be larger by the limits of bins-1.
+_TRIES = 16  # A covariance is raised so often until it has a Cholesky factor.
+_MIN_SLACK, _MAX_SLACK = 2.0**-30, 2.0**-10
+_NUMBERS_AT_ONCE = 1 << 20  # So many normals are drawn together.
 
 
 class Covariance(NamedTuple):
-    """K = L L^T, at least G / s^2 - t^2 entry by entry, its Cholesky factor L, and its largest diagonal entry."""
+    """A matrix K = L L^T, at least G / s^2 - t^2 entry by entry, its factor L and its largest diagonal entry."""
 
     kernel: np.ndarray
     factor: np.ndarray
@@ -48,20 +50,20 @@ class Stream(NamedTuple):
     chunk: int
 
     def lane(self, number: int) -> np.random.Philox:
-        """Return what gives the words of a lane one after the other."""
+        """Return the generator of the words of a lane."""
         counter = np.array([0, 0, self.chunk, number], dtype=np.uint64)
         return np.random.Philox(key=np.array(self.key, dtype=np.uint64), counter=counter)
 
 
 class Weights(NamedTuple):
-    """How a direction is sampled: at least W, which no weight is above, and what draws a chunk's, shape (CHUNK,)."""
+    """The sampling of a direction: a bound W that no weight exceeds, and the draw of a chunk, shape (CHUNK,)."""
 
     bound: arb
     draw: Callable[[Stream], np.ndarray]
 
 
 class BetOutcome(NamedTuple):
-    """What a bet came to: log wealth after the last chunk, and the number of weights, whose mean estimates delta."""
+    """The outcome of a bet: log wealth after the last chunk, and the number of weights, whose mean estimates delta."""
 
     accepted: bool
     log_wealth: float
@@ -70,7 +72,7 @@ class BetOutcome(NamedTuple):
 
 
 def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covariance:
-    """Return a covariance that is at least G / s^2 - t^2, t^2 the variance of a part that all bins share.
+    """Return a covariance that is at least G / s^2 - t^2, where t^2 is the variance of a part that all bins share.
 
     Raises:
         InvalidParameter: no such covariance is found in doubles.
@@ -86,41 +88,41 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
             continue
         whole = factor @ factor.T
         kernel = np.maximum(whole, whole.T)
-        if (kernel >= rest + tau / 2).all():  # far above what the product has lost: (b + 2) units of the largest
+        if (kernel >= rest + tau / 2).all():  # The product has lost far less: (b + 2) units of its largest entry.
             return Covariance(kernel, factor, float(np.diagonal(kernel).max()))
         tau *= 4
     raise InvalidParameter("the Gram matrix of the bins has no Cholesky factor in doubles; take fewer bins")
 
 
 def slack(covariance: Covariance, order: float) -> float:
-    """Return S, which covers what doubles lose of a weight; see `slack_of`."""
+    """Return S, which covers what a weight loses in doubles; see `slack_of`."""
     bins, most = len(covariance.kernel), covariance.largest
     drawn = math.sqrt(most) * (math.sqrt(bins) + 15) + 2 * order * most + 1
     return slack_of(16 * UNIT * (bins + order + 16) * ((order + 1) * drawn + order * order * most))
 
 
 def slack_of(lost: float) -> float:
-    """Return the power of two by which what is lost of a logarithm is covered; InvalidParameter above 2^-10."""
-    if not lost <= _LARGEST_SLACK:
-        raise InvalidParameter(f"doubles lose {lost:.3g} of a weight's logarithm, more than {_LARGEST_SLACK:.3g}")
-    return max(2.0 ** math.ceil(math.log2(lost)), _LEAST_SLACK)
+    """Return a power of two that covers the loss of a logarithm; raise InvalidParameter above 2^-10."""
+    if not lost <= _MAX_SLACK:
+        raise InvalidParameter(f"doubles lose {lost:.3g} of a weight's logarithm, more than {_MAX_SLACK:.3g}")
+    return max(2.0 ** math.ceil(math.log2(lost)), _MIN_SLACK)
 
 
 def _terms(
     gram: np.ndarray, scale: float, epsilon: float, order: float, shared: float
 ) -> tuple[Covariance, float, float, float]:
-    """Return the covariance K - t^2 of what is drawn; t; S, which covers what doubles lose of a weight; epsilon - S."""
+    """Return the covariance K - t^2 of the normals, then t, S, which covers the loss in doubles, and epsilon - S."""
     rest, spread = covariance(gram, scale, shared), math.sqrt(shared)
     lost = slack(rest, order)
     near = epsilon - lost
-    if not ((spread == 0 or LEAST_SPREAD <= spread <= MOST_SPREAD) and abs(near) <= _MOST_EPSILON):
+    if not ((spread == 0 or MIN_SPREAD <= spread <= MAX_SPREAD) and abs(near) <= _MAX_EPSILON):
         raise InvalidParameter(f"a shared part of {spread!r}, epsilon {near!r}: beyond the limits of bins-1")
     return rest, spread, lost, near
 
 
 @ctx.workprec(PLACES)
 def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: float = 0.0) -> Weights:
-    """Weights whose mean is delta where the example's contributions are taken out (theorem 5).
+    """Return weights whose mean is delta where the example's contributions are taken out (theorem 5).
 
     Args:
         gram: G rounded up, shape (bins, bins).
@@ -155,7 +157,7 @@ def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: 
 
 @ctx.workprec(PLACES)
 def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared: float = 0.0) -> Weights:
-    """Weights whose mean is delta where the example's contributions are put in (theorem 7).
+    """Return weights whose mean is delta where the example's contributions are put in (theorem 7).
 
     Args:
         gram: G rounded up, shape (bins, bins).
@@ -181,7 +183,7 @@ def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared:
             x = (drawn + moved) @ rest.factor.T
             y = _log_ratio(x, rest.kernel)
             u = np.minimum(near + y, spread * (MAX_DEPTH + spread / 2))
-            # u - near is log L0, or where that is large a smaller number, at which put(y) e^(eta y) is larger
+            # u - near is log L0. Where that is large, a smaller number stands in, at which put(y) e^(eta y) is larger.
             put = u + log_call(-u, 0.0, spread)
             weights[some] = np.exp(put + eta * (u - near - y) + eta * x.mean(axis=1) + constant)
         return weights
@@ -190,8 +192,8 @@ def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared:
 
 
 def _normals(words: np.random.Philox, places: np.ndarray, bins: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield some of the places with standard normals for each, shape (some, bins)."""
-    rows = max(_HELD // bins, 1)
+    """Yield places, some at a time, with standard normals for each, shape (some, bins)."""
+    rows = max(_NUMBERS_AT_ONCE // bins, 1)
     for start in range(0, len(places), rows):
         some = places[start : start + rows]
         yield some, normals(words.random_raw(len(some) * bins)).reshape(len(some), bins)
@@ -211,7 +213,7 @@ def normals(words: np.ndarray) -> np.ndarray:
     from scipy.special import ndtri
 
     sizes = ((words >> np.uint64(1)) + 0.5) * 2.0**-64
-    ndtri(sizes, out=found)  # not above 0
+    ndtri(sizes, out=found)  # These are not above 0.
     return np.where(words & np.uint64(1), -found, found)
 
 
@@ -232,11 +234,11 @@ def bet(weights: Weights, delta: float, rate: float, key: tuple[int, int], chunk
     """Bet against delta until the wealth is 2^128 or hopeless, or the chunks are used up.
 
     Args:
-        weights: of the direction.
-        delta: claimed.
+        weights: weights of the direction.
+        delta: the claimed delta.
         rate: lambda of the claim; the caller has checked that lambda (W - delta) < 1.
-        key: of the stream.
-        chunks: how many are drawn at most.
+        key: key of the stream.
+        chunks: the most chunks to draw.
 
     Raises:
         CertificateError: a weight is not between 0 and W, which is a theorem: a fault of this program or machine.
@@ -267,14 +269,14 @@ def _chunks(weights: Weights, key: tuple[int, int], count: int) -> Iterator[np.n
             yield from list(pool.map(weights.draw, together))
 
 
-LEAST_SPREAD, MOST_SPREAD = 2.0**-5, 30.0
-"""Of t, where it is not 0."""
+MIN_SPREAD, MAX_SPREAD = 2.0**-5, 30.0
+"""The limits of t, where it is not 0."""
 MAX_DEPTH = 30.0
-"""Standard deviations that d is below 0 at most: y is raised to there."""
+"""The most standard deviations that d may be below 0: a smaller y is raised to that place."""
 
 
 def log_call(y: np.ndarray, near: float, spread: float) -> np.ndarray:
-    """Return log call(y), -inf for nothing; for d <= 0 by two Mills ratios, whose difference loses no digits."""
+    """Return log call(y), -inf where call is 0; for d <= 0 by two Mills ratios, whose difference loses no digits."""
     from scipy.special import erfcx, ndtr
 
     with np.errstate(divide="ignore"):
@@ -290,7 +292,7 @@ def log_call(y: np.ndarray, near: float, spread: float) -> np.ndarray:
 
 @ctx.workprec(PLACES)
 def log_most(near: arb, shared: float, order: arb) -> arb:
-    """Return at least the largest log call(y) - m y: a tangent at the left end of a bracket of the maximum.
+    """Return an upper bound of the largest log call(y) - m y, by a tangent at the left end of a bracket of the maximum.
 
     Raises:
         InvalidParameter: the maximum is farther out than y may be raised, or m is 1.
@@ -315,7 +317,7 @@ def log_most(near: arb, shared: float, order: arb) -> arb:
         else:
             break
     value, slope = _tangent(low, near, spread, order)
-    return value + slope * (high - low)  # at low the slope is not below 0
+    return value + slope * (high - low)  # The slope at `low` is not below 0.
 
 
 def _tangent(y: arb, near: arb, spread: arb, order: arb) -> tuple[arb, arb]:
@@ -328,11 +330,11 @@ def _tangent(y: arb, near: arb, spread: arb, order: arb) -> tuple[arb, arb]:
     return y + call.log() - order * y, first / call - order
 
 
-_FEW = 24  # picks, up to which pairs of them are looked up one by one
+_MAX_PICKS_IN_PAIRS = 24  # Pairs of up to so many picks are looked up one by one.
 
 
 def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cumulative probabilities of the centre, shape (1, bins), and of a pick for each centre, shape (bins, bins)."""
+    """Return cumulative probabilities of the centre, shape (1, bins), and of a pick for each centre, (bins, bins)."""
     rows = [float((order - 1) * row) for row in log_row_means(kernel, order)]
     centres = np.exp(np.array(rows) - max(rows))
     exponents = 0.5 * order * kernel
@@ -341,13 +343,13 @@ def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def picked(uniforms: np.ndarray, centres: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The centre and the other picks of each sample, shape (samples, order)."""
+    """Return the centre and the other picks of each sample, shape (samples, order)."""
     first = _places(centres, np.zeros((len(uniforms), 1), dtype=np.int64), uniforms[:, :1])
     return np.hstack([first, _places(others, first, uniforms[:, 1:])])
 
 
 def _places(sums: np.ndarray, rows: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-    """Return how many of a row of running sums are at most u, the last index at most, by bisection of all at once."""
+    """Return the number of running sums in a row that are at most u, or the last index, by bisection of all rows."""
     bins = sums.shape[1]
     step = width = 1 << (bins - 1).bit_length()
     table = np.pad(sums, ((0, 0), (0, width - bins)), constant_values=2.0).ravel()
@@ -360,7 +362,7 @@ def _places(sums: np.ndarray, rows: np.ndarray, uniforms: np.ndarray) -> np.ndar
 def log_chances(kernel: np.ndarray, picks: np.ndarray) -> np.ndarray:
     """Return mean A - log mean exp A of each tuple, A_i = (m / 2) sum over the other picks of K; shape (samples,)."""
     order, bins = picks.shape[1], len(kernel)
-    if order > _FEW:
+    if order > _MAX_PICKS_IN_PAIRS:
         sums = np.take_along_axis(sums_of_rows(kernel, picks), picks, axis=1) - np.diagonal(kernel)[picks]
     else:
         columns, entries, sums = picks.T.copy(), kernel.ravel(), np.zeros(picks.shape).T

@@ -1,4 +1,4 @@
-"""Gram matrix of the sums of |C| over residue classes of the steps: what balls-in-bins sampling lets be seen.
+"""The Gram matrix of the sums of |C| over residue classes of the steps, which bounds what balls-in-bins leaks.
 
 An example that draws bin j takes part in the steps j, j + b, j + 2b, ... No two runs can be told apart better than the
 normal laws whose means are these sums (docs/notes/amplification-proofs.md, theorem 1), which are rounded up: a larger
@@ -14,20 +14,21 @@ from factorize.checker.strategy import Strategy
 from factorize.checker.structures.base import Buffers
 from factorize.errors import InvalidParameter, InvalidStrategy, TooLarge
 
-MOST_BINS = 4096
-"""Bins for which a Gram matrix is held and exponentiated here."""
-MOST_WORK = 1 << 36
-_LARGEST = 65_536  # steps of a C that is neither Toeplitz nor a recursion of positive numbers
-_AT_ONCE = 1 << 22  # entries of its columns
+MAX_BINS = 4096
+"""The most bins for which a Gram matrix is held and exponentiated."""
+MAX_WORK = 1 << 36
+"""The most products that sums over bins may take."""
+_MAX_N_OF_COLUMNS = 65_536  # A longer C is added up only if it is Toeplitz or a recursion of positive numbers.
+_ENTRIES_AT_ONCE = 1 << 22  # So many entries of columns are held together.
 _UNIT = 2.0**-52
-_LEAST = 2.0**-1000  # more than products below the normal range lose
+_UNDERFLOW = 2.0**-1000  # Products below the normal range lose less.
 
 
 class Gram(NamedTuple):
-    """What is known of the Gram matrix of the sums.
+    """Bounds of the Gram matrix of the sums.
 
     Attributes:
-        high: at least M^T M entry by entry, M the sums rounded up; at least that of the true sums.
+        high: at least M^T M entry by entry, where M are the sums rounded up, and so at least that of the true sums.
         near: at most M^T M entry by entry. So M^T M, which is a covariance, is between the two.
     """
 
@@ -40,21 +41,21 @@ def gram(strategy: Strategy, bins: int) -> Gram:
 
     Args:
         strategy: C.
-        bins: number of bins; those beyond n are empty.
+        bins: number of bins; bins after the n-th are empty.
 
     Raises:
-        InvalidParameter: no number of bins.
-        TooLarge: above the limits of this checker.
+        InvalidParameter: `bins` is no number of bins.
+        TooLarge: the work is above the limits of this checker.
         InvalidStrategy: the sums overflow.
     """
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise InvalidParameter(f"the number of bins is an integer of at least 1; got {bins!r}", field="bins")
-    if bins > MOST_BINS:
-        raise TooLarge(f"a Gram matrix over bins is limited to {MOST_BINS} bins here; got {bins}")
+    if bins > MAX_BINS:
+        raise TooLarge(f"a Gram matrix over bins is limited to {MAX_BINS} bins here; got {bins}")
     toeplitz = strategy.toeplitz is not None
     work = strategy.n * bins * (1 if toeplitz else bins)
-    if work > MOST_WORK:
-        raise TooLarge(f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MOST_WORK}")
+    if work > MAX_WORK:
+        raise TooLarge(f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MAX_WORK}")
     with np.errstate(over="ignore", invalid="ignore"):
         enclosed = _of_shifts(_of_toeplitz(strategy, bins), bins) if toeplitz else _of_sums(_sums(strategy, bins))
     if not np.isfinite(enclosed.high).all():
@@ -63,13 +64,13 @@ def gram(strategy: Strategy, bins: int) -> Gram:
 
 
 def _around(values: np.ndarray, roundings: int) -> Gram:
-    """Ends around sums of non-negative terms, each of which has met at most so many roundings."""
+    """Return ends around sums of non-negative terms, each after at most `roundings` roundings."""
     slack = (roundings + 4) * _UNIT
-    return Gram(values * (1 + slack) + _LEAST, np.maximum(values * (1 - slack) - _LEAST, 0.0))
+    return Gram(values * (1 + slack) + _UNDERFLOW, np.maximum(values * (1 - slack) - _UNDERFLOW, 0.0))
 
 
 def _of_toeplitz(strategy: Strategy, bins: int) -> np.ndarray:
-    """At least the sums over class 0, shape (n,); those over the others are its shifts."""
+    """Return upper bounds of the sums over class 0, shape (n,), whose shifts are those over the others."""
     (column,), (far,) = (part.T for part in strategy.near_columns(np.zeros(1, dtype=np.int64)))
     sums = np.abs(column) + far
     for start in range(bins, strategy.n, bins):
@@ -79,12 +80,12 @@ def _of_toeplitz(strategy: Strategy, bins: int) -> np.ndarray:
 
 
 def _sums(strategy: Strategy, bins: int) -> np.ndarray:
-    """At least the sums over all classes, shape (n, bins)."""
+    """Return upper bounds of the sums over all classes, shape (n, bins)."""
     factors = np.ones(strategy.n) if strategy.scale is None else strategy.scale
     buffers, bands = strategy.reading.buffers, strategy.reading.bands
     if buffers is not None and buffers.nonnegative and len(buffers.inputs) == strategy.n:
         return _of_buffers(buffers, factors, bins)
-    if bands is None or strategy.n * len(bands) ** 2 > MOST_WORK:
+    if bands is None or strategy.n * len(bands) ** 2 > MAX_WORK:
         return _of_columns(strategy, bins)
     return _of_bands(bands, factors, bins)
 
@@ -99,7 +100,7 @@ def _of_bands(bands: np.ndarray, factors: np.ndarray, bins: int) -> np.ndarray:
 
 
 def _of_buffers(buffers: Buffers, factors: np.ndarray, bins: int) -> np.ndarray:
-    """The recursion itself, with an input for each class in place of each column; every number is non-negative."""
+    """Run the recursion with an input for each class in place of each column; every number is non-negative."""
     n, groups, states = buffers.inputs.shape
     sums, state = np.zeros((n, bins)), np.zeros((groups, states, bins))
     for i in range(n):
@@ -112,11 +113,11 @@ def _of_buffers(buffers: Buffers, factors: np.ndarray, bins: int) -> np.ndarray:
 
 
 def _of_columns(strategy: Strategy, bins: int) -> np.ndarray:
-    """Columns of doubles, some at a time."""
+    """Add up columns of doubles, some at a time."""
     n = strategy.n
-    if n > _LARGEST:
-        raise TooLarge(f"the columns of a matrix that is no recursion are added up to n={_LARGEST}; got n={n}")
-    sums, rows, step = np.zeros((n, bins)), np.arange(n)[:, None], bins * max(_AT_ONCE // (n * bins), 1)
+    if n > _MAX_N_OF_COLUMNS:
+        raise TooLarge(f"the columns of a matrix that is no recursion are added up to n={_MAX_N_OF_COLUMNS}; got n={n}")
+    sums, rows, step = np.zeros((n, bins)), np.arange(n)[:, None], bins * max(_ENTRIES_AT_ONCE // (n * bins), 1)
     for start in range(0, n, step):
         steps = np.arange(start, min(start + step, n))
         values, far = strategy.near_columns(steps)
@@ -128,7 +129,7 @@ def _of_columns(strategy: Strategy, bins: int) -> np.ndarray:
 
 
 def _of_shifts(sums: np.ndarray, bins: int) -> Gram:
-    """The Gram matrix of the shifts of one column, cut at n: running sums of its products with itself."""
+    """Return the Gram matrix of the shifts of one column, cut at n, by running sums of its products with itself."""
     n, high = len(sums), np.zeros((bins, bins))
     for d in range(min(bins, n)):
         running = np.cumsum(sums[: n - d] * sums[d:])
@@ -138,6 +139,6 @@ def _of_shifts(sums: np.ndarray, bins: int) -> Gram:
 
 
 def _of_sums(sums: np.ndarray) -> Gram:
-    """The product of non-negative numbers: each of its entries is off by n roundings at most, in any order."""
+    """Return the Gram matrix of non-negative sums, each entry off by n roundings at most, in any order."""
     check_products()
     return _around(sums.T @ sums, len(sums) + 2)

@@ -1,6 +1,6 @@
-"""Calibrations under random bins: whether the bytes of C bear out a claim of docs/notes/bins-1.md.
+"""Calibrations under random bins, and whether the bytes of C bear out a claim of docs/notes/bins-1.md.
 
-What one example shifts is bounded from C by the claim's law of sampling; each direction has a closed form or a bet.
+The claim's law of sampling and C bound what one example shifts; each direction has a closed form or a bet.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from factorize.format.claims import SMALLEST_SENSITIVITY
 from factorize.format.quantities import ClaimRefused, at_most, integer, real, require
 
 FRESH_CHUNKS = 4
-"""Times as many samples as the claim names that a seed of the verifier's own may take: Ville's inequality allows it."""
-MOST_NORMALS = 1 << 37
+"""How many times the claim's samples a verifier's own seed may take, which Ville's inequality allows."""
+MAX_NORMALS = 1 << 37
+"""The most normals, or pairs of picks, that one bet may draw."""
 _NAMES = {"pq": "its contributions taken out", "qp": "its contributions put in"}
-_TOLERANCE = 1e-9  # of the stated epsilon without secrecy, which is a root
+_TOLERANCE = 1e-9  # The stated epsilon without secrecy is a root, and may be off by this share.
 
 
 @dataclass
 class CalibrationReport(Report):
-    """A report with the numbers of the claim and what the checker found for them."""
+    """A report with the numbers of the claim and those that the checker found."""
 
     stated: tuple[str, ...] = ("calibration.unamplified", "calibration.pq", "calibration.qp")
     calibration: dict[str, Any] = field(default_factory=dict)
@@ -53,8 +54,8 @@ def check_calibration(data: bytes, document: Mapping[str, Any], *, fresh: bool =
 
     Args:
         data: the whole factor file.
-        document: the claim, or what holds it under `claim`, with its digest under `claim_digest` or without.
-        fresh: whether to draw with a seed of this run in place of the claim's.
+        document: the claim, or an object with the claim under `claim` and perhaps its digest under `claim_digest`.
+        fresh: whether to draw with a new seed in place of the claim's.
 
     Returns:
         The report; `supported` says whether both directions were accepted.
@@ -120,7 +121,7 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
 
 
 def _check_unamplified(report: CalibrationReport, claim: Claim, bounds: Bounds) -> None:
-    """The epsilon that holds where the bins are known: a Gaussian mechanism with the largest norm of a class."""
+    """Check the epsilon for known bins, which is that of a Gaussian mechanism with the largest norm of a class."""
     stated = claim.unamplified
     delta = _gaussian(claim, bounds, arb(stated) * (1 + _TOLERANCE) + _TOLERANCE)
     report.require(
@@ -132,7 +133,7 @@ def _check_unamplified(report: CalibrationReport, claim: Claim, bounds: Bounds) 
 
 
 def scale_of(claim: Claim) -> float:
-    """Return at most sigma of an entry of Z, for contributions of norm 1."""
+    """Return a lower bound of the sigma of an entry of Z, for contributions of norm 1."""
     return double_below(Fraction(claim.sigma) / Fraction(claim.clip_norm))
 
 
@@ -142,9 +143,9 @@ def _gaussian(claim: Claim, bounds: Bounds, epsilon: arb) -> arb:
 
 
 def _check_direction(report: CalibrationReport, claim: Claim, bounds: Bounds, direction: str, fresh: bool) -> bool:
-    """Check one direction; whether it was sampled."""
+    """Check one direction, and return whether it was sampled."""
     part = claim.document[direction]
-    if not isinstance(bounds, AllocationBounds) and "samples" in part:  # that law has no bets
+    if not isinstance(bounds, AllocationBounds) and "samples" in part:  # That law has no bets.
         return _check_bet(report, claim, bounds, direction, fresh)
     if part["rule"] == "gaussian":
         above, rule = _gaussian(claim, bounds, arb(claim.epsilon)), "the Gaussian mechanism without amplification"
@@ -180,10 +181,10 @@ def _check_bet(
         rate < least,
         f"{direction}.lambda {rate!r} is not below {float(least):.6g}, so the bet could lose more than there is",
     )
-    if samples * max(bounds.normals, _pairs(part)) > MOST_NORMALS:
+    if samples * max(bounds.normals, _pairs(part)) > MAX_NORMALS:
         raise TooLarge(
             f"{samples} samples over {bounds.normals} bins or steps, of order {part.get('m')}, are above "
-            f"{MOST_NORMALS} normals or pairs of picks, the limit here"
+            f"{MAX_NORMALS} normals or pairs of picks, the limit here"
         )
     key = (secrets.randbits(64), secrets.randbits(64)) if fresh else claim.key(direction)
     chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
@@ -207,7 +208,7 @@ def _check_bet(
 
 
 def _pairs(part: Mapping[str, Any]) -> int:
-    return integer(part, "m", 2, star.MOST_ORDER) ** 2 if "m" in part else 0
+    return integer(part, "m", 2, star.MAX_ORDER) ** 2 if "m" in part else 0
 
 
 def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
@@ -229,7 +230,7 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
 
 
 class BinBounds:
-    """Balls in bins, by the Gram matrix of the bins: what is known of delta at the sigma and epsilon of a claim.
+    """Bounds on delta for balls in bins, by the Gram matrix of the bins, at the sigma and epsilon of a claim.
 
     `drawn` says what each example does, `proved` what was taken from the bytes of C, and `norm` is at least the largest
     squared norm of what one example shifts.
@@ -244,25 +245,25 @@ class BinBounds:
         self.proved = f"column sums of |C| over {claim.bins} bins, their Gram matrix, rounded up from the bytes of C"
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return at least delta in a direction by theorem 4, 7 or 7 b, without samples, and by what."""
+        """Return an upper bound of delta in a direction by theorem 4, 7 or 7 b, without samples, and its rule."""
         if part["rule"] == "closed_form":
             bound = star.addition(self._gram, scale_of(self.claim), self.claim.epsilon)
             return bound, "the closed forms of theorems 7 and 7 b"
-        order = integer(part, "m", 2, star.MOST_ORDER)
+        order = integer(part, "m", 2, star.MAX_ORDER)
         kernel = star.scale_gram(self._gram.high, scale_of(self.claim))
         return star.log_ceiling(kernel, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-        """Return what a bet of a direction draws (theorem 5 or 7)."""
+        """Return the weights of a bet on a direction (theorem 5 or 7)."""
         common = self._gram.high, scale_of(self.claim), self.claim.epsilon
         shared = real(part, "shared")
         if direction == "pq":
-            return bets.removal(*common, integer(part, "m", 2, star.MOST_ORDER), shared)
+            return bets.removal(*common, integer(part, "m", 2, star.MAX_ORDER), shared)
         return bets.addition(*common, real(part, "eta"), shared)
 
 
 class AllocationBounds:
-    """One step of every epoch, drawn anew, by the largest entry of a C with one band; see `BinBounds`."""
+    """Bounds for one step of every epoch, drawn anew, by the largest entry of a C with one band; see `BinBounds`."""
 
     drawn = "draws one of the {bins} steps of every epoch anew"
 
@@ -278,13 +279,13 @@ class AllocationBounds:
         return losses.losses_of_blocks(self._square, scale_of(self.claim), self.claim.bins, self._number)
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return at least delta in a direction by theorem 9, and by what."""
+        """Return an upper bound of delta in a direction by theorem 9, and its rule."""
         bound = self._losses.removal if direction == "pq" else self._losses.addition
         return bound(self.claim.epsilon), "the loss distribution on a grid"
 
 
 class MinSepBounds:
-    """Steps with a probability, `bins` or more apart, on a C of at most as many bands; see `BinBounds`."""
+    """Bounds for random steps, `bins` or more apart, on a C of at most as many bands; see `BinBounds`."""
 
     drawn = "takes part in a step with the claim's probability where it did in none of the {bins} - 1 steps before"
 
@@ -297,17 +298,17 @@ class MinSepBounds:
         self.proved = f"C has {strategy.bandwidth} bands, at most {claim.bins}; its columns, rounded up from its bytes"
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return at least delta in a direction by theorem 11 or 12, without samples, and by what."""
+        """Return an upper bound of delta in a direction by theorem 11 or 12, without samples, and its rule."""
         if part["rule"] == "closed_form":
             field = min_sep.Field(self._law, real(part, "rate"))
             return star.lognormal_put(field.less, field.square, self.claim.epsilon), "the closed form of theorem 12"
-        order = integer(part, "m", 2, star.MOST_ORDER)
+        order = integer(part, "m", 2, star.MAX_ORDER)
         return min_sep.log_ceiling(self._law, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-        """Return what a bet of a direction draws (theorem 11 or 12)."""
+        """Return the weights of a bet on a direction (theorem 11 or 12)."""
         if direction == "pq":
-            return min_sep.removal(self._law, self.claim.epsilon, integer(part, "m", 2, star.MOST_ORDER))
+            return min_sep.removal(self._law, self.claim.epsilon, integer(part, "m", 2, star.MAX_ORDER))
         return min_sep.addition(self._law, self.claim.epsilon, real(part, "eta"), real(part, "rate"))
 
 
@@ -317,4 +318,4 @@ BOUNDS: dict[str, type[Bounds]] = {
     "random_allocation": AllocationBounds,
     "b_min_sep": MinSepBounds,
 }
-"""By the law of sampling."""
+"""The class of bounds for each law of sampling."""

@@ -4,9 +4,9 @@ docs/notes/amplification-proofs.md has the likelihood ratio L of a block: theore
 one band and L is the mean of b copies of e^(w Z - w^2 / 2); theorem 10 for Poisson sampling, where it is
 1 - q + q e^(w Z - w^2 / 2). w is a norm of C over sigma, and a run has the product of k independent copies of L.
 
-Both hockey sticks grow where mass is moved to the ends of a cell about its mean, so one law serves both directions. The
-places are e^(h i), i whole. Sums and products of two laws are all pairs of their places, so that masses are only added
-and multiplied, and none is a difference.
+Both hockey sticks grow when mass moves to the ends of its cell and keeps its mean, so one law serves both directions.
+The places are e^(h i), i whole. Sums and products of two laws run over all pairs of their places, so that masses are
+only added and multiplied, and none is a difference.
 """
 
 import math
@@ -18,34 +18,34 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, normal
-from factorize.checker.arithmetic.machine import EXP_SLACK, LEAST_EXPONENT, exponentials
+from factorize.checker.arithmetic.machine import EXP_SLACK, MIN_EXPONENT, exponentials
 from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter
 
 CELLS = 16
-"""Of a standard deviation of the logarithm of what is on a grid, at least; 32 at most."""
+"""The fewest cells in a standard deviation of the logarithm of the number on a grid; at most 32 are used."""
 MAX_DEVIATIONS = 11.5
-"""Standard deviations of Z that the grid covers; what is beyond on either side has less than 7e-31."""
+"""The standard deviations of Z that the grid covers; either side beyond them has a mass below 7e-31."""
 MIN_MASS = 1e-30
-"""Of the mass that is left out at either end, after each operation."""
-LARGEST_VARIANCE = 100.0
-"""Of w Z: above, there is so little noise that nothing is private."""
-LEAST_WIDTH = 2.0**-17
-"""Of w: a smaller one is raised to it, which is what less noise would be; the grid grows as 1 / w."""
+"""The mass that each operation may leave out at both ends together."""
+MAX_VARIANCE = 100.0
+"""The largest variance of w Z; with a larger one there is so little noise that nothing is private."""
+MIN_WIDTH = 2.0**-17
+"""The smallest w: a smaller one is raised to it, which is safe, as less noise has a larger w. Grids grow as 1 / w."""
 MAX_DOT_CELLS = 8192
-"""Of a law that is multiplied at a time: OpenBLAS shares longer dots among threads, which takes ten times as long."""
-_SHIFT = 2.0**-40
-"""Relative, of a place: above the 2^-42 by which the mean of the two ends misses it where doubles share out a mass."""
+"""The most cells of one dot product: OpenBLAS shares longer ones among threads, which takes ten times as long."""
+_PLACE_ROUNDING = 2.0**-40
+"""The relative error that covers a place: the mean of two ends misses it by at most 2^-42 as doubles share a mass."""
 
 
 class GridLaw(NamedTuple):
-    """At least the law of a positive number at places e^(h i).
+    """An upper bound of the law of a positive number at places e^(h i).
 
     Attributes:
         first: i of the first mass.
-        masses: of first, first + 1, ...; each is at least that of the exact operations.
+        masses: masses at first, first + 1, ...; each is at least that of exact operations.
         step: h.
         mean: logarithm of the mean.
         lost: at least the mass that was left out, by this law and by the law with the number itself as its weight.
@@ -59,16 +59,16 @@ class GridLaw(NamedTuple):
 
 
 StepLaw = Callable[[float, float, float], GridLaw]
-"""Of w, q, and the finest h."""
+"""A function that makes the law of a step from w, q, and the finest h."""
 
 
 class Losses:
-    """At least the law of the likelihood ratio of a run, where the example takes no part.
+    """An upper bound of the law of the likelihood ratio of a run, where the example takes no part.
 
     Args:
-        law: at least that of the product of all blocks, times a constant.
+        law: an upper bound of the law of the product of all blocks, times a constant.
         mean: its logarithmic mean, which is that constant.
-        shift: by which roundings of places may move the logarithm.
+        shift: the most that roundings of places may move the logarithm.
     """
 
     def __init__(self, law: GridLaw, mean: float, shift: float) -> None:
@@ -77,18 +77,18 @@ class Losses:
         self._losses = law.step * places - mean
 
     def removal(self, epsilon: float) -> arb:
-        """Return at least the mean of (L - e^epsilon)_+."""
+        """Return an upper bound of the mean of (L - e^epsilon)_+."""
         level = epsilon - self._shift
         above = self._losses > level
         losses = self._losses[above]
-        kept = 1 - exponentials(np.maximum(level - losses, LEAST_EXPONENT)) + 2 * EXP_SLACK
+        kept = 1 - exponentials(np.maximum(level - losses, MIN_EXPONENT)) + 2 * EXP_SLACK
         return self._upper(float(self._masses[above] * exponentials(losses) @ kept))
 
     def addition(self, epsilon: float) -> arb:
-        """Return at least the mean of (1 - e^epsilon L)_+."""
+        """Return an upper bound of the mean of (1 - e^epsilon L)_+."""
         sums = self._losses + (epsilon - self._shift)
         below = sums < 0
-        kept = 1 - exponentials(np.maximum(sums[below], LEAST_EXPONENT)) + 2 * EXP_SLACK
+        kept = 1 - exponentials(np.maximum(sums[below], MIN_EXPONENT)) + 2 * EXP_SLACK
         return self._upper(float(self._masses[below] @ kept))
 
     @ctx.workprec(PLACES)
@@ -101,11 +101,11 @@ def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int, ste
     """Return the law of k independent blocks of b steps (theorem 9).
 
     Args:
-        square: at least the largest squared entry of C.
-        scale: at most sigma of an entry for contributions of norm 1.
-        bins: b.
-        blocks: k.
-        step_law: of one step; without the proved one, the result is an estimate.
+        square: an upper bound of the largest squared entry of C.
+        scale: a lower bound of the sigma of an entry, for contributions of norm 1.
+        bins: b, the steps of a block.
+        blocks: k, the number of blocks.
+        step_law: makes the law of one step; with another than the proved one, the result is an estimate.
 
     Raises:
         InvalidParameter: there is so little noise that nothing is private.
@@ -118,27 +118,27 @@ def losses_of_blocks(square: Fraction, scale: float, bins: int, blocks: int, ste
 
 
 def width_of(square: Fraction, scale: float) -> float:
-    """Return at least the root of a square over a scale; InvalidParameter where nothing is private."""
+    """Return an upper bound of w, a root over a scale; raise InvalidParameter where nothing is private."""
     exact = square / Fraction(scale) ** 2
-    if exact > LARGEST_VARIANCE:
+    if exact > MAX_VARIANCE:
         raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
-    width = max(math.sqrt(exact), LEAST_WIDTH)
+    width = max(math.sqrt(exact), MIN_WIDTH)
     while Fraction(width) ** 2 < exact:
         width = math.nextafter(width, math.inf)
     return width
 
 
 def shift_of(blocks: int, bins: int, width: float) -> float:
-    """Return what places may be off by in all, in the logarithm of the product of all blocks."""
-    return _SHIFT * blocks * (2 * bins.bit_length() + 8 + width * width)
+    """Return the most that all places together may be off by, in the logarithm of the product of all blocks."""
+    return _PLACE_ROUNDING * blocks * (2 * bins.bit_length() + 8 + width * width)
 
 
 def power(
     law: GridLaw, number: int, joined: Callable[[GridLaw, GridLaw, float], GridLaw], deviation: Callable[[int], float]
 ) -> GridLaw:
-    """Return the law of so many independent copies that are joined, by doubling.
+    """Return the law of `number` independent copies, joined by doubling.
 
-    `joined` is the law of two, on a grid that a standard deviation of the logarithm asks for.
+    `joined` returns the law of two, on a grid that fits a standard deviation of the logarithm.
     """
     whole, held, copies = None, 0, 1
     while True:
@@ -153,22 +153,22 @@ def power(
 
 
 def _deviation(width: float, number: int) -> float:
-    """Return that of the logarithm of a sum, were it lognormal."""
+    """Return the standard deviation of the logarithm of a sum, as if it were lognormal."""
     return math.sqrt(math.log1p(math.expm1(width * width) / number))
 
 
 def _sum(one: GridLaw, other: GridLaw, deviation: float) -> GridLaw:
-    """Return the law of the sum of two independent numbers, on a finer grid where the sum asks for it."""
+    """Return the law of the sum of two independent numbers, on a finer grid where the sum needs it."""
     while one.step != other.step:
         one, other = (_finer(one), other) if one.step > other.step else (one, _finer(other))
     times = 2 if one.step * CELLS > deviation else 1
     h, step = one.step, one.step / times
     nearest, farthest = other.first - one.first - len(one.masses) + 1, other.first + len(other.masses) - 1 - one.first
     apart = np.arange(nearest, farthest + 1)
-    sums = 1 + exponentials(np.maximum(-h * np.abs(apart), LEAST_EXPONENT))  # over the larger of the two
+    sums = 1 + exponentials(np.maximum(-h * np.abs(apart), MIN_EXPONENT))  # They are relative to the larger of the two.
     least, largest = (math.floor(math.log(each) / step) for each in (sums.min(), sums.max()))
     base = max(least - 1, 0)
-    ends = exponentials(step * np.arange(base, largest + 3))  # below and above all sums
+    ends = exponentials(step * np.arange(base, largest + 3))  # They begin below all sums, and end above them.
     left = np.searchsorted(ends, sums, side="right") - 1
     shares = np.clip((sums - ends[left]) / (ends[left + 1] - ends[left]), 0.0, 1.0)
     lowest = max(one.first, other.first)
@@ -210,7 +210,7 @@ def _finer(law: GridLaw) -> GridLaw:
 
 
 def _coarser(law: GridLaw) -> GridLaw:
-    """Return the law with every odd place moved to the two beside it: 1 = (1 - u) e^-h + u e^h, u = 1 / (1 + e^h)."""
+    """Return the law with odd places moved to both neighbours: 1 = (1 - u) e^-h + u e^h with u = 1 / (1 + e^h)."""
     odd = law.first % 2
     padded = np.concatenate([np.zeros(odd), law.masses, np.zeros((len(law.masses) + odd + 1) % 2)])
     share = 1 / (1 + float(exponentials(np.array([law.step]))[0]))
@@ -221,16 +221,16 @@ def _coarser(law: GridLaw) -> GridLaw:
 
 
 def _trimmed(law: GridLaw) -> GridLaw:
-    """Leave out the ends: below by their mass, above by their share of the mean, each the larger of the two there."""
+    """Leave out the ends: the lower one by its mass, the upper one by its share of the mean, which is larger there."""
     places = law.step * np.arange(law.first, law.first + len(law.masses)) - law.mean
-    weighed = law.masses * exponentials(np.clip(places, LEAST_EXPONENT, -LEAST_EXPONENT))
+    weighed = law.masses * exponentials(np.clip(places, MIN_EXPONENT, -MIN_EXPONENT))
     low = int(np.searchsorted(np.cumsum(law.masses), MIN_MASS / 2))
     high = len(weighed) - int(np.searchsorted(np.cumsum(weighed[::-1]), MIN_MASS / 2))
     return law._replace(first=law.first + low, masses=law.masses[low:high], lost=law.lost + 2 * MIN_MASS)
 
 
 def largest_square(strategy: Strategy) -> Fraction:
-    """Return at least the largest squared entry of a C with one band; InvalidParameter where it has more."""
+    """Return an upper bound of the largest squared entry of a C with one band; raise InvalidParameter otherwise."""
     if strategy.bandwidth != 1:
         raise InvalidParameter(
             f"the claim is about random allocation, which is for C = I, and C has {strategy.bandwidth} bands",
@@ -239,9 +239,9 @@ def largest_square(strategy: Strategy) -> Fraction:
     return bracket_sensitivity(strategy, {"kind": "single"}).upper
 
 
-_MOST_CELLS = 20_000  # of one step, at the finest grid; a coarser one moves more mass, and is true
-_WIDEST = 0.25
-"""Deviation above which grids get no coarser: a step with little noise is mostly far from where its moments are."""
+_MAX_CELLS = 20_000  # The grid of one step has no more cells; a coarser grid moves more mass, which is safe.
+_MAX_DEVIATION = 0.25
+"""The deviation above which grids get no coarser: with little noise, most mass is far from where the moments are."""
 
 
 def losses_of_samples(
@@ -249,26 +249,26 @@ def losses_of_samples(
 ) -> Losses:
     """Return the law of k steps that sample independently with probability q in (0, 1] (theorem 10).
 
-    `square` is at least the largest squared norm of a column of C; all else is as in `losses_of_blocks`.
+    `square` is an upper bound of the largest squared norm of a column of C; see `losses_of_blocks` for the rest.
     """
     width = width_of(square, scale)
-    deviation = min(math.sqrt(math.log1p(probability**2 * math.expm1(width * width))), _WIDEST)
+    deviation = min(math.sqrt(math.log1p(probability**2 * math.expm1(width * width))), _MAX_DEVIATION)
     one = (step_law or _step_law)(width, probability, deviation / CELLS)
     law = power(one, number, product, lambda m: deviation * math.sqrt(m))
     return Losses(law, 0.0, shift_of(number, 1, width))
 
 
 def grid_of(width: float, probability: float, finest: float) -> tuple[int, int, float]:
-    """Return the first place of a step's grid, its cells, and h; beyond Z = MAX_DEVIATIONS + w lies less than 7e-31."""
+    """Return the first place of a step's grid, its cells, and h; the mass beyond Z = MAX_DEVIATIONS + w is < 7e-31."""
     top = math.log1p(probability * math.expm1(width * (MAX_DEVIATIONS + width / 2)))
     low = math.log1p(-probability) if probability < 1 else -width * (MAX_DEVIATIONS + width / 2)
-    step = max(finest, (top - low) / _MOST_CELLS)
+    step = max(finest, (top - low) / _MAX_CELLS)
     return math.floor(low / step) - 1, math.ceil((top - low) / step) + 3, step
 
 
-@ctx.workprec(160)  # chances within 2^-156, so that all masses, and the mean, are within 2^-112
+@ctx.workprec(160)  # Chances are within 2^-156, so all masses and the mean are within 2^-112.
 def _step_law(width: float, probability: float, finest: float) -> GridLaw:
-    """Return the law of L on a grid, and what is beyond it, of the mass and of the mean."""
+    """Return the law of L on a grid, with the mass and the share of the mean that lie beyond it."""
     first, cells, step = grid_of(width, probability, finest)
     w, q = arb(width), arb(probability)
     place, gap = (arb(step) * first).exp(), arb(step).exp()

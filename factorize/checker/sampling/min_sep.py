@@ -1,4 +1,4 @@
-"""b-min-sep sampling of a C of at most b bands: weights of a bet, and bounds without samples.
+"""Sampling by b-min-sep, for a C of at most b bands: weights of a bet, and bounds without samples.
 
 docs/notes/amplification-proofs.md has theorems 11 and 12, and docs/notes/bins-1.md the protocol.
 """
@@ -19,12 +19,12 @@ from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
 
-_MAX_EXPONENT = 300.0  # of one step's likelihood ratio: beyond, there is so little noise that nothing is private
-_AT_ONCE = 1 << 18  # numbers of candidates that are drawn together: they stay in the cache
+_MAX_EXPONENT = 300.0  # Where the exponent of a step's likelihood ratio is larger, nothing is private.
+_NUMBERS_AT_ONCE = 1 << 18  # So many numbers of candidates are drawn together and stay in the cache.
 
 
 def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
-    """Return at least |C[t + d, t]|, shape (n, b); InvalidParameter for more bands, TooLarge for more steps."""
+    """Return at least |C[t + d, t]|, shape (n, b); raise InvalidParameter for more bands, TooLarge for more steps."""
     n = strategy.n
     if strategy.bandwidth > separation:
         raise InvalidParameter(
@@ -42,10 +42,10 @@ def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
 
 
 class MinSepSteps:
-    """The law of an example's steps on columns that are divided by sigma.
+    """The law of an example's steps, with columns divided by sigma.
 
     Args:
-        columns: at least |C|, shape (n, b).
+        columns: upper bounds of |C|, shape (n, b).
         scale: s, rounded down.
         probability: p, in (0, 1].
 
@@ -72,13 +72,13 @@ class MinSepSteps:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The chances that an example is free first at step d, shape (b,): those at any time."""
+        """The chances that an example is first free at step d, shape (b,), which are those at any time."""
         chances = np.full(self.separation, self.probability)
         chances[0] = 1.0
         return chances / (1 + (self.separation - 1) * self.probability)
 
     def slack(self, order: float) -> float:
-        """Return S, which covers what doubles lose of a weight's logarithm; InvalidParameter above 2^-10."""
+        """Return S, which covers what a weight's logarithm loses in doubles; raise InvalidParameter above 2^-10."""
         n, b, root = self.steps, self.separation, math.sqrt(self.largest)
         if not root * (12 + order * root) <= _MAX_EXPONENT:
             raise InvalidParameter(f"order {order:g} is too large for so little noise; take more", field="order")
@@ -96,9 +96,9 @@ class MinSepSteps:
         return scale
 
 
-@lru_cache(maxsize=2)  # tables of n x n numbers
+@lru_cache(maxsize=2)  # Its tables have n x n numbers.
 class Centres:
-    """How m examples are drawn whose steps attract each other: one of them first, the others given it."""
+    """The draw of m examples whose steps attract each other: one of them first, the others given it."""
 
     def __init__(self, law: MinSepSteps, order: int) -> None:
         self.law, self.order = law, order
@@ -121,7 +121,7 @@ class Centres:
         self.log_moment, self.firsts = math.log(total), np.cumsum(taken / total)
 
     def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return counts of the steps, shape (candidates, n), and the logarithms of the chances to be kept."""
+        """Return counts of the steps, shape (candidates, n), and logarithms of the chances to keep each candidate."""
         n, size = self.law.steps, len(words)
         counts, logs = np.empty((size, n)), np.empty(size)
         work = np.empty((5, max(n + 2 * self.law.separation, self.order * (self.law.most + 2))))
@@ -133,19 +133,19 @@ class Centres:
 
 @ctx.workprec(PLACES)
 def log_ceiling(law: MinSepSteps, order: int, epsilon: float) -> arb:
-    """Return at least log W(m) = log(c_m E*(m)), by theorem 11."""
+    """Return an upper bound of log W(m) = log(c_m E*(m)), by theorem 11."""
     return log_most(arb(epsilon), 0.0, arb(order)) + arb(Centres(law, order).log_moment) + law.slack(order)
 
 
 @ctx.workprec(PLACES)
 def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
-    """Weights whose mean is delta where the example's contributions are taken out (theorem 11); see `bets.removal`."""
+    """Return weights with mean delta where the example's contributions are taken out (theorem 11; `bets.removal`)."""
     lost, centres, n = law.slack(order), Centres(law, order), law.steps
     near, plain = epsilon - lost, log_most(arb(epsilon) - lost, 0.0, arb(order)) + centres.log_moment
     extra = plain.exp() * order * (law.most + 2) * n * (16 * n + 2048) * UNIT
     bound, constant, added = (plain + 2 * arb(lost)).exp() + extra, centres.log_moment + 2 * lost, float(extra)
     width = order * (law.most + 2)
-    rows = max(_AT_ONCE // max(width, n), 1)
+    rows = max(_NUMBERS_AT_ONCE // max(width, n), 1)
 
     def draw(stream: Stream) -> np.ndarray:
         words, noise, weights = stream.lane(0), stream.lane(1), np.full(CHUNK, added)
@@ -164,7 +164,7 @@ def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
 
 
 class Field:
-    """How low L is at least: L >= exp(<m, Z> - less), m the mean of the columns under a rate q in (0, 1]."""
+    """A lower bound of L: L >= exp(<m, Z> - less), where m is the mean of the columns under a rate q in (0, 1]."""
 
     def __init__(self, law: MinSepSteps, rate: float) -> None:
         n, b = law.columns.shape
@@ -181,7 +181,7 @@ class Field:
 
 @ctx.workprec(PLACES)
 def addition(law: MinSepSteps, epsilon: float, eta: float, rate: float) -> Weights:
-    """Weights whose mean is delta where the example's contributions are put in (theorem 12); see `bets.addition`."""
+    """Return weights with mean delta where the example's contributions are put in (theorem 12; `bets.addition`)."""
     lost, field, x = law.slack(2 + eta), Field(law, rate), arb(eta)
     tilt = x * x * field.square.upper() / 2
     grown = x * (field.less - arb(epsilon) + lost) + tilt
@@ -189,7 +189,7 @@ def addition(law: MinSepSteps, epsilon: float, eta: float, rate: float) -> Weigh
     near, constant, n = epsilon - lost, float(tilt.upper()) + 2 * lost, law.steps
 
     def draw(stream: Stream) -> np.ndarray:
-        weights, words, rows = np.empty(CHUNK), stream.lane(0), max(_AT_ONCE // n, 1)
+        weights, words, rows = np.empty(CHUNK), stream.lane(0), max(_NUMBERS_AT_ONCE // n, 1)
         for start in range(0, CHUNK, rows):
             size = min(rows, CHUNK - start)
             z = normals(words.random_raw(size * n)).reshape(size, n) - eta * field.mean

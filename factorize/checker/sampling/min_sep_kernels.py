@@ -1,6 +1,6 @@
-"""Loops of `min_sep`, compiled: gains of theorem 11, and draws by them.
+"""Compiled loops of `min_sep`: gains of theorem 11, and draws by them.
 
-`products` has K for steps t and t + d, shape (n, b), and `favours` exp(m / 2 K); keep = 1 - p.
+`products` has K for steps t and t + d, shape (n, b), and `favours` has exp(m / 2 K); keep = 1 - p.
 """
 
 import math
@@ -9,12 +9,12 @@ import numpy as np
 
 from factorize.checker.arithmetic.loops import kernel, part
 
-_LEAP = 16  # steps at a time, in which the chance to have waited so long falls
+_LEAP = 16  # A search over falling chances goes so many steps at a time.
 
 
 @kernel()
 def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
-    """Write gain(s, t) at [s, t] of `gains`, first(t), and v of S1 = {t} at t + d; see theorem 11."""
+    """Write gain(s, t) to `gains` at [s, t], then first(t), and v of S1 = {t} at t + d; see theorem 11."""
     n, b = favours.shape
     for t in range(n):
         ahead[:] = 1.0
@@ -39,7 +39,7 @@ def tabulate(p, keep, favours, gains, begins, alone, ahead, here):
 
 @kernel(error_model="numpy")
 def link(p, order, falls, log_gains, tails, nexts):
-    """Write the running sums of the chances of each step after t, none last, at [t] of `nexts`, and what they were."""
+    """Write to `nexts` at [t] the running sums of the chances of later steps, with no step last; `tails` has totals."""
     n, b = len(nexts), len(falls) - len(nexts)
     for t in range(n - 1, -1, -1):
         tails[t], first = 0.0, min(t + b, n)
@@ -54,7 +54,7 @@ def link(p, order, falls, log_gains, tails, nexts):
 
 @kernel()
 def shift(counts, columns, x):
-    """Add to each row of `x` the columns C[t + d, t] as often as a row of counts has them, most of them 0."""
+    """Add to each row of `x` the columns C[t + d, t] as often as its row of counts says, which is mostly 0 times."""
     n, b = columns.shape
     for i in range(len(x)):
         for t in range(n):
@@ -65,9 +65,9 @@ def shift(counts, columns, x):
 
 @kernel()
 def advance(ratios, keep, free, totals, scale):
-    """Go all steps by p times each one's ratio, and add the logarithms of what `free` sums to.
+    """Advance `free` over all steps by p times each step's ratio, and add up the logarithms of its sums.
 
-    `free`, shape (b, samples), has the chances at first and is changed, as `totals`, which is work, and `scale` are.
+    `free`, shape (b, samples), holds the chances at first. It is changed, as are `scale` and the scratch `totals`.
     """
     n, b, samples = len(ratios), len(free), len(scale)
     for t in range(n):
@@ -90,13 +90,13 @@ def advance(ratios, keep, free, totals, scale):
 
 @part()
 def _uniform(words, at):
-    """Return a word as a multiple of 2^-53 in [0, 1): few of a candidate's words are looked at."""
+    """Return a word as a multiple of 2^-53 in [0, 1), converted on demand as few of a candidate's words are used."""
     return (words[at] >> np.uint64(11)) * 2.0**-53
 
 
 @part()
 def _next_step(free, u, falls, ahead, n):
-    """Return the next step of an example that is free from a step on, n for none; falls[k] = (1 - p)^k."""
+    """Return the next step of an example that is free from step `free` on, or n for none; falls[k] = (1 - p)^k."""
     most, t = u * ahead[free], free
     while t + _LEAP <= n and falls[t + _LEAP - free] * ahead[t + _LEAP] > most:
         t += _LEAP
@@ -107,7 +107,7 @@ def _next_step(free, u, falls, ahead, n):
 
 @part()
 def _field(t, counts, products):
-    """Return the sum over all drawn steps of K with a step."""
+    """Return the sum over all drawn steps of their K with step t."""
     n, b = products.shape
     total = counts[t] * products[t, 0]
     for d in range(1, b):
@@ -120,9 +120,9 @@ def _field(t, counts, products):
 
 @kernel(error_model="numpy")
 def draw_paths(words, p, falls, order, favours, products, log_gains, log_begins, firsts, nexts, counts, logs, work):
-    """Write for each candidate how many of its m examples take part in each step, and its log chance to be kept.
+    """Write how many of each candidate's m examples take part in each step, and the log of its chance to be kept.
 
-    `words` has m times k + 2 of each candidate; `firsts` and `nexts` the centre's running sums.
+    `words` has m (k + 2) words for each candidate; `firsts` and `nexts` have the centre's running sums.
     """
     (n, b), keep = favours.shape, falls[1]
     stride = words.shape[1] // order

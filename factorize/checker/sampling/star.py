@@ -11,18 +11,19 @@ import numpy as np
 from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, normal
-from factorize.checker.arithmetic.machine import EXP_SLACK, LEAST_EXPONENT, exponentials
+from factorize.checker.arithmetic.machine import EXP_SLACK, MIN_EXPONENT, exponentials
 from factorize.checker.arithmetic.near import double_below
 from factorize.checker.sampling.bins import Gram
 from factorize.errors import InvalidParameter
 
-MOST_ORDER = 4096
+MAX_ORDER = 4096
+"""The largest order m of a moment."""
 _UNIT = 2.0**-52
-_SUMS = 2.0**-44  # more than sums of positive doubles lose, in pairs or not, up to 4096 twice
+_SUMS = 2.0**-44  # Two nested sums of up to 4096 positive doubles, in pairs or not, lose a smaller share.
 
 
 def scale_gram(gram: np.ndarray, sigma: float) -> np.ndarray:
-    """Return K rounded up, of G rounded up, shape (bins, bins).
+    """Return K rounded up from a G that is rounded up, shape (bins, bins).
 
     Raises:
         InvalidParameter: sigma is not a positive number, or K is beyond the range of doubles.
@@ -38,17 +39,17 @@ def scale_gram(gram: np.ndarray, sigma: float) -> np.ndarray:
 
 @ctx.workprec(PLACES)
 def log_moment(kernel: np.ndarray, order: int) -> arb:
-    """Return at least log E*(m), m at least 2, for K or more, shape (bins, bins)."""
+    """Return an upper bound of log E*(m), m at least 2, from an upper bound of K, shape (bins, bins)."""
     rows = log_row_means(kernel, order)
     return (sum((((order - 1) * row).exp() for row in rows), arb(0)) / len(rows)).log()
 
 
 @ctx.workprec(PLACES)
 def log_row_means(kernel: np.ndarray, order: int) -> list[arb]:
-    """Return at least log r_j = log mean_l e^{(m / 2) K_jl}: exponents, exponentials and sums, each by its bound."""
+    """Return upper bounds of log r_j = log mean_l e^{(m / 2) K_jl}; exponents, exponentials and sums have their own."""
     exponents = np.nextafter(0.5 * order * kernel, np.inf)
     tops = exponents.max(axis=1)
-    below = np.maximum(np.nextafter(exponents - tops[:, None], np.inf), LEAST_EXPONENT)
+    below = np.maximum(np.nextafter(exponents - tops[:, None], np.inf), MIN_EXPONENT)
     sums = exponentials(below).sum(axis=1) * (1 + EXP_SLACK + (len(kernel) + 8) * _UNIT)
     return [
         arb(top) + (arb(total) / len(kernel)).log() for top, total in zip(tops.tolist(), sums.tolist(), strict=True)
@@ -57,14 +58,14 @@ def log_row_means(kernel: np.ndarray, order: int) -> list[arb]:
 
 @ctx.workprec(PLACES)
 def log_ceiling(kernel: np.ndarray, order: int, epsilon: float) -> arb:
-    """Return at least log W(m) = log(c_m E*(m)), m at least 2."""
+    """Return an upper bound of log W(m) = log(c_m E*(m)), m at least 2."""
     m, less = arb(order), arb(order - 1)
     return log_moment(kernel, order) + less * (less.log() - epsilon) - m * m.log()
 
 
 @ctx.workprec(PLACES)
 def addition(gram: Gram, sigma: float, epsilon: float) -> arb:
-    """Return the smaller of theorems 7 and 7 b for M^T M / sigma^2, M the sums rounded up; 1 if neither helps."""
+    """Return the smaller bound of theorems 7 and 7 b for M^T M / sigma^2, M the sums rounded up; 1 if neither helps."""
     ends = zip(*map(_means, (gram.near, gram.high)), strict=True)
     diagonal, whole = ((low.union(high) * arb(1, _SUMS)) / arb(sigma) ** 2 for low, high in ends)
     by_moment = put_of_second_moment(log_moment(scale_gram(gram.high, sigma), 2), epsilon)
@@ -72,7 +73,7 @@ def addition(gram: Gram, sigma: float, epsilon: float) -> arb:
 
 
 def put_of_second_moment(moment: arb, epsilon: float) -> arb:
-    """Return E (1 - e^epsilon L)_+ or more from a bound on log E L^2, by theorem 7 b; 1 where that says nothing."""
+    """Return an upper bound of E (1 - e^epsilon L)_+ from one of log E L^2 (theorem 7 b), 1 where that says nothing."""
     lost = arb(0)
     while lost < 1:
         kept = (1 - lost).log()
@@ -96,7 +97,7 @@ def lognormal_put(less: arb, variance: arb, epsilon: float) -> arb:
 
 
 def _means(matrix: np.ndarray) -> tuple[arb, arb]:
-    """Means of the diagonal and of all entries, by sums of doubles."""
+    """Return the means of the diagonal and of all entries, by sums of doubles."""
     size = len(matrix)
     return arb(math.fsum(np.diagonal(matrix).tolist())) / size, arb(float(matrix.sum(axis=1).sum())) / size**2
 

@@ -1,4 +1,4 @@
-"""Objectives: how the squared errors of the rows become one number, read once for every loss and bound."""
+"""Objectives, which make one number of the rows' squared errors, read once for every loss and bound."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -14,10 +14,11 @@ class Weighing:
     """An objective: a weighted sum of the squared errors of rows over a divisor, or the largest of them.
 
     Args:
-        rows: m.
-        weights: of the rows, shape (m,); None for the largest error.
-        divisor: of a mean; None where nothing is divided.
-        tau: steps between restarts, where errors are those of rows less the row at the last restart; else None.
+        rows: m, the number of rows.
+        weights: weights of the rows, shape (m,); None for the largest error.
+        divisor: the divisor of a mean; None where nothing is divided.
+        tau: steps between restarts, where a row's error is that of its difference from the row at the last restart;
+            else None.
     """
 
     def __init__(
@@ -27,11 +28,11 @@ class Weighing:
 
     @cached_property
     def doubles(self) -> np.ndarray:
-        """The weights, each rounded once; they are 1 for the largest error."""
+        """The weights, each rounded once; all are 1 for the largest error."""
         return np.ones(self.rows) if self.weights is None else np.array([float(weight) for weight in self.weights])
 
     def referred(self, rows: np.ndarray) -> np.ndarray:
-        """Return what is subtracted from each row: the row at the last multiple of tau before its step, or 0."""
+        """Return the row that is subtracted from each row: that of the last multiple of tau before its step, or 0."""
         before = np.arange(self.rows) // (self.tau or self.rows) * (self.tau or self.rows)
         return np.concatenate([np.zeros_like(rows[:1]), rows])[before]
 
@@ -40,8 +41,8 @@ def weighing_of(objective: Mapping[str, object], rows: int) -> Weighing:
     """Read the objective of a spec.
 
     Args:
-        objective: in canonical form.
-        rows: of A.
+        objective: the objective in canonical form.
+        rows: number of rows of A.
 
     Raises:
         CertificateError: the kind is not known, or the weights are not one for each row.
@@ -59,7 +60,7 @@ def _weighted(objective: Mapping[str, Any], rows: int) -> Weighing:
 
 
 def _restarted(objective: Mapping[str, Any], rows: int) -> Weighing:
-    """Row t counts in full where t is a multiple of tau, and as 1 / tau between."""
+    """Count row t in full where t is a multiple of tau, and as 1 / tau between."""
     tau = objective["tau"]
     return Weighing(rows, [Fraction(1, 1 if t % tau == 0 else tau) for t in range(1, rows + 1)], tau=tau)
 
@@ -70,4 +71,4 @@ OBJECTIVES: dict[str, Callable[[Mapping[str, Any], int], Weighing]] = {
     "weighted": _weighted,
     "lambda_tau": _restarted,
 }
-"""What reads each kind of objective."""
+"""The reader of each kind of objective."""

@@ -1,8 +1,8 @@
-"""Programs: a workload A as statements on a few states, from which each form that a proof needs of A is made.
+"""Programs: a workload A as statements on a few states, from which every form of A that a proof needs is made.
 
 At every step the input is x, and each statement sets one state to a sum of factors times states (and x), in order; the
-output is a row of A x. Its forms: a run over numbers of any kind, arrays for compiled loops, and, where all
-comes down to one state, the two factors of s_i = k_i s_{i-1} + e_i x_i.
+output is a row of A x. A program has three forms: a run over numbers of any kind, arrays for compiled loops, and, where
+one state is enough, the two factors of s_i = k_i s_{i-1} + e_i x_i.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _ONE = object()
-"""A factor of 1, by which nothing is multiplied."""
+"""A factor of 1, which spares a product."""
 
 X = -1
-"""The state that is the input."""
+"""The number of the state that is the input."""
 Coefficient = Fraction | list[Fraction]
-"""A factor, or one for each step."""
+"""One factor for all steps, or one for each step."""
 Statement = tuple[int, dict[int, Coefficient]]
-"""A state, and the factors of the states whose sum it becomes."""
+"""The state that a statement sets, and the factors of the states whose sum it becomes."""
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -39,7 +39,7 @@ class Program(NamedTuple):
 
     @property
     def constant(self) -> bool:
-        """Whether the factors are those of every step, so that A is Toeplitz."""
+        """Whether the factors are the same at every step, so that A is Toeplitz."""
         return not any(isinstance(factor, list) for _, terms in self.statements for factor in terms.values())
 
     def run(self, inputs: Iterable[Any], number: Callable[[Fraction], Any] = float) -> Iterator[Any]:
@@ -47,7 +47,7 @@ class Program(NamedTuple):
 
         Args:
             inputs: x of each step: numbers or arrays that can be added to each other.
-            number: makes of a factor what they can be multiplied by from the right.
+            number: turns a factor into a number by which they can be multiplied from the right.
         """
         states: dict[int, Any] = {}
         statements = [
@@ -69,7 +69,7 @@ class Program(NamedTuple):
         return [self._step(0)] * n if self.constant else [self._step(i) for i in range(n)]
 
     def _remember(self) -> set[int]:
-        """States of which a step reads what the one before it left."""
+        """Return the states whose values a step reads from the step before."""
         states, fresh = set(), {X}
         for target, terms in self.statements:
             states |= {source for source, factor in terms.items() if factor != 0} - fresh
@@ -85,9 +85,9 @@ class Program(NamedTuple):
         return held[self.output]
 
     def since_reference(self, n: int, tau: int) -> Program:
-        """Return the output less what it was at the last multiple of tau before, 0 before the first.
+        """Return a program for the output less its value at the last multiple of tau before, 0 before the first.
 
-        That difference and that value are states, not differences of two: of long sums little would be left.
+        The difference is a state of its own: a difference of two long sums would lose most of its digits.
         """
         one = Fraction(1)
         if self.output == X:
@@ -107,7 +107,7 @@ class Program(NamedTuple):
         return Program(statements if read else statements[1:], output)
 
     def fed(self, before: list[Statement], state: int) -> Program:
-        """Return the same of another input: a state that statements make of x before all others."""
+        """Return the program fed with another input: a state that the statements `before` make of x."""
         moved = [
             (target, {state if source == X else source: factor for source, factor in terms.items()})
             for target, terms in self.statements
@@ -115,7 +115,7 @@ class Program(NamedTuple):
         return Program([*before, *moved], state if self.output == X else self.output)
 
     def arrays(self) -> Arrays:
-        """Return targets, sources, their number, and the factors as pairs of doubles for one step or for each."""
+        """Return targets, sources, their numbers, and the factors as pairs of doubles for one step or for each."""
         program = self.statements
         most = max((len(terms) for _, terms in program), default=1)
         varying = [len(factor) for _, terms in program for factor in terms.values() if isinstance(factor, list)]
@@ -131,7 +131,7 @@ class Program(NamedTuple):
 
 
 def _numbers(factor: Coefficient, number: Callable[[Fraction], object]) -> Any:
-    """A factor, or one for each step; None for 0, and `_ONE` for 1."""
+    """Return the numbers of a factor, or of one for each step; None for 0, and `_ONE` for 1."""
     if isinstance(factor, list):
         return [_numbers(each, number) for each in factor]
     if factor == 1:

@@ -1,7 +1,7 @@
-"""Workloads: each kind of A from its definition in the spec, written down here once more as a program.
+"""Workloads: each kind of A from its definition in the spec, stated here a second time as a program.
 
-Not the code that solvers use. Rates and factors are the spec's doubles, taken exactly. A sliding window is no program
-of few states and states its rows; of a user's matrix the numbers are given.
+Solvers use other code. Rates and factors are the spec's doubles, taken exactly. A sliding window is no program of few
+states and is given by its rows; the numbers of a user's matrix are passed in.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from factorize.errors import CertificateError
 Document = Mapping[str, Any]
 _ONE = Fraction(1)
 PROGRAMS: dict[str, Callable[[Document], Program]] = {}
-"""What states each kind of workload: the functions below that say `defines`."""
-WITHOUT_PROGRAM = ("window", "matrix")
-"""Kinds that are no program of few states."""
-_LOOSE = 2.0**-100
-"""Radius of a column, relative to its largest entry, above which it is made again with twice the places."""
-_LARGEST_WORK = 1 << 28
-"""Steps times places above which it is not."""
+"""The program of each kind of workload; `defines` enters the functions below."""
+ARRAY_KINDS = ("window", "matrix")
+"""The kinds that are no program of few states, and are given as arrays."""
+_MAX_RADIUS = 2.0**-100
+"""The largest radius of a column, relative to its largest entry; above, it is computed again with twice the places."""
+_MAX_WORK = 1 << 28
+"""The most steps times binary places; above, a column stays as wide as it is."""
 
 
 def defines(*kinds: str) -> Callable[[Callable[[Document], Program]], Callable[[Document], Program]]:
-    """Enter a function as the program of kinds of workload that have none yet."""
+    """Return a decorator that enters a function as the program of kinds of workload that have none yet."""
 
     def enter(program: Callable[[Document], Program]) -> Callable[[Document], Program]:
         for kind in kinds:
@@ -41,7 +41,7 @@ def defines(*kinds: str) -> Callable[[Callable[[Document], Program]], Callable[[
 
 
 def check_known(document: Document) -> None:
-    """Raise CertificateError for a workload that has no definition here: nothing claimed of it could be proved."""
+    """Raise CertificateError for a workload without a definition here, since no claim about it could be proved."""
     if document["kind"] not in KINDS:
         raise CertificateError(
             f"this checker knows no workload {str(document['kind'])[:40]!r}, and can prove nothing of its losses and "
@@ -50,16 +50,16 @@ def check_known(document: Document) -> None:
 
 
 def program_of(document: Document) -> Program | None:
-    """Return the workload as a program, or None for a kind that is none of few states (`WITHOUT_PROGRAM`).
+    """Return the workload as a program, or None for a kind that is none of few states (`ARRAY_KINDS`).
 
     Raises:
         CertificateError: the kind is not known, or the learning rates are not one for each step.
     """
     check_known(document)
-    if document["kind"] in WITHOUT_PROGRAM:
+    if document["kind"] in ARRAY_KINDS:
         return None
     rates = document.get("learning_rates")
-    if rates is not None and len(rates) != document["n"]:  # compiled loops do not look
+    if rates is not None and len(rates) != document["n"]:  # Compiled loops do not check bounds.
         raise CertificateError(f"the spec states {len(rates)} learning rates for n={document['n']}")
     return PROGRAMS[document["kind"]](document)
 
@@ -77,9 +77,9 @@ def toeplitz_column(document: Document) -> Balls | None:
     while True:
         with ctx.workprec(places):
             column = list(program.run([arb(1)] + [arb(0)] * (n - 1), ball))
-        # A ball does not know which errors cancel: its radius grows where the states of a damped oscillation do not.
+        # Balls cannot let errors cancel: in a damped oscillation, radii grow while the states shrink.
         loosest = max(float(each.rad()) for each in column)
-        if loosest <= _LOOSE * max(abs(float(each)) for each in column) or places * n > _LARGEST_WORK:
+        if loosest <= _MAX_RADIUS * max(abs(float(each)) for each in column) or places * n > _MAX_WORK:
             return column
         places *= 2
 
@@ -88,11 +88,11 @@ def balls_of(document: Document, user: Mapping[str, np.ndarray]) -> np.ndarray |
     """Return A in balls, shape (m, n), or None for a user's matrix whose numbers are not given."""
     from flint import arb
 
-    if document["kind"] in WITHOUT_PROGRAM:
+    if document["kind"] in ARRAY_KINDS:
         array = array_of(document, user)
         return None if array is None else np.vectorize(arb, otypes=[object])(array)
     program, units = program_of(document), np.vectorize(arb, otypes=[object])(np.eye(document["n"]))
-    assert program is not None  # of every other kind
+    assert program is not None  # Every other kind has one.
     return np.stack(list(program.run(units, ball)))
 
 
@@ -132,7 +132,7 @@ def _decay(document: Document) -> Program:
 
 @defines("momentum", "schedule")
 def _momentum(document: Document) -> Program:
-    """m_i = mu m_{i-1} + g_i; the step is m_i, or g_i + mu m_i for Nesterov; the output sums eta_i times the step."""
+    """Sum eta_i times the step, with m_i = mu m_{i-1} + g_i. The step is m_i, or g_i + mu m_i for Nesterov."""
     mu, eta = _factor(document, "momentum"), _rates(document)
     first: Statement = (0, {0: mu, X: _ONE})
     if document.get("nesterov"):
@@ -142,7 +142,7 @@ def _momentum(document: Document) -> Program:
 
 @defines("weight_decay")
 def _weight_decay(document: Document) -> Program:
-    """Decoupled: s_i = (1 - eta_i rate) s_{i-1} + eta_i m_i. Coupled: rate s_{i-1} is taken from the gradient."""
+    """Return s_i = (1 - eta_i rate) s_{i-1} + eta_i m_i, or for coupled decay, subtract rate s_{i-1} from gradients."""
     mu, rate, eta = _factor(document, "momentum"), Fraction(document["rate"]), _rates(document)
     if document["mode"] == "coupled":
         return Program([(0, {0: mu, X: _ONE, 1: -rate}), (1, {1: _ONE, 0: eta})], 1)
@@ -152,7 +152,7 @@ def _weight_decay(document: Document) -> Program:
 
 @defines("adam")
 def _adam(document: Document) -> Program:
-    """The average a_i = (beta w_i / w_{i-1}) a_{i-1} + w_i g_i, or the sum of w_i times m_i = beta m_{i-1} + g_i."""
+    """Return a_i = (beta w_i / w_{i-1}) a_{i-1} + w_i g_i, or the sum of w_i times m_i = beta m_{i-1} + g_i."""
     beta, weights = float(document["beta"]), []
     total = 0.0
     for _ in range(document["n"]):
@@ -173,7 +173,7 @@ def _srg(document: Document) -> Program:
 
 @defines("mu2")
 def _mu2(document: Document) -> Program:
-    """Sums q = S s and w = S q, then x_i = ((i + 1) x_{i-1} + 2 w_i) / (i + 3)."""
+    """Return the sums q = S s and w = S q, then x_i = ((i + 1) x_{i-1} + 2 w_i) / (i + 3)."""
     program: list[Statement] = [(0, {0: _ONE, X: _ONE}), (1, {1: _ONE, 0: _ONE})]
     if document["output"] in ("q", "w"):
         states = 1 if document["output"] == "q" else 2
@@ -183,5 +183,5 @@ def _mu2(document: Document) -> Program:
     return Program([*program, average], 2)
 
 
-KINDS = (*PROGRAMS, *WITHOUT_PROGRAM)
-"""Kinds of workload that this checker has a definition of, its own or the user's numbers."""
+KINDS = (*PROGRAMS, *ARRAY_KINDS)
+"""The kinds of workload that this checker knows, by its own definition or by the user's numbers."""

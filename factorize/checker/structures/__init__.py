@@ -1,4 +1,4 @@
-"""Structures as the exact checker reads them, one file for each family, and the register of who reads which."""
+"""Structures as the exact checker reads them, one file for each family, and the register of their readings."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -30,9 +30,9 @@ READINGS: dict[str, type[Reading]] = {
     "redrawn": RedrawnReading,
     "tree": TreeReading,
 }
-"""Who reads a structure."""
+"""The reading of each structure."""
 LIMITS: dict[str, Callable[[Mapping[str, np.ndarray], int, int], tuple[Fraction, Fraction]]] = {
     "blt": enclose_limit_of_blt,
     "nu_toeplitz": enclose_limit_of_nu,
 }
-"""What encloses the squared sensitivity of a structure that has no last row: its tensors, separation and count."""
+"""The bound of the squared sensitivity of each structure without a last row, from tensors, separation and count."""

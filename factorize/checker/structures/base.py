@@ -1,6 +1,7 @@
-"""Readings: what the exact checker asks of a C from its tensors, without the factors of its columns.
+"""Readings, which answer the exact checker's questions about a C from its tensors, without its columns' factors.
 
-One class per structure. What a structure cannot say is None, and who asks takes another way or says that there is none.
+There is one class per structure. An answer that a structure does not have is None; the caller then takes another road
+or reports that there is none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from factorize.checker.spec.programs import Program, pair
 
 
 class Buffers(NamedTuple):
-    """Diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
+    """The numbers of buffers: diagonal (n,), transitions (n, groups, s, s), inputs and outputs (n, groups, s)."""
 
     diagonal: np.ndarray
     transition: np.ndarray
@@ -33,10 +34,10 @@ class Buffers(NamedTuple):
         return all((part >= 0).all() for part in self)
 
     def balanced(self) -> Buffers:
-        """Return the same matrix with each step's states multiplied by powers of two: inputs as large as outputs.
+        """Return the same matrix with states multiplied by powers of two, so that inputs match outputs in size.
 
-        What a step may lose is bounded by the largest of all states, so one that is large and hardly read spoils the
-        rest; and learning rates that fall by many magnitudes make states that grow by as many.
+        The largest state bounds the loss of a step, so that a large state that is hardly read spoils the bound.
+        Learning rates that fall by many magnitudes make states that grow by as many.
         """
         sizes = [np.frexp(np.abs(part).max(axis=2))[1] for part in (self.outputs, self.inputs)]
         powers = ((sizes[0] - sizes[1]) // 2)[:, :, None]
@@ -50,16 +51,16 @@ class Buffers(NamedTuple):
 
 
 class Reading(ABC):
-    """C by its structure.
+    """A matrix C by its structure.
 
     Attributes:
         n: side.
         diagonal: numbers that are positive if the diagonal is.
-        signed: whether an entry is negative (or may be: what is computed is not multiplied out for this).
-        bandwidth: diagonals up to the last that is not all zero, the main one included, as far as numbers tell.
-        computed: whether the entries are computed from what is stored, and so enclosed.
+        signed: whether an entry is negative, or may be, where entries would have to be computed to know.
+        bandwidth: number of diagonals up to the last that is not all zero, with the main one, as far as numbers tell.
+        computed: whether the entries are computed from stored numbers, and so enclosed.
         column: the first column of a Toeplitz matrix, where it is stored.
-        buffers: C as a diagonal and buffers, where it is that.
+        buffers: C as a diagonal and buffers, where it has that form.
     """
 
     n: int
@@ -72,16 +73,16 @@ class Reading(ABC):
 
     @abstractmethod
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
-        """Take the tensors of the structure, which the format has checked."""
+        """Read the tensors of the structure, which the format has checked."""
 
     @cached_property
     def series(self) -> Balls | None:
-        """The first column of a Toeplitz matrix."""
+        """The first column of a Toeplitz matrix, in balls."""
         return None if self.column is None else of_doubles(self.column)
 
     @property
     def doubles(self) -> np.ndarray | None:
-        """All of C as the doubles that it is, where its entries are stored."""
+        """The whole of C as the doubles that it is, where its entries are stored."""
         return None
 
     @property
@@ -91,15 +92,15 @@ class Reading(ABC):
 
     @cached_property
     def bands(self) -> np.ndarray | None:
-        """The diagonals where they are stored, shape (bandwidth, n), or (bandwidth, 1) of a Toeplitz matrix."""
+        """The diagonals where they are stored, shape (bandwidth, n), or (bandwidth, 1) for a Toeplitz matrix."""
         return None if self.column is None else self.column[: self.bandwidth, None]
 
     @abstractmethod
     def column_norms(self) -> Near:
-        """Squared norms of the columns.
+        """The squared norms of the columns.
 
         Raises:
-            NotEnclosed: rounding leaves too much open.
+            NotEnclosed: rounding loses too much.
         """
 
     @abstractmethod
@@ -108,14 +109,14 @@ class Reading(ABC):
 
         Raises:
             TooLarge: n is above the limit of a structure whose columns are solved for.
-            NotEnclosed: rounding leaves too much open.
+            NotEnclosed: rounding loses too much.
         """
 
     def inverse(self) -> Recursion:
-        """Return C^-1.
+        """Return C^-1 as a recursion.
 
         Raises:
-            NotEnclosed: it is no recursion of few states.
+            NotEnclosed: C^-1 is no recursion of few states.
         """
         if self.column is not None:
             places = np.flatnonzero(self.column)[1:]
@@ -128,17 +129,17 @@ class Reading(ABC):
         """Return ends of the variances of the rows of A C^-1 y for white noise y, shape (2, n).
 
         Args:
-            program: of A.
-            most: units of work.
+            program: the program of A.
+            most: the most units of work.
 
         Raises:
-            NotEnclosed: C is no recursion of few states, or see `covariances.variances`.
+            NotEnclosed: C is no recursion of few states, or `covariances.variances` raises it.
         """
         return variances(self.n, self.inverse().then(program), most)
 
 
 class StoredReading(Reading):
-    """A C whose entries are stored numbers."""
+    """A reading of a C whose entries are stored numbers."""
 
     computed = False
 
@@ -148,21 +149,21 @@ class StoredReading(Reading):
 
     @property
     def doubles(self) -> np.ndarray:
-        """All of C."""
+        """The whole of C."""
         return self.entries_of(np.arange(self.n))
 
     def near_columns(self, indices: np.ndarray) -> Columns:
-        """Return some columns as they are."""
+        """Return some columns, which are exact."""
         return Columns(self.entries_of(indices), np.zeros(len(indices)))
 
 
 class ComputedToeplitzReading(Reading):
-    """A Toeplitz C whose first column is enclosed."""
+    """A reading of a Toeplitz C whose first column is enclosed."""
 
     @property
     @abstractmethod
     def series(self) -> Balls:
-        """The first column."""
+        """The first column, in balls."""
 
     @property
     @abstractmethod
@@ -170,12 +171,12 @@ class ComputedToeplitzReading(Reading):
         """The first column in doubles."""
 
     def column_norms(self) -> Near:
-        """Squared norms of the columns."""
+        """The squared norms of the columns."""
         return prefix_norms(self.near_series)
 
     @cached_property
     def _rounded(self) -> tuple[np.ndarray, float]:
-        """The first column in doubles, each rounded once from its ball, and at least the norm of what they are off by.
+        """The first column in doubles, each rounded once from its ball, and an upper bound of the norm of their error.
 
         Raises:
             NotEnclosed: an entry leaves the range of doubles.
@@ -187,13 +188,13 @@ class ComputedToeplitzReading(Reading):
         return values, far
 
     def near_columns(self, indices: np.ndarray) -> Columns:
-        """Return some columns: the series, from their diagonals on."""
+        """Return some columns, each the series from its diagonal on."""
         values, far = self._rounded
         return Columns(placed([values] * len(indices), indices, self.n), np.full(len(indices), far))
 
 
 def solved(terms: dict[tuple[int, int], Factor], diagonal: np.ndarray) -> list[Statement]:
-    """Return statements that add terms to noise in state 0, and divide by the diagonal, or its only number."""
+    """Return statements that add terms to noise in state 0, and divide by the diagonal, which may be one number."""
     if (diagonal == 1).all():
         return [Statement(0, terms)]
     reciprocals = (1 / Fraction(number) for number in diagonal.tolist())
@@ -202,7 +203,7 @@ def solved(terms: dict[tuple[int, int], Factor], diagonal: np.ndarray) -> list[S
 
 
 def _of_buffers(buffers: Buffers) -> list[Statement]:
-    """Move the states on, group by group, solve for x, and take it in."""
+    """Return statements that move the states group by group, solve for x, and add it to them."""
     diagonal, transition, inputs, outputs = buffers
     groups, s = inputs.shape[1:]
     spare, moves = 1 + groups * s, []
@@ -218,7 +219,7 @@ def _of_buffers(buffers: Buffers) -> list[Statement]:
 
 
 def _entries(array: np.ndarray, *place: int, sign: int = 1) -> Factor:
-    """An entry of each step's numbers, or of those of all steps."""
+    """Return the factor made of one entry of each step's numbers, or of the numbers of all steps."""
     if len(array) == 1:
         return sign * float(array[0, *place])
     values = np.moveaxis(array, 0, -1)[place]
@@ -226,7 +227,7 @@ def _entries(array: np.ndarray, *place: int, sign: int = 1) -> Factor:
 
 
 def placed(entries: list[np.ndarray], indices: np.ndarray, n: int) -> np.ndarray:
-    """Return columns whose entries follow each other from the diagonal on, cut at n."""
+    """Return columns, shape (n, columns), from their entries from the diagonal on."""
     out = np.zeros((n, len(indices)))
     for place, (j, column) in enumerate(zip(indices.tolist(), entries, strict=True)):
         stop = min(len(column), n - j)
@@ -242,5 +243,5 @@ def toeplitz_array(column: np.ndarray) -> np.ndarray:
 
 
 def prefix_norms(series: Near) -> Near:
-    """Squared norms of the columns of a Toeplitz matrix: column j holds the first n - j coefficients."""
+    """Return the squared column norms of a Toeplitz matrix: column j holds the first n - j coefficients."""
     return Near(np.cumsum(series.values**2)[::-1], share(2 * series.off, roundings=len(series.values) + 4))

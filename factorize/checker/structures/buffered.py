@@ -1,7 +1,7 @@
 """Matrices with buffers: C[i, j] = output_i . T_i ... T_{j+1} input_j below a positive diagonal, enclosed.
 
-What a step rounds moves on through the transitions T as the state does, and is bounded in the order of positive
-semidefinite matrices: absolute values would let it grow where T rotates (docs/sensitivity.md, "Rounding").
+The rounding of a step moves on through the transitions T as the state does. It is bounded in the order of positive
+semidefinite matrices, since a bound by absolute values would grow where T rotates (docs/sensitivity.md, "Rounding").
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from factorize.checker.arithmetic.near import UNIT, Columns, Near, NotEnclosed, 
 from factorize.checker.losses.covariances import Recursion, Statement, variances
 from factorize.checker.structures.base import Buffers, Reading
 
-_LOOSE = 2.0**-40  # share of a column norm that may be left open
-_ROOT_TINY = 1e-150  # more than what underflows; its square does not
+_MAX_SHARE = 2.0**-40  # Rounding may leave that share of a squared column norm open.
+_UNDERFLOW = 1e-150  # More than one step loses by underflow, and large enough that its square does not underflow.
 
 
 class BufferedReading(Reading):
-    """C by a diagonal and buffers: `parts` are the tensors of the structure `buffered` or `state_space`."""
+    """A reading of C by a diagonal and buffers, from the tensors of the structure `buffered` or `state_space`."""
 
     buffers: Buffers
 
@@ -30,9 +30,10 @@ class BufferedReading(Reading):
         self.diagonal, self.signed = self.buffers.diagonal, not self.buffers.nonnegative
 
     def column_norms(self) -> Near:
-        """Return the squared column norms: variances of z^T C for white noise z.
+        """Return the squared column norms, which are the variances of z^T C for white noise z.
 
-        Backwards, r <- r + output_j z_j, then T_j^T r; entry j is diagonal_j z_j and input_j . r, of what is behind j.
+        Steps run backwards: r <- r + output_j z_j, then r <- T_j^T r. Entry j is diagonal_j z_j + input_j . r, with
+        the r of the steps after j.
 
         Raises:
             NotEnclosed: the transitions grow so much that doubled precision does not enclose them.
@@ -53,15 +54,15 @@ class BufferedReading(Reading):
         with np.errstate(all="ignore"):
             ends = diagonal**2 + variances(len(diagonal), Recursion(statements, y, z), backwards=True)
         loose = float(((ends[1] - ends[0]) / ends[0]).max()) if (ends[0] > 0).all() else np.inf
-        if not loose < _LOOSE:
+        if not loose < _MAX_SHARE:
             raise NotEnclosed(f"the buffers' transitions grow so much that column norms are known to {loose:.3g} alone")
         return Near(ends[1], share(loose, roundings=8))
 
     def near_columns(self, indices: np.ndarray) -> Columns:
-        """Return some columns: their states move on together, and what each step rounds moves on with them.
+        """Return some columns, whose states move on together, and with them the rounding of each step.
 
-        Entry i is off by at most sqrt(output . W output) sqrt(sum |d_k|^2): d_k is what step k rounds of the states,
-        and W = sum Phi_ik Phi_ik^T over the transitions Phi_ik from it to row i.
+        Entry i is off by at most sqrt(output . W output) sqrt(sum |d_k|^2). d_k is the rounding of the states in
+        step k, and W = sum Phi_ik Phi_ik^T over the transitions Phi_ik from step k to row i.
 
         Raises:
             NotEnclosed: the transitions grow so much that W is not known.
@@ -77,19 +78,19 @@ class BufferedReading(Reading):
             step = transition[i]
             if begun:
                 moved = step @ states[:, :, :begun]
-                sizes = (s + 2) * UNIT * (np.abs(step) @ np.abs(states[:, :, :begun])) + _ROOT_TINY
+                sizes = (s + 2) * UNIT * (np.abs(step) @ np.abs(states[:, :, :begun])) + _UNDERFLOW
                 drift[:begun] += np.einsum("gac,gac->c", sizes, sizes)
                 spread, widest = float(np.abs(step).sum()), float(np.abs(reach).max())
                 if not (s + 4) * 2.0**-50 * spread**2 * widest < 0.5:
                     raise NotEnclosed("the transitions grow so much that doubles do not enclose the entries of C")
-                reach = step @ reach @ step.swapaxes(1, 2) + np.eye(s)  # twice it covers its own rounding
+                reach = step @ reach @ step.swapaxes(1, 2) + np.eye(s)  # Twice that covers its own rounding.
                 states[:, :, :begun] = moved
                 row, size = outputs[i].reshape(-1), np.abs(outputs[i])
                 flat = moved.reshape(groups * s, begun)
                 values[i, :begun] = row @ flat
                 length = float(np.einsum("ga,gab,gb->", outputs[i], reach, outputs[i]))
                 length = max(length, 0.0) + 2.0**-40 * float(np.einsum("ga,gab,gb->", size, np.abs(reach), size))
-                own = (groups * s + 4) * UNIT * (np.abs(row) @ np.abs(flat)) + _ROOT_TINY
+                own = (groups * s + 4) * UNIT * (np.abs(row) @ np.abs(flat)) + _UNDERFLOW
                 far[:begun] += (np.sqrt(2.0 * length * drift[:begun]) + own) ** 2
             while begun < len(starts) and starts[begun] == i:
                 values[i, begun] = diagonal[i]

@@ -1,4 +1,4 @@
-"""Stored entries: arrays (structure `dense`), and diagonals (`banded`), where bands[d, j] = C[j + d, j]."""
+"""Readings of stored entries: arrays (structure `dense`), and diagonals (`banded`) with bands[d, j] = C[j + d, j]."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from factorize.checker.structures.toeplitz import width_of
 
 
 class DenseReading(StoredReading):
-    """C as an array, shape (n, n), which may be Toeplitz entry for entry."""
+    """A reading of C as an array, shape (n, n), which may be Toeplitz entry for entry."""
 
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         array = parts[""]
@@ -23,11 +23,11 @@ class DenseReading(StoredReading):
 
     @property
     def doubles(self) -> np.ndarray:
-        """All of C."""
+        """The whole of C."""
         return self._array
 
     def column_norms(self) -> Near:
-        """Squared norms of the columns."""
+        """The squared norms of the columns."""
         return norms(self._array)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
@@ -36,13 +36,13 @@ class DenseReading(StoredReading):
 
 
 def norms(array: np.ndarray) -> Near:
-    """Squared column norms of an array, shape (rows, columns)."""
+    """Return the squared column norms of an array, shape (rows, columns)."""
     with np.errstate(over="ignore"):
         return Near(np.einsum("ij,ij->j", array, array), share(roundings=len(array) + 4))
 
 
 class BandedReading(StoredReading):
-    """C by its diagonals, shape (bands, n)."""
+    """A reading of C by its diagonals, shape (bands, n)."""
 
     bands: np.ndarray
 
@@ -52,7 +52,7 @@ class BandedReading(StoredReading):
         self.signed, self.bandwidth = bool((bands < 0).any()), width_of(np.asarray(bands.any(axis=1)))
 
     def column_norms(self) -> Near:
-        """Squared norms of the columns."""
+        """The squared norms of the columns."""
         return norms(self.bands)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
@@ -60,5 +60,5 @@ class BandedReading(StoredReading):
         return placed([self.bands[:, j] for j in indices], indices, self.n)
 
     def inverse(self) -> Recursion:
-        """Return x less the earlier ones, and divided."""
+        """Return the recursion that subtracts earlier outputs from x and divides by the diagonal."""
         return Recursion(solved({(0, d): negative(band, d) for d, band in enumerate(self.bands) if d}, self.bands[0]))

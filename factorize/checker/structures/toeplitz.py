@@ -1,19 +1,19 @@
-"""Toeplitz matrices, by the numbers that each of these structures stores.
+"""Readings of Toeplitz matrices, by the numbers that each of these structures stores.
 
 `toeplitz` and `banded_toeplitz` have the first column, `inverse_banded_toeplitz` that of C^-1, `blt` decays and scales,
 and `nu_toeplitz`, which has no last row, one number.
 
-Of an inverse, c_0 = 1 and c_t = sum_d w_d c_{t-d} with w_d >= 0 and sum w_d <= 1: no coefficient is above 1, and what a
-step cuts away is carried on by at most its own size. Of a BLT, c_0 = 1 and c_t = sum_r scale_r decay_r^(t-1).
+The inverse of a banded matrix has c_0 = 1 and c_t = sum_d w_d c_{t-d} with w_d >= 0 and sum w_d <= 1. No coefficient is
+above 1, and the rounding of a step never grows. A BLT has c_0 = 1 and c_t = sum_r scale_r decay_r^(t-1).
 
-Without end, all coefficients of a BLT being non-negative and falling, the worst pattern is 0, b, .., (K-1) b whatever n
-is (KL24, Theorem 2), and its squared norm grows with n to the limit
+The coefficients of a BLT without end are non-negative and fall. So the worst pattern is 0, b, .., (K-1) b whatever n is
+(KL24, Theorem 2), and its squared norm grows with n to the limit
 
     K r_0 + 2 sum_{d = 1}^{K-1} (K - d) r_{db},    r_m = sum_t c_t c_{t+m}.
 
 With s_j = sum_i omega_i / (1 - theta_i theta_j) these are r_0 = c_0^2 + sum_j omega_j s_j and r_m = sum_j omega_j
 (c_0 + theta_j s_j) theta_j^(m-1), and sum_d (K - d) x^(d-1) = (K - 1 - K x + x^K) / (1 - x)^2.
-That of a `nu_toeplitz`, (1 - (1 - nu) x)^(-1/2), has the squared norm 1 / agm(1, sqrt(nu (2 - nu))).
+The column of a `nu_toeplitz`, (1 - (1 - nu) x)^(-1/2), has the squared norm 1 / agm(1, sqrt(nu (2 - nu))).
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from factorize.errors import TooLarge
 
 
 class ToeplitzReading(StoredReading):
-    """C by the start of its first column, as far as it is not 0."""
+    """A reading of C by its first column, up to the last coefficient that is not 0."""
 
     column: np.ndarray
 
@@ -40,7 +40,7 @@ class ToeplitzReading(StoredReading):
         self.signed, self.bandwidth = bool((column < 0).any()), width_of(column)
 
     def column_norms(self) -> Near:
-        """Squared norms of the columns."""
+        """The squared norms of the columns."""
         return prefix_norms(Near(self.column, 0.0))
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
@@ -54,12 +54,12 @@ def falls(column: np.ndarray) -> bool:
 
 
 def width_of(column: np.ndarray) -> int:
-    """Return how many coefficients there are up to the last one that is not 0, the first one included."""
+    """Return the number of coefficients up to the last that is not 0, with the first one."""
     return int(np.flatnonzero(column).max(initial=0)) + 1
 
 
 class InverseBandedToeplitzReading(ComputedToeplitzReading):
-    """C by the first column of C^-1 as far as it is not 0: 1, then the negated weights."""
+    """A reading of C by the first column of C^-1 up to its last non-zero number: 1, then the negated weights."""
 
     signed = False
 
@@ -70,7 +70,7 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
 
     @cached_property
     def series(self) -> Balls:
-        """The first column."""
+        """The first column, in balls."""
         from flint import arb, ctx
 
         terms = [(d, arb(weight)) for d, weight in enumerate(self._weights.tolist()) if weight]
@@ -82,17 +82,17 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
 
     @cached_property
     def near_series(self) -> Near:
-        """The first column, with a share for the roundings that sums of doubles would meet."""
+        """The first column, with a share for the roundings that sums of doubles go through."""
         return Near(self._rounded[0], share(roundings=3 * self.n) if self._weights.any() else 0.0)
 
     def inverse(self) -> Recursion:
-        """Return the noise less the weights times the last of it, which is kept."""
+        """Return the noise less the weights times the last draws, which are kept."""
         terms: dict[tuple[int, int], Factor] = {(1, d): -float(w) for d, w in enumerate(self._weights) if w}
         return Recursion([Statement(0, terms), Statement(1, {}), Statement(0, {(0, 0): 1.0, (1, 0): 1.0})], noise=1)
 
 
 class BltReading(ComputedToeplitzReading):
-    """C by theta, the decays between 0 and 1, and omega, the scales, at least 0, shape (buffers,)."""
+    """A reading of C by theta, decays between 0 and 1, and omega, scales of at least 0, each of shape (buffers,)."""
 
     signed = False
 
@@ -100,7 +100,7 @@ class BltReading(ComputedToeplitzReading):
         self.n, self._decay, self._scale, self.diagonal = n, parts["theta"], parts["omega"], np.ones(1)
         last = n if self._scale[self._decay != 0].any() else 2
         self.bandwidth = min(last, n) if self._scale.any() else 1
-        # The same with states (a, b): b <- a, a <- theta a, b is read, a is fed.
+        # This is the same matrix with states (a, b): b <- a, a <- theta a, b is read, and a takes the input.
         transition, ends = np.zeros((1, len(self._decay), 2, 2)), np.zeros((2, 1, len(self._decay), 2))
         transition[0, :, 0, 0], transition[0, :, 1, 0] = self._decay, 1.0
         ends[0, 0, :, 0], ends[1, 0, :, 1] = 1.0, self._scale
@@ -108,7 +108,7 @@ class BltReading(ComputedToeplitzReading):
 
     @cached_property
     def series(self) -> Balls:
-        """The first column."""
+        """The first column, in balls."""
         from flint import arb, ctx
 
         with ctx.workprec(PLACES):
@@ -121,7 +121,7 @@ class BltReading(ComputedToeplitzReading):
 
     @cached_property
     def near_series(self) -> Near:
-        """The first column: sums of positive terms, each of as many factors as steps."""
+        """The first column in doubles: sums of positive terms, each a product of as many factors as steps."""
         column = np.zeros(self.n)
         column[0] = 1.0
         for decay, scale in zip(self._decay, self._scale, strict=True):
@@ -134,7 +134,7 @@ class BltReading(ComputedToeplitzReading):
 def enclose_limit_of_blt(parts: Mapping[str, np.ndarray], separation: int, most: int) -> tuple[Fraction, Fraction]:
     """Enclose the limit of the squared sensitivity to at most `most` participations `separation` or more apart.
 
-    Coefficients fall if sum omega <= 1; else the upper end is that of (c_1, c_1, c_2, ..).
+    Coefficients fall if sum omega <= 1; else the upper end is the limit for the column (c_1, c_1, c_2, ..).
     """
     total = sum(map(Fraction, parts["omega"].tolist()))
     if most == 1 or total <= 1:
@@ -163,7 +163,7 @@ def enclose_limit_of_nu(parts: Mapping[str, np.ndarray], _separation: int, most:
     """Enclose the squared norm of a column.
 
     Raises:
-        TooLarge: several participations, which have no closed limit.
+        TooLarge: there are several participations, which have no closed limit.
     """
     from flint import arb, ctx
 

@@ -1,8 +1,8 @@
 """Binary-tree aggregation (structure `tree`), from the nodes alone: rows, columns, squared column norms.
 
-The steps are the leaves of trees of `restart` leaves each. For each bit j of leaf p that is 1 there lies behind it,
-within its tree, a whole block of 2^j leaves, and row i of C is nodes[j + 1, i] on it; nodes[0, i] is the diagonal. So
-column s has entries in the rows of the right siblings of the blocks that s is in: where bit j of s is 0.
+The steps are the leaves of trees of `restart` leaves each. Each bit j of leaf p that is 1 stands for a whole block of
+2^j leaves before it in its tree, on which row i of C is nodes[j + 1, i]; nodes[0, i] is the diagonal. So column s has
+entries in the rows of the right siblings of the blocks that contain s: where bit j of s is 0.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from factorize.checker.structures.base import StoredReading, solved
 
 
 class TreeReading(StoredReading):
-    """C by the nodes of its trees, shape (levels + 1, n), and the leaves of each tree."""
+    """A reading of C by the nodes of its trees, shape (levels + 1, n), and the leaves of each tree."""
 
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         nodes, restart = parts["tree.nodes"], int(parts["tree.restart"][0])
@@ -36,11 +36,11 @@ class TreeReading(StoredReading):
         return out
 
     def column_norms(self) -> Near:
-        """Return the squared norms of the columns: level by level, sums over the right siblings."""
+        """Return the squared norms of the columns, level by level as sums over the right siblings."""
         steps = np.arange(self.n)
         leaves, norms = steps % self._restart, self._nodes[0] ** 2
         for j in range(len(self._nodes) - 1):
-            sides = (steps - leaves) * 2 + (leaves >> j)  # one number for each block of this level; siblings: ^ 1
+            sides = (steps - leaves) * 2 + (leaves >> j)  # Blocks of this level are numbered; ^ 1 is the sibling.
             sums = np.bincount(sides, weights=np.where(leaves >> j & 1, self._nodes[j + 1], 0.0) ** 2)
             left = np.flatnonzero(leaves >> j & 1 == 0)
             inside = (sides[left] ^ 1) < len(sums)
@@ -48,9 +48,9 @@ class TreeReading(StoredReading):
         return Near(norms, share(roundings=self.n + len(self._nodes) + 4))
 
     def inverse(self) -> Recursion:
-        """Return x less the blocks behind it; then blocks of the trailing ones and x merge, as a counter's bits do.
+        """Return x less the blocks before it; then x and the blocks of the trailing ones merge, as a counter's bits do.
 
-        State j + 1 is the sum over the last block of level j. What merges into a level is of lower ones.
+        State j + 1 is the sum over the last block of level j. Only lower levels merge into a level.
         """
         nodes, restart = self._nodes, self._restart
         following, levels = np.arange(self.n) % restart + 1, range(len(nodes) - 1)
@@ -65,5 +65,5 @@ class TreeReading(StoredReading):
 
 
 def _marks(places: np.ndarray) -> Factor:
-    """A factor of 1 at some steps and 0 at the others."""
+    """Return a factor of 1 at some steps and 0 at the others."""
     return lambda start, stop: places[start:stop].astype(np.float64)

@@ -98,7 +98,7 @@ def test_where_tuples_are_long_the_bounds_make_the_claim(epsilon: float, delta: 
 
 
 def test_samples_that_no_verifier_draws_are_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorize.checker.sampling.calibrations.MOST_NORMALS", 1)
+    monkeypatch.setattr("factorize.checker.sampling.calibrations.MAX_NORMALS", 1)
     assert searched(ROOTS, 16, 4.0, 1e-4).samples == 0
 
 

@@ -115,7 +115,7 @@ def test_small_epsilons_need_no_more_than_poisson_sampling(epochs: int, most: fl
 
 
 def test_more_noise_than_the_grid_is_for_counts_as_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation, "LEAST_WIDTH", 0.25)
+    monkeypatch.setattr(allocation, "MIN_WIDTH", 0.25)
     much, less = (losses_of_blocks(Fraction(1), sigma, 3, 1) for sigma in (1e30, 4.0))
     assert float(much.removal(0.1)) == float(less.removal(0.1)) > 0
 

@@ -97,7 +97,7 @@ def test_many_picks_are_added_as_few_are(monkeypatch: pytest.MonkeyPatch) -> Non
     few = bets.log_chances(kernel, picks)
     sums = [3.5 * sum(kernel[picks[:, i], picks[:, j]] for j in range(7) if j != i) for i in range(7)]
     np.testing.assert_allclose(few, np.mean(sums, axis=0) - np.log(np.mean(np.exp(sums), axis=0)), rtol=1e-12)
-    monkeypatch.setattr(bets, "_FEW", 2)
+    monkeypatch.setattr(bets, "_MAX_PICKS_IN_PAIRS", 2)
     np.testing.assert_allclose(bets.log_chances(kernel, picks), few, rtol=1e-12)
 
 

@@ -222,7 +222,7 @@ def test_damage_and_size_are_errors_of_their_own(claim: dict[str, Any], monkeypa
     broken[-3] ^= 1
     with pytest.raises(CorruptObject):
         check_calibration(bytes(broken), claim)
-    monkeypatch.setattr(calibrations, "MOST_NORMALS", 1000)
+    monkeypatch.setattr(calibrations, "MAX_NORMALS", 1000)
     with pytest.raises(TooLarge, match="normals or pairs of picks, the limit"):
         check_calibration(DATA, claim)
 

@@ -218,8 +218,8 @@ def test_banded_epochs_reach_what_a_plain_descent_finds(bands: int) -> None:
 
 def test_classes_that_are_not_reached_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Multipliers of both signs beyond whole matrices, bands beyond them, and Toeplitz columns that overlap."""
-    monkeypatch.setattr(classes, "LARGEST_WHOLE", 4)
-    monkeypatch.setattr("factorize.checker.utility.LARGEST_IN_BAND", 4)
+    monkeypatch.setattr(classes, "MAX_N_COMPUTED", 4)
+    monkeypatch.setattr("factorize.checker.utility.MAX_N_IN_BAND", 4)
     apart, overlapping = PARTICIPATIONS[0], {"kind": "fixed_epochs", "epochs": 3}
     for mechanism, participation, objective in (
         ({"kind": "banded_toeplitz", "bands": 4}, apart, OBJECTIVES[3]),

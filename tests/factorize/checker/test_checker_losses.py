@@ -19,7 +19,7 @@ from structure_cases import exact, signed_buffers, strategies
 
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.losses import covariances, variances
-from factorize.checker.losses.variances import WIDEST
+from factorize.checker.losses.variances import MAX_WIDTH
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.structures.base import Matrix
@@ -62,7 +62,7 @@ def noising(name: str) -> np.ndarray:
     return inverted(exact(STRATEGIES[name]))
 
 
-def assert_hold(ends: Any, true: dict[str, Fraction], width: float = WIDEST) -> None:
+def assert_hold(ends: Any, true: dict[str, Fraction], width: float = MAX_WIDTH) -> None:
     for name, loss in true.items():
         low, high = getattr(ends, name)
         assert Fraction(low) * (1 - Fraction(1, 10**25)) <= loss <= Fraction(high) * (1 + Fraction(1, 10**25)), name
@@ -85,7 +85,7 @@ def test_every_road_encloses_those_of_fractions(name: str, objective: str) -> No
         assert_hold(one.losses, true)
         for road, losses in {
             "series": one._losses_by_series,
-            "recursion": lambda one=one: one._losses_by_recursion(covariances.LARGEST_WORK),
+            "recursion": lambda one=one: one._losses_by_recursion(covariances.MAX_WORK),
             "whole": one._losses_by_whole,
             "balls": one._losses_by_balls,
         }.items():

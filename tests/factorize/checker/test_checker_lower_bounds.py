@@ -282,7 +282,7 @@ def test_what_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(determinants, "MAX_N_OF_STATES", 3)
     with pytest.raises(NotEnclosed, match="up to n=3"):
         determinants.lower_bound(momentum, BOTH)
-    monkeypatch.setattr(nuclear_norms, "LARGEST_VECTORS", 3)
+    monkeypatch.setattr(nuclear_norms, "MAX_N_OF_VECTORS", 3)
     with pytest.raises(NotEnclosed, match="up to n=3"):
         by_vectors(momentum, BOTH)
     uneven = asked({"kind": "decay", "n": 300, "rate": 0.9}, 5)
@@ -293,6 +293,6 @@ def test_what_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     for workload in ({"kind": "prefix", "n": 12}, {"kind": "decay", "n": 12, "rate": 0.9}):
         restarted = asked(workload, 3, {"kind": "lambda_tau", "tau": 4})
         assert block_resolvents.lower_bound(restarted.document(), random_factors(restarted, 0)) is None
-    assert 512**3 > block_resolvents.LARGEST_WORK
+    assert 512**3 > block_resolvents.MAX_WORK
     with pytest.raises(NotEnclosed, match="512 epochs"):
         block_resolvents.lower_bound(asked(512, 512).document(), {"factors": np.ones((1, 512, 512))})

@@ -112,7 +112,7 @@ def test_restarts_of_toeplitz_factors(tau: int, monkeypatch: pytest.MonkeyPatch)
         manifest["certificate"]["loss"]["objective"] *= factor
         failed = check_factor_file(sealed(manifest, tensors)).failed
         assert any("loss.objective" in text for text in failed) == (factor != 1.0)
-    monkeypatch.setattr("factorize.checker.arithmetic.series.MAX_RESTARTED", 8)
+    monkeypatch.setattr("factorize.checker.arithmetic.series.MAX_RESTART_WORK", 8)
     assert check_factor_file(sealed(*parts(result))).supported, "by whole matrices"
 
 

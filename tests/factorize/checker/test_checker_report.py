@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from factorize.checker.report import UNREACHED, Report, check_claim
+from factorize.checker.report import NO_RULE, Report, check_claim
 from factorize.checker.sensitivity import Bracket
 
 
@@ -71,4 +71,4 @@ def test_every_claim_has_one_status() -> None:
         {"claim": "d", "status": "not_looked_at", "why": "the check ended before it: does not hold"},
     ]
     assert report.unseen == ["b", "d"] and not report.supported
-    assert Report(stated=("d",)).claims[0]["why"] == UNREACHED
+    assert Report(stated=("d",)).claims[0]["why"] == NO_RULE

@@ -112,7 +112,7 @@ def test_overlapping_columns_by_the_rules_definitions(seed: int, monkeypatch: py
         two_stages = max(rows[pattern].sum() for pattern in patterns)
         for at_once, rule, expected in ((36, "longest path", worst), (35, "two-stage", two_stages)):
             with monkeypatch.context() as patch:
-                patch.setattr(sensitivity, "_AT_ONCE", at_once)
+                patch.setattr(sensitivity, "_ENTRIES_AT_ONCE", at_once)
                 found = bracket(array, separated(min_sep, most))
             assert rule in found.rule and expected <= found.upper <= expected * (1 + 1e-13)
 

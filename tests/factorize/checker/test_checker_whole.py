@@ -112,7 +112,7 @@ def test_a_series_whose_inverse_grows_or_with_too_many_restarts_is_refused(monke
     long = of_doubles(np.concatenate([[1.0, 3.0], np.zeros(998)]))
     with pytest.raises(NotEnclosed, match="grows too much"):
         series.losses(long, of_doubles(np.eye(1, 1000)[0]), weighing_of({"kind": "mean"}, 1000))
-    monkeypatch.setattr(series, "MAX_RESTARTED", 64 * 32 - 1)
+    monkeypatch.setattr(series, "MAX_RESTART_WORK", 64 * 32 - 1)
     with pytest.raises(NotEnclosed, match="followed up to n tau = 2047; got n=64"):
         series.losses(column, column, weighing_of({"kind": "lambda_tau", "tau": 32}, 64))
     with pytest.raises(NotEnclosed, match="differ from 0"):
