@@ -1,7 +1,7 @@
-"""The spec: what is asked for, as frozen data with one canonical form and one digest.
+"""The spec: a question as frozen data, with one canonical form and one digest.
 
 The same JSON goes over HTTP, into files and under the digest. Meanings never change; fields that are added later are
-optional and absent from the canonical form unless given, so that the digest of an old spec stays what it is.
+optional and absent from the canonical form unless given, so that the digest of an old spec never changes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from factorize.spec.objective import AnyObjective, Mean
 from factorize.workloads import AnyWorkload, UserMatrix
 
 DEFAULT_TOLERANCE = 1e-9
-_CANONICAL = "canonical form"
-"""Marks a spec that has been brought into its canonical form."""
+_CANONICAL_MARK = "canonical form"
+"""The mark of a spec that has been brought into its canonical form."""
 LARGEST_BINS = 4096
-"""Bins above it have no accountant: b^2 exponentials per evaluation stop being cheap."""
+"""The most bins: more have no accountant, since b^2 exponentials per evaluation stop being cheap."""
 
 
 class BinsSampling(Frozen):
@@ -50,7 +50,7 @@ class BinsSampling(Frozen):
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
     def bins(self, participation: Participation, n: int) -> int:
-        """Return b, from 2 to 4096; raise InvalidParameter where a participation has no such epochs."""
+        """Return b, from 2 to 4096; raise InvalidParameter for a participation without such epochs."""
         bins = participation.epoch(n)
         if bins is None:
             raise InvalidParameter(
@@ -97,7 +97,7 @@ class Spec(Frozen):
             **words: fields of the spec and of its parts, as on the command line: `mechanism="banded", bands=4`.
 
         Raises:
-            InvalidSpec: no spec; one violation per problem.
+            InvalidSpec: the arguments are no spec; one violation per problem.
             InvalidParameter: a keyword that nothing has, one that several kinds have where none is named, or any beside
                 a whole spec.
         """
@@ -116,13 +116,13 @@ class Spec(Frozen):
 
     @property
     def is_canonical(self) -> bool:
-        """Whether it is known to be in its canonical form, as what `canonical` and `parse_spec` return."""
-        return _CANONICAL in self.__dict__
+        """Whether the spec is known to be in its canonical form, as results of `canonical` and `parse_spec` are."""
+        return _CANONICAL_MARK in self.__dict__
 
     def canonical(self) -> Spec:
         """Return the spec with defaults, schedules, participations and inline matrices in their canonical form.
 
-        `auto` stays `auto`: which mechanism it stands for is decided by the solvers.
+        `auto` stays `auto`: the solvers decide which mechanism it stands for.
 
         Raises:
             InvalidSpec: the parts do not fit each other.
@@ -147,16 +147,16 @@ class Spec(Frozen):
         return (self.model_copy(update=changes) if changes else self)._known_as_canonical()
 
     def _known_as_canonical(self) -> Spec:
-        self.__dict__[_CANONICAL] = True  # beside what is computed of it, which a copy with other parts has not either
+        self.__dict__[_CANONICAL_MARK] = True  # next to values computed from it, which a changed copy has not either
         return self
 
     def named(self, mechanism: AnyMechanism) -> Spec:
-        """Return this canonical spec with a mechanism in place of `auto`, which changes the form of no other part."""
+        """Return this canonical spec with a mechanism in place of `auto`; the form of no other part changes."""
         return self.model_copy(update={"mechanism": mechanism})._known_as_canonical()
 
     @property
     def label(self) -> str:
-        """Workload and mechanism in a few words, for a display."""
+        """The workload and the mechanism in a few words, for a display."""
         return f"{describe_part(self.workload.document())} by {self.mechanism.kind}"
 
     def user_matrices(self) -> dict[str, UserMatrix]:
@@ -165,14 +165,14 @@ class Spec(Frozen):
         return {name: part for name, part in parts.items() if isinstance(part, UserMatrix)}
 
     def user_arrays(self) -> dict[str, np.ndarray]:
-        """Return the numbers of these by sha256."""
+        """Return the numbers of the user's matrices by sha256."""
         return {str(matrix.sha256): matrix.array for matrix in self.user_matrices().values()}
 
     def bind(self, matrices: Mapping[str, np.ndarray]) -> Spec:
-        """Return the spec with the numbers of users' matrices that it names and has none of.
+        """Return the spec with the numbers of the users' matrices that it names without having them.
 
         Args:
-            matrices: arrays of shape (m, n) by sha256; what the spec does not name is passed over.
+            matrices: arrays of shape (m, n) by sha256; arrays that the spec does not name are ignored.
 
         Raises:
             InvalidWorkload: the numbers have another digest or shape.
@@ -187,7 +187,7 @@ class Spec(Frozen):
         return self.model_copy(update=bound)
 
     def _mismatches(self) -> Iterator[Violation]:
-        """Yield what is wrong with mechanism, sampling and `optimize_for` beside each other and the workload."""
+        """Yield the conflicts of mechanism, sampling and `optimize_for` with each other and with the workload."""
         other, endless = self.optimize_for, self.workload.endless
         if endless and other is not None and other.endless:
             message = "optimize_for is a finite workload: no strategy is best without end; give its n"
@@ -201,7 +201,7 @@ class Spec(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the canonical JSON: names what was asked, not which bytes answer it.
+        """The sha256 of the canonical JSON, which names the question, and not the bytes of an answer.
 
         Raises:
             UnsupportedProblem: the mechanism is still `auto`, which `solvers.choose` replaces.
@@ -216,11 +216,11 @@ SpecSource = Spec | Mapping[str, Any] | str | bytes
 
 
 def parse_spec(source: SpecSource) -> Spec:
-    """Return a spec in canonical form; plain data came through the strict reader.
+    """Return a spec in canonical form; plain data must come from the strict reader.
 
     Raises:
         MalformedJson: the text is not JSON by the strict rules.
-        InvalidSpec: it is no spec; one violation per problem (the first 20), each with a pointer to its field.
+        InvalidSpec: the source is no spec; one violation per problem (the first 20), each with a pointer to its field.
     """
     if isinstance(source, Spec):
         return source if source.is_canonical else source.canonical()
@@ -246,11 +246,11 @@ def _part(found: list[Violation], pointer: str, step: Any) -> Any:
 
 
 def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
-    """Return what is to be known of an answer: what dense noise costs, what C is optimised for, what errors are of.
+    """Return remarks on an answer: the cost of dense noise, the workload that C is optimised for, the units of errors.
 
     Args:
-        asked: the spec as it was asked.
-        chosen: the same with its mechanism, and another workload to optimise for, where it needs one.
+        asked: the spec that the caller gave.
+        chosen: the same with its mechanism, and if necessary with another workload to optimise for.
         instead: see `dense_note`.
     """
     if asked.workload.kind == "adam" and "output" not in asked.workload.model_fields_set:

@@ -1,4 +1,4 @@
-"""The names and parameters of the mechanisms: what may be asked for, whether or not a solver of it is installed."""
+"""The names and parameters of the mechanisms that a spec may name, whether or not a solver of them is installed."""
 
 from functools import reduce
 from operator import or_
@@ -10,11 +10,11 @@ from factorize.numbers.scalars import MAX_STEPS
 from factorize.plain_data import Count, Fraction, Frozen, Long, NonNegative, Positive, Sha256, UnitInterval
 
 WARNED_STEPS = 128
-"""Steps from which noise that takes all earlier rows is warned of: below, it costs less than ten normals."""
+"""The smallest number of steps at which dense noise gets a warning: with fewer it costs less than ten normals."""
 
 Normalization = Literal["none", "columns", "auto"]
 Fitting = Literal["none", "columns", "auto", "fitted"]
-"""`fitted`: each column has the factor that is best under the sampling, or over several epochs without one."""
+"""The normalizations, with `fitted`: each column has the factor that is best under the sampling or for the epochs."""
 
 
 class Mechanism(Frozen):
@@ -34,7 +34,7 @@ class Mechanism(Frozen):
 
         @property
         def kind(self) -> str:
-            """The contract's name."""
+            """The name in the contract."""
 
     unrestricted: ClassVar[bool] = False
     searched: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class Mechanism(Frozen):
 
     @property
     def columns(self) -> str:
-        """How columns are scaled, one of `Fitting`."""
+        """The scaling of the columns, one of `Fitting`."""
         return getattr(self, "normalization", None) or "none"
 
     @property
@@ -54,17 +54,17 @@ class Mechanism(Frozen):
 
     @property
     def diagonals(self) -> int | None:
-        """How many diagonals of C, or of C^-1, are asked for; None where the kind does not say."""
+        """The number of diagonals of C, or of C^-1, that are asked for; None where the kind has no such number."""
         return getattr(self, "bands", None)
 
     @property
     def buffer_count(self) -> int | None:
-        """How many buffers are asked for; None where the kind has none."""
+        """The number of buffers that are asked for; None where the kind has none."""
         return getattr(self, "buffers", None)
 
     @property
     def tuned(self) -> bool:
-        """Whether the parameter of its formula is left to be chosen."""
+        """Whether the parameter of its formula is still to be chosen."""
         return "tune" in vars(self).values()
 
 
@@ -256,15 +256,15 @@ else:
 
 
 class DenseNoise(UserWarning):
-    """Noise that needs every earlier row in each step, where nobody asked for that."""
+    """A warning of noise that needs every earlier row in each step, where nobody asked for that."""
 
 
 def dense_note(steps: int, instead: str) -> str:
-    """Return what noise without a recurrence costs, and what to take in its place.
+    """Return the cost of noise without a recurrence, and the alternative.
 
     Args:
         steps: n.
-        instead: how a memory is named here.
+        instead: the way to state a memory at this place.
     """
     return (
         f"the noise of this optimum takes all earlier rows: {steps} vectors of the model's size, kept or drawn again, "

@@ -1,4 +1,4 @@
-"""The objective that is minimised: a variance, as a function of the decoder B and the squared sensitivity.
+"""The objective to minimise: a variance, as a function of the decoder B and the squared sensitivity.
 
 Every objective but `max` is scale * sens(C)^2 * ||W B||_F^2 with a fixed matrix W, so it is the mean objective of the
 weighted workload W A; `weigh` applies W. Where W is diagonal, the squared row norms of B are enough (`row_weights`).
@@ -37,7 +37,7 @@ class Objective(Frozen):
         """Raise InvalidParameter if the objective does not fit m outputs."""
 
     def leaves(self, workload: Workload) -> bool:  # noqa: ARG002  only weights may be zero
-        """Whether W A has an entry, so that there is something to minimise; the workload's numbers are known."""
+        """Return whether W A has an entry, so that there is something to minimise; the workload's numbers are known."""
         return True
 
     def check_endless(self) -> None:
@@ -48,15 +48,15 @@ class Objective(Frozen):
         )
 
     def by_row_errors(self, m: int) -> bool:  # noqa: ARG002  only blocks of steps may be shorter
-        """Whether the squared row norms of a B of m rows decide it."""
+        """Return whether the squared row norms of a B of m rows decide the objective."""
         return True
 
     def remark(self, m: int) -> str | None:
-        """Return what a certificate says of the objective of m outputs, if there is anything to say."""
+        """Return the certificate's remark on the objective of m outputs, if there is one."""
         return None
 
     def scale(self, m: int) -> float:
-        """Return the constant between ||W B||_F^2 and the objective."""
+        """Return the constant factor between ||W B||_F^2 and the objective."""
         return 1.0
 
     def weigh(self, rows: np.ndarray) -> np.ndarray:
@@ -68,7 +68,7 @@ class Objective(Frozen):
         return np.ones(m)
 
     def series_weights(self, n: int) -> np.ndarray | None:
-        """Return weights of the squares of a Toeplitz B's first column, which each row is a beginning of."""
+        """Return weights of the squares of a Toeplitz B's first column, of which each row is a beginning."""
         rows = self.row_weights(n)
         return None if rows is None else np.cumsum(rows[::-1])[::-1]
 
@@ -96,10 +96,10 @@ class Mean(Objective):
     kind: Literal["mean"] = "mean"
 
     def check_endless(self) -> None:
-        """The limit of the means, maybe infinite."""
+        """Accept it: the limit of the means exists, and may be infinite."""
 
     def scale(self, m: int) -> float:
-        """One over the number of outputs."""
+        """Return one over the number of outputs."""
         return 1.0 / m
 
 
@@ -114,11 +114,11 @@ class LambdaTau(Objective):
     tau: Count
 
     def by_row_errors(self, m: int) -> bool:
-        """Whether no block has a predecessor, so that W is diagonal; else differences of rows matter."""
+        """Return whether no block has a predecessor, so that W is diagonal; otherwise differences of rows matter."""
         return self.tau >= m
 
     def remark(self, m: int) -> str | None:
-        """Where tau does not divide m."""
+        """Return a remark if tau does not divide m."""
         if m % self.tau == 0:
             return None
         return f"tau={self.tau} does not divide {m}, so the last iterate has weight 1/tau"
@@ -137,13 +137,14 @@ class LambdaTau(Objective):
         return np.where(np.arange(1, m + 1) % self.tau == 0, 1.0, self.tau**-0.5)
 
     def state_space(self, m: int) -> StateSpace:
-        """One state, the reference row."""
+        """Return a recursion with one state, the reference row."""
         scales = self._scales(m)
         return differences_from_reference(scales, scales == 1.0 if self.tau > 1 else np.ones(m, dtype=bool))
 
     def weighted_inverse(self, inverse: BidiagonalInverse) -> BidiagonalInverse | None:
-        """Within a block the reference cancels from x_t = y_t / scale_t - y_{t-1} / scale_{t-1}; across blocks it is x.
+        """Return the inverse, which exists since references cancel.
 
+        Within a block the reference cancels from x_t = y_t / scale_t - y_{t-1} / scale_{t-1}; across blocks it is x.
         This needs A = S diag(rates), whose inverse takes differences of one size per step.
         """
         p, q = inverse
@@ -155,7 +156,7 @@ class LambdaTau(Objective):
         return BidiagonalInverse(p / scales, np.where(first_of_block, 0.0, q / before))
 
     def row_weights(self, m: int) -> np.ndarray | None:
-        """The squared scales of a single block; None where differences of rows matter."""
+        """Return the squared scales of a single block; None where differences of rows matter."""
         return self._scales(m) ** 2 if self.by_row_errors(m) else None
 
 
@@ -167,35 +168,35 @@ class MaxError(Objective):
     kind: Literal["max"]
 
     def check_endless(self) -> None:
-        """The supremum, maybe infinite."""
+        """Accept it: the supremum exists, and may be infinite."""
 
     def weigh(self, rows: np.ndarray) -> np.ndarray:
-        """There is no fixed W."""
+        """Raise, since there is no fixed W."""
         raise UnsupportedProblem("the max objective is no squared norm of a weighted decoder; use mean or weighted")
 
     def row_weights(self, m: int) -> None:
-        """There are no fixed weights."""
+        """Return None, since there are no fixed weights."""
         return None
 
     def series_weights(self, n: int) -> np.ndarray:
-        """Every square once: of rows that are longer and longer pieces of one series, the last is largest."""
+        """Return ones: the rows are longer and longer pieces of one series, of which the last is the largest."""
         return np.ones(n)
 
     def state_space(self, m: int) -> None:
-        """There is no fixed W."""
+        """Return None, since there is no fixed W."""
         return None
 
     def weighted_inverse(self, inverse: BidiagonalInverse) -> None:
-        """There is no fixed W."""
+        """Return None, since there is no fixed W."""
         return None
 
     def of_row_errors(self, errors: np.ndarray) -> float:
-        """The largest of them."""
+        """Return the largest squared row norm."""
         return float(errors.max())
 
 
 MIN_WEIGHT, MAX_WEIGHT = 1e-80, 1e80
-"""Positive weights: beyond, squares of what solvers make of their roots leave the range of doubles."""
+"""The limits of positive weights: outside, squares of numbers from their roots leave the range of doubles."""
 
 
 class Weighted(Objective):
@@ -207,7 +208,7 @@ class Weighted(Objective):
     weights: Annotated[list[NonNegative], Field(min_length=1), Long]
 
     def check(self, m: int) -> None:
-        """One weight per output, not all zero."""
+        """Check that there is one weight per output, and not all are zero."""
         if len(self.weights) != m or not any(self.weights):
             raise InvalidParameter(
                 f"weights has {len(self.weights)} entries, {sum(map(bool, self.weights))} of them positive, and the "
@@ -227,20 +228,20 @@ class Weighted(Objective):
         return rows * np.sqrt(self.row_weights(len(rows)))[:, None]
 
     def leaves(self, workload: Workload) -> bool:
-        """Whether a row with a positive weight has an entry."""
+        """Return whether a row with a positive weight has an entry."""
         rows = (row for row, weight in zip(range(workload.m), self.weights, strict=False) if weight)
         return all(self.weights) or any(workload.row_block(row, row + 1).any() for row in rows)
 
     def row_weights(self, m: int) -> np.ndarray:
-        """The weights."""
+        """Return the weights."""
         return np.array(self.weights)
 
     def state_space(self, m: int) -> StateSpace:
-        """The roots of the weights."""
+        """Return the diagonal map with the roots of the weights."""
         return scaling(np.sqrt(self.row_weights(m)))
 
     def weighted_inverse(self, inverse: BidiagonalInverse) -> BidiagonalInverse | None:
-        """Columns divided by the roots of the weights; None with a zero weight, or with weights of other outputs."""
+        """Return the inverse with columns over the weights' roots; None with a zero weight, or with other outputs."""
         roots = np.sqrt(self.row_weights(len(inverse.p)))
         if len(roots) != len(inverse.p) or not roots.all():
             return None

@@ -1,4 +1,4 @@
-"""What a private training job is made of beside its noise: orders, samplings, schedules and receipts."""
+"""The parts of a private training job besides its noise: orders, samplings, schedules and receipts."""
 
 from factorize.training.learning_schedules import schedule_rates
 from factorize.training.orders import Order, fixed_order, full_batch, take_turns

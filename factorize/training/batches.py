@@ -1,6 +1,6 @@
-"""Batches of a run: the indices of every step's examples, of a public order or of one that is drawn in secret.
+"""Batches of a run: the indices of every step's examples, in a public order or in one that is drawn in secret.
 
-Those of a run are checked when they are handed out, in equal parts with masks.
+Audited batches are checked when they are handed out, in equal parts with masks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MicroBatches(NamedTuple):
     """One step's batch in equal parts, padded.
 
     Attributes:
-        indices: of the examples, shape (parts, physical_batch); 0 where the mask is False.
+        indices: indices of the examples, shape (parts, physical_batch); 0 where the mask is False.
         mask: True where there is an example, False where there is padding; same shape.
     """
 
@@ -30,7 +30,7 @@ class MicroBatches(NamedTuple):
 
     @classmethod
     def of(cls, batch: np.ndarray, parts: int, size: int) -> MicroBatches:
-        """Return a batch in so many parts of one size."""
+        """Return a batch in this number of parts of one size."""
         indices, mask = np.zeros(parts * size, dtype=np.intp), np.zeros(parts * size, dtype=bool)
         indices[: len(batch)], mask[: len(batch)] = batch, True
         return cls(indices.reshape(parts, size), mask.reshape(parts, size))
@@ -40,10 +40,10 @@ class Batches(ABC):
     """The batches of one run: a sequence of arrays of indices of examples, one for each step.
 
     Attributes:
-        sampling: the law that they follow.
-        drawn: whether batches, and how many examples they hold, are drawn in secret.
-        period: steps after which a user's next example has its turn, where what is drawn are users (`take_turns`).
-        physical_batch: examples per part of a batch, where every step comes in padded parts (`micro_batches`).
+        sampling: name of the law that they follow.
+        drawn: whether the batches and their sizes are drawn in secret.
+        period: number of steps after which a user's next example has its turn, if users are drawn (`take_turns`).
+        physical_batch: examples per part of a batch, if every step comes in padded parts (`micro_batches`).
     """
 
     __slots__ = ()
@@ -66,7 +66,7 @@ class Batches(ABC):
         """The spec's participation for this order."""
 
     def __getitem__(self, step: int) -> np.ndarray:
-        """Return the indices of the examples of one step. Where they are drawn they are secret, as is their number."""
+        """Return the indices of the examples of one step. If they are drawn they are secret, and so is their number."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is outside 0..{len(self) - 1}")
         return self.batch(step)
@@ -80,15 +80,15 @@ class Batches(ABC):
         raise InvalidParameter("there are no parts without a physical_batch; give one", field="physical_batch")
 
     def used(self, examples: int) -> int:
-        """Return how many of the examples may take part."""
+        """Return the number of examples that may take part."""
         return examples
 
     def check(self, participation: Mapping[str, object], steps: int | None = None) -> None:
         """Refuse an order that the sensitivity does not cover.
 
         Args:
-            participation: that of the calibration's sensitivity, in the contract's JSON form.
-            steps: n of the factorization; fewer steps may be taken, more not.
+            participation: participation of the calibration's sensitivity, in the contract's JSON form.
+            steps: n of the factorization; there may be fewer steps, but not more.
 
         Raises:
             InvalidParticipation: more steps than n, or an example takes part in steps that the participation excludes.
@@ -117,7 +117,7 @@ class AuditedBatches:
 
     Args:
         order: a fixed order, or balls in bins with a physical batch size.
-        auditor: that checks each step.
+        auditor: the auditor that checks each step.
         physical: examples per part of a fixed order's batch, None for whole batches; balls in bins have their own.
 
     Raises:
@@ -131,7 +131,7 @@ class AuditedBatches:
         if physical is not None:
             whole_number("physical_batch_size", physical)
         self.order, self.auditor = order, auditor
-        self._shape = 0, 0  # parts of the largest batch, and their size
+        self._shape = 0, 0  # number of parts of the largest batch, and their size
         if order.physical_batch is None:
             largest = max(1, max(map(len, order)))
             size = physical or largest
@@ -160,13 +160,13 @@ class AuditedBatches:
                 yield self.order.micro_batches(step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, after a step and before the next batch."""
+        """Return the state for a checkpoint, after a step and before the next batch."""
         return self.auditor.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go to the position of a checkpoint; restore model and noise with it.
 
         Raises:
-            InvalidParameter: it belongs to another run.
+            InvalidParameter: the state belongs to another run.
         """
         self.auditor.load_state_dict(state)

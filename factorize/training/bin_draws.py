@@ -1,7 +1,7 @@
-"""Draws of balls in bins: what a key must be, the bins that it draws, the hash that names it, and the sizes of bins.
+"""Draws of balls in bins: the rules for a key, the bins that it draws, the hash that names it, and the sizes of bins.
 
-How likely one bin holds too many examples is what a capacity rests on; how likely all are nearly equal is what a dealt
-permutation betrays itself by. Probabilities that privacy rests on are rounded up.
+A capacity relies on the probability that one bin holds too many examples; a dealt permutation betrays itself by bins
+that are nearly equal, which has a small probability. Probabilities that privacy relies on are rounded up.
 """
 
 import hashlib
@@ -14,10 +14,13 @@ from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 
 KEY_BYTES = 32
-SMALLEST_KEY_BYTES = 16
+"""The bytes of a key that is drawn here."""
+MIN_KEY_BYTES = 16
+"""The fewest bytes of a key that a caller gives: 128 bits."""
 
 _DOMAIN = b"factorize balls in bins 1\0"
-_BLOCK = 1 << 16  # examples for each call of SHAKE-128
+_BLOCK = 1 << 16
+"""The number of examples for each call of SHAKE-128."""
 _WORDS = 1 << 64
 
 
@@ -25,8 +28,8 @@ def draw_bins(key: bytes, examples: int, bins: int) -> np.ndarray:
     """Return the bin of each example, independent and exactly uniform if SHAKE-128 is a random function.
 
     Args:
-        key: secret.
-        examples: how many.
+        key: the secret key.
+        examples: number of examples.
         bins: b, at most 2^63.
 
     Returns:
@@ -40,7 +43,7 @@ def draw_bins(key: bytes, examples: int, bins: int) -> np.ndarray:
 
 
 def _block(prefix: bytes, bins: int) -> np.ndarray:
-    """Return `_BLOCK` uniform bins: words above the largest multiple of `bins` are drawn again."""
+    """Return `_BLOCK` uniform bins: words at or above the largest multiple of `bins` are drawn again."""
     largest = np.uint64(_WORDS // bins * bins - 1)
     words = np.empty(_BLOCK, dtype=np.uint64)
     missing, attempt = np.ones(_BLOCK, dtype=bool), 0
@@ -56,18 +59,19 @@ def checked_key(key: object, public_seed: int | None) -> bytes:
     """Return a key that can be secret.
 
     Raises:
-        InvalidParameter: no bytes, too few, the public seed of the run in some form, or plainly not random.
+        InvalidParameter: the key is no bytes, too short, the public seed of the run in some form, or plainly not
+            random.
     """
     remedy = f"draw it with secrets.token_bytes({KEY_BYTES}), for this run alone, and keep it where secrets are kept"
-    if not isinstance(key, bytes) or len(key) < SMALLEST_KEY_BYTES:
+    if not isinstance(key, bytes) or len(key) < MIN_KEY_BYTES:
         what = f"{len(key)} bytes" if isinstance(key, bytes) else f"a {type(key).__name__}"
-        message = f"secret_key is {what}, at least {SMALLEST_KEY_BYTES} random bytes are needed; {remedy}"
+        message = f"secret_key is {what}, at least {MIN_KEY_BYTES} random bytes are needed; {remedy}"
         raise InvalidParameter(message, field="secret_key")
     if public_seed is not None and public_seed in (int.from_bytes(key, "little"), int.from_bytes(key, "big")):
         raise InvalidParameter(
             f"secret_key is the public seed of the run: everybody could compute every bin; {remedy}", field="secret_key"
         )
-    if len(set(key)) < SMALLEST_KEY_BYTES // 2:
+    if len(set(key)) < MIN_KEY_BYTES // 2:
         raise InvalidParameter(
             f"secret_key has {len(set(key))} different bytes, as a small number or a password has: the hash in the "
             f"checkpoint would let it be guessed; {remedy}",
@@ -77,11 +81,11 @@ def checked_key(key: object, public_seed: int | None) -> bytes:
 
 
 def derived_key(seed: int, digest: str) -> bytes:
-    """Return the key of a run's bins from the secret seed of its noise.
+    """Return the key of a run's bins, made of the secret seed of its noise.
 
     Args:
-        seed: secret, as `secrets.randbits(128)` draws it.
-        digest: of the factorization: the same seed draws other bins for another one.
+        seed: secret seed, as `secrets.randbits(128)` draws it.
+        digest: digest of the factorization: the same seed draws other bins for another one.
 
     Raises:
         InvalidParameter: the seed cannot be secret.
@@ -92,7 +96,7 @@ def derived_key(seed: int, digest: str) -> bytes:
 
 
 def commitment(key: bytes) -> str:
-    """Return a hash that names a key and shows nothing of it: 64 hexadecimal digits."""
+    """Return a hash that names a key without revealing it: 64 hexadecimal digits."""
     return hashlib.sha256(_DOMAIN + b"commitment" + _framed(key)).hexdigest()
 
 
@@ -101,9 +105,9 @@ def _framed(key: bytes) -> bytes:
 
 
 def overflow_probability(examples: int, bins: int, capacity: int) -> float:
-    """Return an upper bound of the probability that one of the bins holds more than `capacity` examples.
+    """Return an upper bound on the probability that one of the bins holds more than `capacity` examples.
 
-    A union over the bins of the exact tail: min(1, b P(Binomial(N, 1/b) > capacity)).
+    It is a union bound over the bins' exact tail: min(1, b P(Binomial(N, 1/b) > capacity)).
 
     Args:
         examples: N.
@@ -122,7 +126,7 @@ def overflow_probability(examples: int, bins: int, capacity: int) -> float:
 
 def capacity_for(examples: int, bins: int, *, physical_batch: int, tau: float) -> int:
     """Return the smallest multiple of `physical_batch` that some bin exceeds with probability at most `tau`."""
-    parts = range(1, -(-examples // physical_batch))  # the candidates below all examples, which no bin exceeds
+    parts = range(1, -(-examples // physical_batch))  # candidates below all examples, a number that no bin exceeds
     return physical_batch * (
         1 + bisect_left(parts, True, key=lambda few: overflow_probability(examples, bins, few * physical_batch) <= tau)
     )
@@ -132,7 +136,7 @@ def _log_tail(examples: int, bins: int, first: int) -> float:
     """Return log P(Binomial(examples, 1 / bins) >= first), rounded up, for 1 <= first <= examples.
 
     The sum is its first term times 1 + r_1 + r_1 r_2 + ..., where r_i = (N - k) / ((k + 1) (b - 1)) falls with
-    k = first + i; from r < 1 on what is left out is at most a geometric series.
+    k = first + i; once r < 1 the remaining terms are at most a geometric series.
     """
     term, total, k = 1.0, 1.0, first
     while k < examples:
@@ -142,18 +146,18 @@ def _log_tail(examples: int, bins: int, first: int) -> float:
             break
         term *= ratio
         if term > 1e300:
-            return 0.0  # far below the mean
+            return 0.0  # the capacity is far below the mean
         total, k = total + term, k + 1
     whole, some, rest = (math.lgamma(count + 1) for count in (examples, first, examples - first))
     log_first = whole - some - rest - examples * math.log(bins) + (examples - first) * math.log(bins - 1)
-    rounding = 2.0**-48 * (whole + examples * math.log(bins) + 1)  # of logarithms and of the sum
+    rounding = 2.0**-48 * (whole + examples * math.log(bins) + 1)  # covers the logarithms and the sum
     return min(0.0, log_first + math.log(total) + rounding)
 
 
 def equal_sizes_probability(examples: int, bins: int) -> float:
-    """Return the probability that independent uniform bins have sizes that differ by 1 at most.
+    """Return the probability that independent uniform bins have sizes that differ by at most 1.
 
-    With N = q b + r these are r bins of q + 1 and b - r of q: C(b, r) N! / (b^N q!^(b-r) (q+1)!^r). Rounded up.
+    For N = q b + r these are r bins of q + 1 and b - r of q: C(b, r) N! / (b^N q!^(b-r) (q+1)!^r). It is rounded up.
     """
     size, more = divmod(examples, bins)
     ways = _log_factorial(bins) - _log_factorial(more) - _log_factorial(bins - more) + _log_factorial(examples)
@@ -163,13 +167,13 @@ def equal_sizes_probability(examples: int, bins: int) -> float:
 
 
 def regularity(sizes: np.ndarray) -> float:
-    """Return the probability that independent uniform bins are as equal as these, or more so.
+    """Return the probability that independent uniform bins are at least as equal as these.
 
-    That of a chi-square statistic this small, and at least that of sizes that differ by 1 at most: they are the most
-    equal ones, and where examples are few the law is not chi-square's.
+    It is that of a chi-square statistic this small, and at least that of sizes that differ by at most 1: these are the
+    most equal ones, and for few examples the law is not chi-square.
 
     Args:
-        sizes: of all bins, shape (bins,).
+        sizes: sizes of all bins, shape (bins,).
     """
     examples, bins = int(sizes.sum()), len(sizes)
     if bins == 1 or examples == 0:
@@ -185,7 +189,7 @@ def _chi_square_below(statistic: float, degrees: int) -> float:
     if x == 0:
         return 0.0
     if x > a + 1:
-        return 1.0  # above the mean: nothing regular about it, and the series is long
+        return 1.0  # at or above the mean nothing is regular, and the series is long
     term = total = 1.0
     k = a
     while term > total * 1e-17:

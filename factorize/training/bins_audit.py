@@ -1,6 +1,6 @@
 """The auditor of balls in bins: every example in exactly one bin, the same in every epoch, and none left out.
 
-It keeps everybody's bin, which is secret: its checkpoints show none, and its messages name no example and no size.
+It keeps everybody's bin, which is secret: its checkpoints show no bin, and its messages name no example and no size.
 """
 
 from __future__ import annotations
@@ -26,33 +26,35 @@ from factorize.training.bin_draws import checked_key, equal_sizes_probability, r
 from factorize.training.bins_order import BallsInBins, covered_by
 
 _VERSION = 1
-REFUSED_BELOW = 2.0**-64
-"""Of the probability that honest bins are as equal as they are: bins so unlikely are refused."""
-WARNED_BELOW = 1e-6
+"""The version of the state in a checkpoint."""
+MAX_REFUSED_CHANCE = 2.0**-64
+"""Equal sizes are refused if honest bins have them with a smaller probability than this."""
+MIN_REGULARITY = 1e-6
+"""The smallest probability of sizes as equal as these, for honest bins, without a warning."""
 
 _REMEDY = "do not release the step, and take batches from orders.balls_in_bins"
-_MOVED = (
+_MOVED_EXAMPLES = (
     "examples come in other steps than their bin's, as with shuffle=True, or with bins that are drawn again in each "
     "epoch: epsilon counts on one bin for the whole run"
 )
-_OTHER = "examples come in other steps than the order's: epsilon counts on what the order's key draws"
-_KEPT = (
+_OTHER_STEPS = "examples come in other steps than the order's: epsilon counts on what the order's key draws"
+_KEPT_BINS = (
     "every example is in the bin of the epoch before, as with balls in bins, or a shuffle that is made once: epsilon "
     "counts on steps that every epoch draws anew"
 )
-_MISSING = (
+_MISSING_EXAMPLES = (
     "examples of the bin are missing, as where a batch is truncated, or padded so that it drops some: then the bins of "
     "the others show in which bin an example is; give every batch room for all (capacity)"
 )
-_AGAIN = (
+_SECOND_STEP = (
     "an example takes part twice in one epoch, as under Poisson sampling, or with replacement; each example has one "
     "step in an epoch"
 )
-_NEVER = (
+_ABSENT_EXAMPLES = (
     "the epoch ends and examples have had no step, as with drop_last: then the bins of the others show in which bin an "
     "example is; every example has one bin"
 )
-_DEALT = (
+_EQUAL_SIZES = (
     "all batches have equal sizes, as where a permutation is cut into batches: that is not balls in bins. Whoever "
     "knows the others' bins then knows an example's (two bins, C = I, sigma 0.6: delta(2) is at least 0.201, not "
     "0.119); draw each example's bin for itself"
@@ -60,28 +62,28 @@ _DEALT = (
 
 
 class RegularBins(UserWarning):
-    """The sizes of the bins are more equal than independent bins make them, once in a million runs."""
+    """A warning that the sizes of the bins are more equal than independent bins make them in a million runs but one."""
 
 
 class BinsAuditor(Auditor, Secret):
-    """Holds a job to balls in bins: call `record` with the examples of each step before its gradient is released.
+    """An auditor of balls in bins: call `record` with the examples of each step before its gradient is released.
 
-    With the order it compares with the order's own bins. Without it the first epoch says who is in which bin; where
-    `tau` is not zero, bins of equal sizes are refused then, too.
+    With the order it compares the examples with the order's own bins. Without it the first epoch shows who is in which
+    bin; if `tau` is not zero, bins of equal sizes are refused then, too.
 
     Args:
         examples: N.
         bins: b.
         epochs: n / b.
-        order: that the job uses.
-        key: secret, for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
-        divisor: of the means, the calibration's `divisor`; None takes the first that is recorded.
+        order: the order that the job uses.
+        key: secret key for checkpoints of an auditor without an order, in which everybody's bin is kept encrypted.
+        divisor: divisor of the means, the calibration's `divisor`; None takes the first that is recorded.
         sampling: `balls_in_bins`, or `random_allocation`, where every epoch has bins of its own; with an order its own.
-        users: user of each example, where the order, `examples` and bins are those of users who take turns.
+        users: user of each example, if the order, `examples` and bins are those of users who take turns.
 
     Attributes:
         covered: samplings whose calibrations hold for batches that pass.
-        unit: who was counted: `example` or `user`.
+        unit: the unit that was counted: `example` or `user`.
         tau: probability that independent bins are refused since they happen to be equal; add (1 + e^epsilon) tau to
             delta. 0 with an order, and where equal sizes are too likely to be refused.
 
@@ -119,10 +121,10 @@ class BinsAuditor(Auditor, Secret):
         self.sampling = sampling if order is None else order.sampling
         self._anew = self.sampling == "random_allocation"
         self.covered = covered_by(self.sampling, epochs)
-        self._before: np.ndarray | None = None  # the bins of the last epoch, where each has its own
+        self._before: np.ndarray | None = None  # bins of the last epoch, if each epoch has its own
         self._begin(0)
         likely = equal_sizes_probability(examples, bins)
-        self._refuses_equal = order is None and likely < REFUSED_BELOW
+        self._refuses_equal = order is None and likely < MAX_REFUSED_CHANCE
         self.tau = min(1.0, likely * (epochs if self._anew else 1)) if self._refuses_equal else 0.0
 
     @classmethod
@@ -133,12 +135,12 @@ class BinsAuditor(Auditor, Secret):
         return cls(order.examples, order.bins, order.epochs, order=order, divisor=divisor, users=users)
 
     def __repr__(self) -> str:
-        """Return what is public."""
+        """Return the public fields."""
         shown = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step}"
         return f"BinsAuditor({shown})"
 
     def covers(self, calibration: Calibration) -> bool:
-        """Whether it counts on these draws."""
+        """Return whether the calibration relies on these draws."""
         return calibration.sampling in self.covered
 
     def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
@@ -161,11 +163,11 @@ class BinsAuditor(Auditor, Secret):
             self._bin[who], self._sizes[own] = own, len(who)
 
     def counts(self) -> dict[str, int | None]:
-        """Return nothing: all of it was drawn in secret."""
+        """Return nothing, since all of it was drawn in secret."""
         return dict.fromkeys(("number", "contributions", "participations", "separation", "period"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: no bin in clear, and not the key.
+        """Return the state for a checkpoint, with no bin in clear and without the key.
 
         Raises:
             InvalidParameter: there is neither an order nor a key to encrypt the bins with.
@@ -182,7 +184,7 @@ class BinsAuditor(Auditor, Secret):
         """Go to the position of a checkpoint.
 
         Raises:
-            InvalidParameter: it belongs to other sizes or another key, or is damaged.
+            InvalidParameter: the state belongs to other sizes or another key, or is damaged.
         """
         if state.get("version") != _VERSION:
             raise InvalidParameter("the checkpoint has no auditor of balls in bins; restore its own", field="version")
@@ -197,7 +199,7 @@ class BinsAuditor(Auditor, Secret):
         self.step, self.divisor = step, self.divisor if state.get("divisor") is None else state["divisor"]
 
     def _begin(self, epoch: int) -> None:
-        """Take up an epoch, of which nothing is known yet; an order knows its own."""
+        """Start an epoch, of which nothing is known yet; an order knows its own bins."""
         if self._order is not None:
             return
         if epoch != getattr(self, "_epoch", None):
@@ -213,27 +215,27 @@ class BinsAuditor(Auditor, Secret):
         if self._order is not None:
             expected = self._order[self.step]
             if not np.isin(who, expected).all():
-                return _MOVED if self.sampling == "balls_in_bins" else _OTHER
-            return _MISSING if len(who) < len(expected) else None
+                return _MOVED_EXAMPLES if self.sampling == "balls_in_bins" else _OTHER_STEPS
+            return _MISSING_EXAMPLES if len(who) < len(expected) else None
         own = self.step % self.bins
         if (self._bin[who] != own).any():
-            return _OTHER if self._anew else _MOVED
-        return _MISSING if len(who) < self._sizes[own] else None
+            return _OTHER_STEPS if self._anew else _MOVED_EXAMPLES
+        return _MISSING_EXAMPLES if len(who) < self._sizes[own] else None
 
     def _reason_to_learn(self, who: np.ndarray) -> str | None:
         if (self._bin[who] >= 0).any():
-            return _AGAIN
+            return _SECOND_STEP
         if (self.step + 1) % self.bins:
             return None
         sizes = self._sizes.copy()
         sizes[-1] = len(who)
         if sizes.sum() < self.examples:
-            return _NEVER
+            return _ABSENT_EXAMPLES
         if self._before is not None and self.bins > 1 and self._same(who):
-            return _KEPT
+            return _KEPT_BINS
         if self._refuses_equal and np.ptp(sizes) <= 1:
-            return _DEALT
-        if regularity(sizes) < WARNED_BELOW:
+            return _EQUAL_SIZES
+        if regularity(sizes) < MIN_REGULARITY:
             warnings.warn(
                 "the sizes of the bins are more equal than those of independent bins in all but one of a million "
                 "runs; batches cut from a permutation are not balls in bins: draw each example's bin for itself",
@@ -243,7 +245,7 @@ class BinsAuditor(Auditor, Secret):
         return None
 
     def _same(self, who: np.ndarray) -> bool:
-        """Whether all bins are those of the epoch before; of honest draws with probability bins^-examples."""
+        """Return whether all bins are those of the epoch before; for honest draws with probability bins^-examples."""
         bins = self._bin.copy()
         bins[who] = self.bins - 1
         return bool((bins == self._before).all())
@@ -275,7 +277,7 @@ class BinsAuditor(Auditor, Secret):
         return hashlib.sha256(b"factorize bins audit 1\0" + purpose + b"\0" + self._key).digest()
 
     def _masked(self, nonce: bytes, plain: bytes) -> bytes:
-        """Return plain + key stream, modulo 2; of a nonce that is used once."""
+        """Return plain + key stream, modulo 2, for a nonce that is used once."""
         stream = hashlib.shake_128(self._derived(b"mask") + nonce).digest(len(plain))
         return (np.frombuffer(plain, np.uint8) ^ np.frombuffer(stream, np.uint8)).tobytes()
 

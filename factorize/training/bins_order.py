@@ -1,7 +1,7 @@
 """Balls in bins: each example draws its steps once, from a secret key, and keeps them in every epoch.
 
-Epsilon counts on nobody knowing which bin an example has, so the key, the batches and the sizes of the batches are
-secret (docs/training.md). What is public: the number of examples and bins, the divisor of the means, the capacity.
+Epsilon relies on nobody knowing which bin an example has, so the key, the batches and the sizes of the batches are
+secret (docs/training.md). The number of examples and bins, the divisor of the means and the capacity are public.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from factorize.training.bin_draws import (
 
 _ALLOCATION = b"factorize random allocation 1\0"
 TAU = 2.0**-50
-"""Probability of an overflow that a capacity is chosen for, where none is given."""
+"""The probability of an overflow for which a capacity is chosen, if none is given."""
 
 
 class BallsInBins(Batches, Secret):
@@ -43,19 +43,19 @@ class BallsInBins(Batches, Secret):
     Args:
         examples: N.
         bins: b, the steps of one epoch.
-        epochs: passes, in all of which an example has the same bin.
+        epochs: number of passes, in all of which an example has the same bin.
         secret_key: random bytes, at least 16, of this run alone; a restart needs them. None draws 32.
-        public_seed: of the run, where it has one; a key that is this number is refused.
+        public_seed: public seed of the run, if it has one; a key that is this number is refused.
         physical_batch: examples per part, where batches are taken in equal padded parts (`micro_batches`).
-        capacity: examples that the parts of a step have room for, a multiple of `physical_batch`; by default so many
-            that in any epoch a bin holds more with probability below 2^-50.
-        overflow: of the capacity. `abort`: a key whose bins do not fit is refused here, before any step, and the
-            order's `tau` bounds the probability, to be charged: delta + (1 + e^epsilon) tau. `unlimited`: as many parts
-            as a batch needs, so that the time of a step shows the size of its batch.
+        capacity: number of examples that the parts of a step have room for, a multiple of `physical_batch`; by default
+            a bin holds more in some epoch with probability below 2^-50.
+        overflow: treatment of a bin above the capacity. `abort`: a key whose bins do not fit is refused here, before
+            any step, and the order's `tau` bounds the probability, to be charged: delta + (1 + e^epsilon) tau.
+            `unlimited`: as many parts as a batch needs, so that the time of a step shows the size of its batch.
 
     Attributes:
         physical_batch: examples per part of a batch, None for whole batches.
-        capacity: examples that the parts of one step have room for, None without limit.
+        capacity: number of examples that the parts of one step have room for, None without limit.
         tau: probability, rounded up, that a key is refused since a bin overflows; charge `extra_delta(epsilon)`.
 
     Raises:
@@ -110,20 +110,20 @@ class BallsInBins(Batches, Secret):
 
     @property
     def covered(self) -> tuple[str, ...]:
-        """Samplings whose calibrations hold for these draws."""
+        """The samplings whose calibrations hold for these draws."""
         return covered_by(self.sampling, self.epochs)
 
     @classmethod
     def draws(cls, epochs: int) -> int:
-        """Return how often an example draws in so many epochs."""
+        """Return how often an example draws in this number of epochs."""
         return 1
 
     def _key_of(self, epoch: int) -> bytes:
-        """Return the key of an epoch's draws: the same for all."""
+        """Return the key of an epoch's draws, which is the same for all epochs."""
         return self._key
 
     def _draw(self, epoch: int) -> None:
-        """Hold the bins of an epoch."""
+        """Draw the bins of an epoch and keep them."""
         turn = epoch % self.draws(self.epochs)
         if turn != self._drawn:
             drawn = draw_bins(self._key_of(turn), self.examples, self.bins)
@@ -142,30 +142,30 @@ class BallsInBins(Batches, Secret):
         return self._members[start:stop]
 
     def __repr__(self) -> str:
-        """Return what is public."""
+        """Return the public fields."""
         sizes = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}"
         room = f"physical_batch={self.physical_batch}, capacity={self.capacity}"
         return f"{type(self).__name__}({sizes}, {room}, key is secret)"
 
     @property
     def participation(self) -> dict[str, Any]:
-        """The spec's participation for this order: its sensitivity is what holds if the key becomes known."""
+        """The spec's participation for this order, whose sensitivity holds even if the key becomes known."""
         return epochs_of(self.epochs)
 
     @property
     def commitment(self) -> str:
-        """A hash that names the key and shows nothing of it: 64 hexadecimal digits."""
+        """A hash that names the key without revealing it: 64 hexadecimal digits."""
         return commitment(self._key)
 
     def extra_delta(self, epsilon: float) -> float:
-        """Return (1 + e^epsilon) tau, what the calibrated delta has to be raised by for the refusal of a key."""
+        """Return (1 + e^epsilon) tau, the addition to the calibrated delta that pays for the refusal of a key."""
         charged = float(np.nextafter((1 + np.exp(min(epsilon, 700.0))) * self.tau, np.inf))
         return min(1.0, charged) if self.tau else 0.0
 
     def micro_batches(self, step: int) -> MicroBatches:
         """Return one step's batch in parts of `physical_batch`, the last ones padded.
 
-        With a capacity there are equally many parts in every step, so that neither shapes nor time show a size.
+        With a capacity every step has equally many parts, so that neither shapes nor time show a size.
 
         Raises:
             InvalidParameter: there is no physical batch size.
@@ -177,7 +177,7 @@ class BallsInBins(Batches, Secret):
         return MicroBatches.of(batch, parts, size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: public numbers, and the hash that a restart's key is held to."""
+        """Return the state for a checkpoint: public numbers, and the hash that a restart's key must have."""
         sizes = {"examples": self.examples, "bins": self.bins, "epochs": self.epochs}
         return {"sampling": self.sampling, **sizes, "commitment": self.commitment}
 
@@ -185,7 +185,7 @@ class BallsInBins(Batches, Secret):
         """Refuse a checkpoint of another order.
 
         Raises:
-            InvalidParameter: it is of other sizes, or of another key.
+            InvalidParameter: it is a checkpoint of other sizes, or of another key.
         """
         mine = self.state_dict()
         own = mine.pop("commitment")
@@ -198,7 +198,7 @@ class BallsInBins(Batches, Secret):
             )
 
     def breach(self, participation: Mapping[str, object], n: int) -> str | None:
-        """Return why, unless its epochs have as many steps as there are bins."""
+        """Return the reason for a breach, unless the epochs have as many steps as there are bins."""
         if self._fits(participation, n):
             return None
         return (
@@ -208,21 +208,21 @@ class BallsInBins(Batches, Secret):
 
     def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
         kind, epochs = participation.get("kind"), participation.get("epochs")
-        if kind in self.covered:  # balls_in_bins where n is no multiple of b, and the last epoch is shorter
+        if kind in self.covered:  # balls_in_bins if n is no multiple of b, and the last epoch is shorter
             return participation.get("bins") == self.bins
         return (kind == "single" or kind == "fixed_epochs") and n == self.bins * int(epochs or 1)
 
     def check_calibration(self, calibration: Calibration, steps: int) -> None:
-        """Refuse a calibration whose epsilon does not count on exactly these bins.
+        """Refuse a calibration whose epsilon does not rely on exactly these bins.
 
         Args:
-            calibration: of the noise.
+            calibration: calibration of the noise.
             steps: n of the factorization.
 
         Raises:
-            InvalidParameter: it is for a fixed order, another sampling or another number of bins.
-            UnsupportedAdjacency: it is not for zero-out.
-            InvalidParticipation: it is for other epochs.
+            InvalidParameter: the calibration is for a fixed order, another sampling or another number of bins.
+            UnsupportedAdjacency: the calibration is not for zero-out.
+            InvalidParticipation: the calibration is for other epochs.
         """
         check_kind(calibration)
         drawn = calibration.presence if calibration.sampling in self.covered else None
@@ -240,9 +240,9 @@ class BallsInBins(Batches, Secret):
 class RandomAllocation(BallsInBins):
     """The secret order in which each example draws one step of every epoch anew, uniformly, for C = I.
 
-    It is for calibrations with `sampling="random_allocation"` alone: those for balls in bins count on one bin for the
+    It is only for calibrations with `sampling="random_allocation"`: those for balls in bins rely on one bin for the
     whole run. The step of example i in epoch e is a function of (key, e, bins, i) alone; one epoch's steps are held at
-    a time. Arguments and the rest are those of `BallsInBins`; `tau` is that of all epochs together.
+    a time. The arguments and the rest are those of `BallsInBins`; `tau` is that of all epochs together.
 
     Reference:
         Feldman, Shenfeld 2025 (Privacy amplification by random allocation).
@@ -254,23 +254,23 @@ class RandomAllocation(BallsInBins):
 
     @classmethod
     def draws(cls, epochs: int) -> int:
-        """Return one for each."""
+        """Return the number of epochs, since an example draws in each."""
         return epochs
 
     def _key_of(self, epoch: int) -> bytes:
-        """Return a key of this epoch's own: SHA-256 of the run's and the epoch's number."""
+        """Return a key for this epoch alone: SHA-256 of the run's key and the epoch's number."""
         framed = len(self._key).to_bytes(8, "little") + self._key
         return hashlib.sha256(_ALLOCATION + framed + epoch.to_bytes(8, "little")).digest()
 
     @property
     def participation(self) -> dict[str, Any]:
-        """A participation of specs that allows every draw: any steps, one for each epoch."""
+        """The participation that allows every draw: any steps, one for each epoch."""
         if self.epochs == 1:
             return {"kind": "single"}
         return {"kind": "min_sep", "min_sep": 1, "max_participations": self.epochs}
 
     def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
-        """Whether a sensitivity covers the draws; that of fixed epochs does not, for steps of an example move."""
+        """Return whether a sensitivity covers the draws; fixed epochs do not, since an example's steps move."""
         kind, most = participation.get("kind"), participation.get("max_participations")
         if kind in self.covered:
             return participation.get("bins") == self.bins
@@ -280,14 +280,14 @@ class RandomAllocation(BallsInBins):
 
 
 def covered_by(sampling: str, epochs: int) -> tuple[str, ...]:
-    """Return the samplings whose calibrations hold for draws of one: with one epoch both draw once, and are one law."""
+    """Return the samplings whose calibrations hold for draws of one; in a single epoch both laws are the same."""
     return ("balls_in_bins", "random_allocation") if epochs == 1 else (sampling,)
 
 
 def _checked_room(
     examples: int, bins: int, physical: int | None, capacity: int | None, overflow: str, draws: int
 ) -> tuple[int | None, int | None]:
-    """Return physical batch size and capacity: of its own, or the smallest that overflows with probability `TAU`."""
+    """Return physical batch size and capacity: the given one, or the smallest that overflows with probability `TAU`."""
     if overflow not in ("abort", "unlimited"):
         raise InvalidParameter(f"overflow={overflow[:20]!r} is not abort or unlimited", field="overflow")
     if physical is None or overflow == "unlimited":

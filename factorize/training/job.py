@@ -1,4 +1,4 @@
-"""A training job as it is asked for, before the framework matters: data, batching, privacy and noise."""
+"""A training job before the framework matters: data, batching, privacy and noise."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ from factorize.privacy.adjacency import Adjacency
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """Where a factorization comes from: the one that a job named, or what `auto` asks for.
+    """The source of a factorization: the one that a job named, or the one that `auto` asks for.
 
     Attributes:
         spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
-        workload: of the job's optimizer, for n steps.
-        memory: vectors of noise state that `auto` may ask for; None for any number, and a warning of dense noise.
-        bands: of the C that `auto` asks for; None leaves the mechanism to `auto`.
+        workload: workload of the job's optimizer, for n steps.
+        memory: the most vectors of noise state for `auto`; None for any number, and a warning of dense noise.
+        bands: number of bands of the C that `auto` asks for; None leaves the mechanism to `auto`.
     """
 
     spec: Any
@@ -40,25 +40,25 @@ class Source(ABC):
     def find(
         self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
     ) -> CertifiedFactors:
-        """Return the factorization for so many steps.
+        """Return the factorization for this number of steps.
 
         Args:
             steps: n.
-            participation: of the order, in the contract's JSON form.
+            participation: participation of the order, in the contract's JSON form.
             amplified: the sampling to optimise for within a memory, in the contract's JSON form.
 
         Raises:
-            InvalidParameter: a memory, and no `auto`.
+            InvalidParameter: a memory without `auto`.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobData:
-    """Whose data they are.
+    """The examples, and the users whose data they are.
 
     Attributes:
         examples: N.
-        users: of the examples, or None.
+        users: user of each example, or None.
     """
 
     examples: int
@@ -66,28 +66,28 @@ class JobData:
 
     @cached_property
     def user_numbers(self) -> np.ndarray | None:
-        """Number of each example's user, shape (examples,); None where examples are the units."""
+        """The number of each example's user, shape (examples,); None where examples are the units."""
         return None if self.users is None else numbered_users(self.users)
 
     @property
     def units(self) -> int:
-        """How many examples are protected; or how many users, where there are users."""
+        """The number of protected examples, or of users, where there are users."""
         return self.examples if self.user_numbers is None else int(self.user_numbers.max(initial=-1)) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobBatching:
-    """How the examples are taken.
+    """The way in which examples are taken.
 
     Attributes:
-        size: of a batch, expected where it is random; divisor of the means.
+        size: size of a batch, expected where it is random; divisor of the means.
         epochs: passes.
         sampling: name of the law.
-        order_seed: public, of a fixed order.
-        remainder: of a fixed order.
+        order_seed: public seed of a fixed order.
+        remainder: treatment of the examples that fill no batch of a fixed order.
         physical: examples per part.
-        overflow: of bins; see `factorize.training.bins_order.BallsInBins`.
-        ranks: processes that train together.
+        overflow: treatment of bins above the capacity; see `factorize.training.bins_order.BallsInBins`.
+        ranks: number of processes that train together.
     """
 
     size: int
@@ -102,11 +102,11 @@ class JobBatching:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPrivacy:
-    """What is guaranteed.
+    """The guarantee that the job asks for.
 
     Attributes:
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        epsilon: the epsilon of (epsilon, delta)-DP.
+        delta: the delta of (epsilon, delta)-DP.
         clip_norm: bound on an example's gradient.
         adjacency: `zero_out` or `replace_one`.
     """
@@ -119,14 +119,15 @@ class JobPrivacy:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNoise:
-    """What noise there is.
+    """The noise that the job asks for.
 
     Attributes:
-        source: of the factorization.
-        seed: secret, of noise and sampling; None has one drawn.
-        calibration: that counts on this very sampling in bins, None to have it computed.
+        source: source of the factorization.
+        seed: secret seed of noise and sampling; None has one drawn.
+        calibration: a calibration for this very sampling in bins, None to have it computed.
         adaptive: `plain`; or `joint`, where the squares of gradients have noise of their own.
-        second: the factorization for the squares as it was named; `auto` asks for the optimum of Adam's second moments.
+        second: the factorization for the squares as the caller named it; `auto` asks for the optimum of Adam's second
+            moments.
         beta: Adam's beta2.
     """
 
@@ -145,13 +146,13 @@ class JobNoise:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What is decided before the framework matters.
+    """The decisions of a job that do not depend on the framework.
 
     Attributes:
-        data: whose.
-        batching: how they are taken.
-        privacy: what is guaranteed.
-        noise: what noise there is.
+        data: the examples and users.
+        batching: the way in which examples are taken.
+        privacy: the guarantee.
+        noise: the noise.
     """
 
     data: JobData
@@ -161,11 +162,11 @@ class TrainingJob:
 
     @property
     def target(self) -> PrivacyTarget:
-        """Epsilon and delta."""
+        """The pair of epsilon and delta, as a target."""
         return PrivacyTarget(epsilon=self.privacy.epsilon, delta=self.privacy.delta)
 
     @property
     def scale(self) -> dict[str, Any]:
-        """What every calibration of the job is for, beside its privacy."""
+        """The options of every calibration of the job, besides its privacy."""
         clip_norm, adjacency = self.privacy.clip_norm, self.privacy.adjacency
         return {"clip_norm": clip_norm, "divisor": self.batching.size, "adjacency": adjacency}

@@ -1,4 +1,4 @@
-"""Noise within a memory: the mechanism that a number of vectors allows, and a warning where noise takes all rows."""
+"""Noise within a memory: the mechanism for a number of vectors, and a warning where the noise needs all rows."""
 
 import warnings
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from factorize.numbers.scalars import whole_number
 from factorize.spec import parse_spec
 from factorize.spec.mechanisms import WARNED_STEPS, DenseNoise, dense_note
 
-LOOSE_STATES = 4e-3
-"""Tolerance of a streaming optimum over several epochs, as comparisons take it: its last steps gain less."""
+STATES_TOLERANCE = 4e-3
+"""The tolerance of a streaming optimum over several epochs, the same as in comparisons: its last steps gain less."""
 
-LEAST_EPOCH = 4
-"""Steps of an epoch, from which the streaming optimum has a solver over several of them."""
+MIN_EPOCH_STEPS = 4
+"""The fewest steps of an epoch with which the streaming optimum over several epochs has a solver."""
 
 
 def warn_of_dense(factors: CertifiedFactors, instead: str) -> None:
-    """Warn where the noise of factors keeps as many vectors as there are steps, `WARNED_STEPS` or more.
+    """Warn if the noise of factors keeps as many vectors as there are steps, `WARNED_STEPS` or more.
 
     Args:
-        factors: whose noise is made.
+        factors: the factors whose noise is made.
         instead: see `dense_note`.
     """
     steps = factors.steps
@@ -36,19 +36,19 @@ def spec_within(
     memory: int,
     amplified: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """Return the spec to solve for a training job that keeps at most so many vectors of noise state.
+    """Return the spec to solve for a training job that keeps at most this number of vectors of noise state.
 
-    Without sampling it is the streaming optimum, with the draws of earlier epochs made again; optimised for the
-    learning rates alone where the workload has momentum. Under bins it is what is optimised for them.
+    Without sampling it is the streaming optimum, with the draws of earlier epochs made again; it is optimised for the
+    learning rates alone if the workload has momentum. Under bins it is the optimum for bins.
 
     Args:
-        workload: in the contract's JSON form, with n.
-        participation: in the contract's JSON form.
-        memory: vectors, each as large as the model.
+        workload: workload in the contract's JSON form, with n.
+        participation: participation in the contract's JSON form.
+        memory: number of vectors, each as large as the model.
         amplified: the sampling to optimise for, in the contract's JSON form.
 
     Raises:
-        InvalidParameter: a memory below 0.
+        InvalidParameter: the memory is below 0.
     """
     whole_number("memory", memory, low=0, remedy="give the vectors that may be kept")
     base: dict[str, object] = {"workload": dict(workload), "participation": dict(participation)}
@@ -68,8 +68,8 @@ def spec_within(
     streaming: dict[str, object] = {"kind": "buffered_linear", "buffers": buffers}
     document: dict[str, object] = {**base, "mechanism": streaming}
     if spec.participation.periodic:
-        if spread.separation < LEAST_EPOCH:
+        if spread.separation < MIN_EPOCH_STEPS:
             return {**base, "mechanism": {"kind": "blt", "buffers": buffers}}
         streaming["buffers"] = min(buffers, spread.separation - 1)
-        document["tolerance"] = LOOSE_STATES
+        document["tolerance"] = STATES_TOLERANCE
     return document

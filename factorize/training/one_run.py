@@ -1,4 +1,4 @@
-"""An audit of one trained job, anybody's: is an attack's success on it possible under a claimed (epsilon, delta)?
+"""An audit of one trained job, whoever trained it: is an attack's success possible under a claimed (epsilon, delta)?
 
 Each of m examples was put into the training data or left out by a fair coin of its own. The attack gives every example
 a score, larger where it looks trained on; it sees the model, and not the coins. The largest k / 2 scores are guessed to
@@ -19,24 +19,27 @@ import numpy as np
 from factorize.errors import InvalidParameter, extras_named
 from factorize.numbers.scalars import finite_real
 
-_SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the examples, that are guessed
-_LARGEST = 100.0
-"""Of an epsilon that an audit may find: no number of examples that fits into memory shows more."""
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The shares of the examples that the attack guesses, one after another."""
+_MAX_EPSILON = 100.0
+"""The largest epsilon that an audit may find: no number of examples that fits into memory shows more."""
 
 
 @dataclass(frozen=True)
 class OneRunReport:
-    """What an attack on one job shows.
+    """The result of an attack on one job.
 
     Attributes:
         examples: m.
-        guesses: k, of the number of guesses that shows most.
-        correct: of these.
-        p_value: of so many correct guesses or more under the claim, at most; times the numbers of guesses tried.
-        epsilon: that the algorithm has at least at delta, with the confidence, to 1e-4; 0 where the attack shows none.
-        claimed_epsilon: of the claim.
-        delta: of the claim.
-        confidence: of `epsilon`, and with which a true claim is not refuted.
+        guesses: k, the number of guesses that shows most.
+        correct: number of correct ones among these guesses.
+        p_value: upper bound on the probability of this many correct guesses or more under the claim, times the numbers
+            of guesses tried.
+        epsilon: lower bound on the algorithm's epsilon at delta, with the confidence, to 1e-4; 0 if the attack shows
+            none.
+        claimed_epsilon: epsilon of the claim.
+        delta: delta of the claim.
+        confidence: confidence of `epsilon`, and probability that a true claim is not refuted.
     """
 
     examples: int
@@ -66,7 +69,7 @@ def audit_scores(
     """Test a claim by an attack's scores.
 
     Args:
-        scores: of each example, larger where it looks trained on; minus its loss, say.
+        scores: score of each example, larger where it looks trained on; minus its loss, for example.
         members: 1 for those that a fair coin put into the data, 0 for those that it left out.
         epsilon: claimed.
         delta: claimed.
@@ -111,7 +114,7 @@ def audit_scores(
         return min(1.0, least * len(tried)), k, v
 
     chance, guesses, correct = p_value(claimed)
-    low, high = 0.0, _LARGEST
+    low, high = 0.0, _MAX_EPSILON
     if p_value(0.0)[0] > 1 - confidence:
         high = 0.0
     while high - low > 1e-4:
@@ -121,7 +124,7 @@ def audit_scores(
 
 
 def _p_value(guesses: int, correct: int, epsilon: float, examples: int, delta: float) -> float:
-    """Return at least the probability of so many correct guesses or more."""
+    """Return an upper bound on the probability of this many correct guesses or more."""
     from scipy.stats import binom
 
     law = binom(guesses, 1 / (1 + math.exp(-epsilon)))

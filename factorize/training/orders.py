@@ -21,7 +21,7 @@ class Order(Batches):
 
     Args:
         batches: one array of indices for each step of an epoch.
-        epochs: how often the sequence is gone through.
+        epochs: number of times that the sequence is repeated.
         participation: the spec's participation that it is made for; by default that of fixed epochs.
 
     Raises:
@@ -49,28 +49,28 @@ class Order(Batches):
         return len(self._batches) * self.epochs
 
     def batch(self, step: int) -> np.ndarray:
-        """Return that of the step's place in its epoch."""
+        """Return the batch of the step's place in its epoch."""
         return self._batches[step % len(self._batches)]
 
     def used(self, examples: int) -> int:
-        """Return how many take part."""
+        """Return the number of examples that take part."""
         return len(np.unique(np.concatenate(self._batches)))
 
     @property
     def participation(self) -> JsonObject:
-        """The spec's participation for this order; of fixed epochs, if no example is in two batches of one epoch."""
+        """The spec's participation for this order: fixed epochs, if no example is in two batches of one epoch."""
         return epochs_of(self.epochs) if self._made_for is None else dict(self._made_for)
 
     def breach(self, participation: Mapping[str, object], n: int) -> str | None:
-        """Return what the participation says of the distances and the number of one example's steps."""
+        """Return the participation's objection to the distances and the number of an example's steps, or None."""
         gaps, most = self._gaps()
         reason = read_participation(participation).violation(n, gaps, most)
         return reason and f"{reason}; factor for {self.participation}, or for min_sep, and calibrate again"
 
     def _gaps(self) -> tuple[np.ndarray, int]:
-        """Return the distances between neighbouring steps of one example, and the most steps that one takes part in.
+        """Return the distances between neighbouring steps of one example, and the largest number of steps of one.
 
-        One epoch is looked at: the next begins after its last batch, with the same steps.
+        One epoch is examined: the next begins after its last batch, with the same steps.
         """
         index = np.concatenate(self._batches)
         step = np.repeat(np.arange(len(self._batches)), [len(batch) for batch in self._batches])
@@ -95,13 +95,13 @@ def fixed_order(
     """Return batches in one public order that every epoch repeats, so that n = epochs x batches exactly.
 
     Args:
-        examples: how many there are.
+        examples: number of examples.
         batch_size: examples per step.
         epochs: passes, all in the same order, as the sensitivity for `fixed_epochs` assumes.
-        batches: of one epoch, where fewer than all full ones are wanted (n = epochs x batches).
-        seed: of a permutation drawn once; None keeps the order of the data. It is public.
-        remainder: `drop` what fills no batch, or `pad`: the last batch is shorter, as if examples with zero gradients
-            filled it. Means keep the divisor `batch_size`.
+        batches: number of batches of one epoch, if not all full ones are wanted (n = epochs x batches).
+        seed: public seed of a permutation that is drawn once; None keeps the order of the data.
+        remainder: `drop` leaves out examples that fill no batch; `pad` makes the last batch shorter, as if examples
+            with zero gradients filled it. Means keep the divisor `batch_size`.
     """
     if remainder not in ("drop", "pad"):
         raise InvalidParameter(f"remainder={str(remainder)[:20]!r} is not drop or pad", field="remainder")
@@ -124,11 +124,11 @@ def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, s
     min_sep apart, and no example is in more than one batch of a pass.
 
     Args:
-        examples: how many there are.
+        examples: number of examples.
         batch_size: examples per step.
         min_sep: smallest distance of two steps of one example.
         steps: n.
-        seed: of all permutations. It is public.
+        seed: public seed of all permutations.
 
     Raises:
         InvalidParameter: sizes below 1, or a group has fewer examples than a batch.
@@ -142,7 +142,7 @@ def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, s
     rng = np.random.default_rng(seed)
     groups = np.array_split(rng.permutation(examples), min_sep)
     passes = [_passes(group, batch_size, rng) for group in groups]
-    visits = (max(0, -(-(steps - g) // min_sep)) for g in range(min_sep))  # steps of each group
+    visits = (max(0, -(-(steps - g) // min_sep)) for g in range(min_sep))  # number of steps of each group
     most = max(-(-count // (len(group) // batch_size)) for count, group in zip(visits, groups, strict=True))
     participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": most}
     batches = [next(passes[step % min_sep]) for step in range(steps)]
@@ -150,7 +150,7 @@ def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, s
 
 
 def _passes(group: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield batches of one group for ever; what fills no batch at the end of a pass is left out of it."""
+    """Yield batches of one group for ever; examples that fill no batch at the end of a pass are left out of it."""
     while True:
         shuffled = rng.permutation(group)
         yield from (shuffled[i : i + batch_size] for i in range(0, len(group) - batch_size + 1, batch_size))
@@ -160,9 +160,9 @@ class _Owned(NamedTuple):
     """The examples that each user has, in the order of their turns.
 
     Attributes:
-        examples: shape (examples,), those of one user after the other.
-        first: place of each user's first one, shape (users,).
-        counts: of each user's, shape (users,).
+        examples: examples, those of each user together, shape (examples,).
+        first: place of each user's first example, shape (users,).
+        counts: number of each user's examples, shape (users,).
     """
 
     examples: np.ndarray
@@ -187,16 +187,15 @@ class _Owned(NamedTuple):
 
 
 def take_turns(order: Batches, users: Sequence[object] | np.ndarray, *, seed: int = 0) -> Order | DrawnTurns:
-    """Return the order of examples in which the users of an order take turns through the examples that each has.
+    """Return the order of examples in which the users of an order take turns through their examples.
 
-    A user gives one example to each step that it takes part in, so that the participation, and of a secret order the
-    law, is the user's. Users with fewer examples than turns begin again; of users with more, some examples are not
-    used.
+    A user gives one example to each step in which it takes part. So the participation is the user's, and for a secret
+    order the law, too. Users with fewer examples than turns begin again; users with more do not use all of them.
 
     Args:
-        order: of users, public or drawn in secret, numbered from 0 as they first appear in `users`.
+        order: order of users, public or drawn in secret, numbered from 0 as they first appear in `users`.
         users: user of each example: see `factorize.auditor.ParticipationAuditor`.
-        seed: of the permutation of each user's examples. It is public.
+        seed: public seed of the permutation of each user's examples.
 
     Raises:
         InvalidParameter: users who cannot be told apart, or fewer of them than the order has.
@@ -215,8 +214,8 @@ def take_turns(order: Batches, users: Sequence[object] | np.ndarray, *, seed: in
 class DrawnTurns(Batches, Secret):
     """The batches of a secret order of users, each of whom gives the next example after every period of the order.
 
-    Which example a user gives follows from the step alone, never from how often the user took part: to the law it is
-    one contribution that is drawn or not.
+    The example that a user gives follows from the step alone, never from how often the user took part: for the law it
+    is one contribution that is drawn or not.
 
     Args:
         of_users: the order of users.
@@ -243,16 +242,16 @@ class DrawnTurns(Batches, Secret):
         return MicroBatches(np.where(mask, self._owned.at(users, step // self.of_users.period), 0), mask)
 
     def used(self, examples: int) -> int:
-        """Return how many of the examples may take part."""
+        """Return the number of examples that may take part."""
         return int(np.minimum(self._owned.counts, -(-len(self) // self.of_users.period)).sum())
 
     @property
     def participation(self) -> JsonObject:
-        """That of users."""
+        """The participation of users."""
         return self.of_users.participation
 
     def breach(self, participation: Mapping[str, object], n: int) -> str | None:
-        """Return what the order of users says."""
+        """Return the objection of the order of users, if it has one."""
         return self.of_users.breach(participation, n)
 
 

@@ -1,7 +1,7 @@
-"""The receipt of a run: what it released, under which guarantee, and what that rests on; for an auditor.
+"""The receipt of a run: what it released, under which guarantee, and on which basis; for an auditor.
 
-One JSON file (docs/receipt.md). It is replaced as a whole before each step is released, so that whatever ends the
-process leaves the receipt of all that was released. `factorize-check` proves it from the factor files.
+One JSON file (docs/receipt.md). It is replaced as a whole before each step is released, so that the receipt of all that
+was released remains, however the process ends. `factorize-check` proves it from the factor files.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
     from factorize.format.manifest import CertifiedFactors
     from factorize.training.statement import PrivacyStatement
 
-_STATED = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
+_STATED_FIELDS = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
 
 
 class Receipt:
     """A receipt in a file: `make_private` begins it, and the job closes it after its last step.
 
-    While it is open, a lock beside the file keeps other processes out. Before each write the file is compared with what
-    was written last, so that two of one process cannot go on either.
+    While it is open, a lock beside the file keeps other processes out. Before each write the file is compared with the
+    last write, so that two receipts of one process cannot go on either.
 
     Args:
-        path: of the file. Where it holds an open receipt of the same run, that one is continued.
-        others: mu of other runs on the same data, by name: what all guarantee together is then stated, too.
-        trials: how many runs like this one were made and released, or `BestOf(mean)` where only the best one is seen
-            of a random number of them: what the search for hyperparameters costs is then stated, too.
-        unpublished: of a run that continues from a checkpoint: nobody has seen what earlier processes released after
+        path: path of the file. If it holds an open receipt of the same run, that one is continued.
+        others: mu of other runs on the same data, by name; the receipt then also states what all of them guarantee
+            together.
+        trials: number of runs like this one that were made and released, or `BestOf(mean)` if only the best one of a
+            random number of them is seen; the receipt then also states the cost of the search for hyperparameters.
+        unpublished: for a run that continues from a checkpoint: nobody has seen what earlier processes released after
             it. Without this, steps that were taken twice refute the receipt.
 
     Attributes:
-        refused: numbers of contributions that a server refused, by reason; None where nothing is refused.
+        refused: numbers of contributions that a server refused, by reason; None if nothing is refused.
 
     Raises:
         InvalidParameter: others that are no mu by name, or a mu that is no positive number.
@@ -68,13 +69,13 @@ class Receipt:
         self._statement: PrivacyStatement | None = None
         self._process = secrets.token_hex(32)
         self._lock: RunLock | None = None
-        self._on_disk: bytes | None = None  # what the file holds, None before it is there
-        self._next = -1  # the step that continues what this process has taken
+        self._on_disk: bytes | None = None  # the content of the file, None before it exists
+        self._next = -1  # the step that continues the steps of this process
         self._auditor: Auditor | None = None
 
     @property
     def taken(self) -> int:
-        """Steps that the receipt has counted, those of earlier processes too."""
+        """The number of steps that the receipt has counted, with those of earlier processes."""
         return 0 if self._document is None else steps_of(self._document)
 
     def begin(
@@ -90,18 +91,19 @@ class Receipt:
         """Write the receipt of a run that begins or continues; it is written again before each step.
 
         Args:
-            statement: what the run guarantees.
-            factors: of C; where squares of gradients have noise of their own, those of both strategies.
-            auditor: of the run's batches, which counts its steps.
-            generator: of the normals.
-            dtype: `float32` or `float64`: whose digits the noise has, whatever the type that it is kept in.
-            commitments: to the noise of each of the factors, by which two receipts of one noise are told.
+            statement: guarantee of the run.
+            factors: factors of C; if squares of gradients have noise of their own, those of both strategies.
+            auditor: auditor of the run's batches, which counts its steps.
+            generator: generator of the normals.
+            dtype: `float32` or `float64`, the type with the digits of the noise, whatever type holds it.
+            commitments: commitments to the noise of each of the factors, by which two receipts of one noise are
+                recognised.
 
         Raises:
             InvalidParameter: the file holds the receipt of another run, a closed one, or none; another process writes
-                it; or no receipt states such a run: it has no epsilon, say, or is about users where the auditor counts
-                examples.
-            OSError: it cannot be read or written.
+                it; or no receipt states such a run, because it has no epsilon, for example, or is about users while the
+                auditor counts examples.
+            OSError: the file cannot be read or written.
         """
         if statement.unit != auditor.unit or (statement.unit == "user") != (statement.users is not None):
             message = (
@@ -134,7 +136,7 @@ class Receipt:
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the steps that the receipt has counted, for a run that stops here.
 
-        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
+        `PrivacyStatement.epsilon_so_far` explains for which stops this holds.
 
         Raises:
             InvalidParameter: no run has begun.
@@ -144,14 +146,14 @@ class Receipt:
         return self._statement.epsilon_so_far(self.taken, delta)
 
     def close(self, model: Any = None) -> None:
-        """Say that the run has ended, with all of its steps or fewer, and which weights it releases.
+        """State that the run has ended, with all of its steps or fewer, and which weights it releases.
 
         Args:
             model: the released weights, whose digest the receipt then states (`factorize.format.weights`): the path of
                 a file or a directory, or a module or mapping of arrays in memory.
 
         Raises:
-            InvalidParameter: it has not begun, or the model is none.
+            InvalidParameter: the run has not begun, or the model is none.
             OSError: the model cannot be read, or the receipt not written.
         """
         if self._document is None or self._auditor is None or self._lock is None:
@@ -164,7 +166,7 @@ class Receipt:
         self._lock.release()
 
     def _kept(self) -> JsonObject | None:
-        """Return the receipt that is in the file, open and whole; None where there is no file."""
+        """Return the open and undamaged receipt in the file; None where there is no file."""
         self._on_disk = self._read()
         if self._on_disk is None:
             return None
@@ -180,7 +182,7 @@ class Receipt:
         return kept
 
     def _count(self, step: int) -> None:
-        """Add a step that is about to be released, counted from 0, to those of this process."""
+        """Add a step that is about to be released, counted from 0, to the steps of this process."""
         assert self._document is not None
         processes, chain = (self._document["steps"][name] for name in ("processes", "chain"))
         if step == self._next:
@@ -201,11 +203,11 @@ class Receipt:
                 field="receipt",
             )
         text = self._text()
-        replace_file(self.path, [text])  # on the disk: a machine that fails leaves the receipt of all that was released
+        replace_file(self.path, [text])  # on the disk, so that a machine's failure loses no receipt
         self._on_disk = text
 
     def _text(self) -> bytes:
-        """Return the receipt as it is now."""
+        """Return the current receipt."""
         assert self._document is not None and self._auditor is not None
         counts: JsonObject = dict(self._auditor.counts())
         counted = {"unit": self._auditor.unit, **{name: counts.pop(name) for name in ("number", "contributions")}}
@@ -215,14 +217,14 @@ class Receipt:
         return canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n"
 
     def _read(self) -> bytes | None:
-        """Return what the file holds, None where there is none."""
+        """Return the content of the file, None where there is none."""
         return self.path.read_bytes() if self.path.exists() else None
 
 
 def _described(
     statement: PrivacyStatement, factors: Sequence[CertifiedFactors], noise: Mapping[str, Any]
 ) -> dict[str, object]:
-    """Return what a receipt says of a run before its first step, as it is read back."""
+    """Return the receipt's description of a run before its first step, as it is read back."""
     calibration = statement.calibration
     document = (calibration if statement.moments is None else statement.moments).document()
     described = {
@@ -232,7 +234,7 @@ def _described(
         "overflow_delta": statement.overflow_delta,
         "unit": statement.unit,
         "loss": statement.loss,
-        "calibration": {name: document[name] for name in _STATED if name in document},
+        "calibration": {name: document[name] for name in _STATED_FIELDS if name in document},
         "factors": [{"digest": each.digest, "spec": each.manifest.spec} for each in factors],
         "data": {"examples": statement.examples, "used": statement.used, "users": statement.users},
         "noise": {**noise, "ranks": statement.ranks},

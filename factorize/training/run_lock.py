@@ -1,7 +1,7 @@
-"""The lock of a run: one process at a time goes on with a receipt or a checkpoint, since two would use one noise twice.
+"""The lock of a run: one process at a time continues a receipt or a checkpoint, since two would use one noise twice.
 
-It is the kernel's record lock on `FILE.lock` beside the file that is continued. It ends with its process, however that
-ends, and no fork inherits it. The lock's file names its holder, for the message of whoever comes second.
+It is the kernel's record lock on `FILE.lock` beside the continued file. It ends with its process, however that
+ends, and no fork inherits it. The lock's file names its holder, for the message to the second process.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from pathlib import Path
 from factorize.errors import InvalidParameter
 from factorize.format.container import local_path
 
-_MAX_HOLDER_BYTES = 300  # a host's name has at most 253 characters
-_held: dict[Path, tuple[int, RunLock]] = {}  # descriptors stay open: to close one would end the process's lock
+_MAX_HOLDER_BYTES = 300
+"""The most bytes of the holder's name in the lock's file: a host's name has at most 253 characters."""
+_held: dict[Path, tuple[int, RunLock]] = {}  # descriptors stay open, since to close one would end the process's lock
 os.register_at_fork(after_in_child=_held.clear)
 
 
 class RunLock:
-    """The right to continue a run, taken here and kept until `release` or the end of the process.
+    """The right to continue a run, which is kept until `release` or the end of the process.
 
-    Within one process the lock goes to whoever takes it last, as where a notebook's cell runs again. So a holder also
-    compares the file with what it wrote last.
+    Within one process the lock goes to the last one that takes it, for example when a notebook's cell runs again. So a
+    holder also compares the file with its own last write.
 
     Args:
         path: the file that is continued.
@@ -44,7 +45,7 @@ class RunLock:
         _held[self._path] = (self._take(field) if known is None else known[0], self)
 
     def release(self) -> None:
-        """Let another process go on; nothing happens where another holder in this process has taken it since."""
+        """Let another process go on; nothing happens if another holder in this process has taken it since."""
         descriptor, holder = _held.get(self._path, (-1, None))
         if holder is self:
             del _held[self._path]
@@ -57,7 +58,7 @@ class RunLock:
         except OSError as error:
             holder = os.read(descriptor, _MAX_HOLDER_BYTES).decode(errors="replace").strip()
             os.close(descriptor)
-            if not isinstance(error, BlockingIOError | PermissionError):  # the two that POSIX allows for a lock held
+            if not isinstance(error, BlockingIOError | PermissionError):  # POSIX allows both for a lock that is held
                 raise
             raise InvalidParameter(
                 f"{self._path.with_suffix('')} is continued by {holder or 'another process'}, and a second process "

@@ -1,4 +1,4 @@
-"""Cyclic Poisson and b-min-sep sampling: the orders whose randomness their calibrations count on."""
+"""Cyclic Poisson and b-min-sep sampling: the orders whose randomness their calibrations rely on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,18 +15,18 @@ from factorize.training.batches import Batches
 class CyclicPoisson(Batches, Secret):
     """Batches sampled anew in every step: each example of group t mod groups, independently, with one probability.
 
-    Batches have random sizes, some may be empty; means are taken with the calibration's fixed divisor. Which examples a
-    batch has must stay secret: the guarantee counts on it.
+    Batches have random sizes, some may be empty; means are taken with the calibration's fixed divisor. The examples of
+    a batch must stay secret, since the guarantee relies on it.
 
     Args:
         examples: N, at least the `dataset_size` that the calibration was made for.
-        calibration: for this sampling.
+        calibration: a calibration for this sampling.
         steps: n of the factorization.
-        seed: a secret integer, `secrets.randbits(128)`, drawn for this run alone and apart from the noise's.
+        seed: a secret integer, `secrets.randbits(128)`, drawn only for this run and not the seed of the noise.
 
     Attributes:
-        groups: number of groups, the bands of C.
-        probability: that a step samples an example of its group.
+        groups: number of groups, which is the number of bands of C.
+        probability: probability that a step samples an example of its group.
 
     Raises:
         InvalidParameter: the calibration is not one of sampling, sizes are out of range, or the seed cannot be secret.
@@ -53,7 +53,7 @@ class CyclicPoisson(Batches, Secret):
         self._examples, self._steps, self._seed = examples, steps, secret_seed(seed)
 
     def _fits(self, calibration: object) -> bool:
-        """Whether a calibration counts on these draws."""
+        """Return whether a calibration relies on these draws."""
         return isinstance(calibration, AmplifiedCalibration)
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class CyclicPoisson(Batches, Secret):
 
     @property
     def participation(self) -> dict[str, Any]:
-        """That of the calibration's sensitivity."""
+        """The participation of the calibration's sensitivity."""
         return dict(self._participation)
 
     def batch(self, step: int) -> np.ndarray:
@@ -72,7 +72,7 @@ class CyclicPoisson(Batches, Secret):
         return group[rng.random(len(group)) < self.probability]
 
     def breach(self, participation: Mapping[str, object], n: int) -> str | None:
-        """Return why, unless it is min-separation by at most the number of groups."""
+        """Return the reason for a breach, unless it is min-separation by at most the number of groups."""
         apart = participation.get("min_sep") if participation.get("kind") == "min_sep" else None
         most = participation.get("max_participations")
         if apart is None or apart > self.groups or (most is not None and most < -(-self._steps // self.groups)):
@@ -81,14 +81,14 @@ class CyclicPoisson(Batches, Secret):
 
 
 class BMinSep(CyclicPoisson):
-    """Batches of examples that rest b - 1 steps after each of theirs, and else come with one probability.
+    """Batches of examples that rest for b - 1 steps after each of their steps, and else come with one probability.
 
     The run begins as if it had gone on before: an example is free at first with probability 1 / (1 + (b - 1) p), so
     that all batches have one expected size. A step follows from those before it; steps in order take N numbers each.
 
     Attributes:
-        groups: b, the bands of C.
-        probability: p, of a step for an example that does not rest.
+        groups: b, the number of bands of C.
+        probability: probability p of a step for an example that does not rest.
 
     Reference:
         Dong and Ganesh 2026 (arXiv 2602.09338), with a warm start.
@@ -101,11 +101,11 @@ class BMinSep(CyclicPoisson):
         self._begin()
 
     def _fits(self, calibration: Any) -> bool:
-        """Whether a calibration counts on these draws."""
+        """Return whether a calibration relies on these draws."""
         return bool(calibration.sampling == self.sampling)
 
     def _begin(self) -> None:
-        """Draw how long each example rests at first, from what no step draws from."""
+        """Draw how long each example rests at first, from a stream that no step draws from."""
         u = self._uniform(self._steps) * (1 + (self.groups - 1) * self.probability)
         resting = 1 + ((u - 1) / self.probability).astype(np.int64)
         self._rest = np.where(u < 1, 0, np.minimum(resting, self.groups - 1))

@@ -1,4 +1,4 @@
-"""The statement of what a job made private guarantees, and what that rests on: for a log or a model card."""
+"""The statement of a private job's guarantee and its basis, for a log or a model card."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -16,14 +16,14 @@ from factorize.privacy.selection import BestOf
 from factorize.samplings.calibrating import epsilon_of_first_steps
 
 MAX_MEANINGFUL_EPSILON = 20.0
-"""Above it a likelihood ratio of e^20, 5 x 10^8, is allowed, and the statement warns."""
+"""The largest epsilon without a warning: above it a likelihood ratio of e^20, 5 x 10^8, is allowed."""
 
 LossCheck = Literal["per_example", "rehearsed", "per_client", "not_looked_at"]
-"""How a job made sure that no example changes the gradients of others: by a loss that was given and that returns one
+"""The ways in which a job makes sure that no example changes the gradients of others: by a given loss that returns one
 number for each example, by a rehearsal of the first step through the caller's loop, by updates that each client makes
 from its own data, or not at all."""
 
-_SAID = {
+_LOSS_NOTES = {
     "per_example": " The loss is one for each example; it was compared before the first step.",
     "rehearsed": " The loss was looked at in a rehearsal of the first step.",
     "per_client": " Each client makes its update from its own data, and the server clips it.",
@@ -32,26 +32,26 @@ _SAID = {
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What is guaranteed, and what the guarantee rests on.
+    """The guarantee of a job, and its basis.
 
     Attributes:
         calibration: the noise, with epsilon, delta, mu, rho, adjacency and the sensitivity's kind, rule, participation.
-        digest: of the factorization.
+        digest: digest of the factorization.
         steps: n; stopping earlier keeps the guarantee.
-        examples: in the data.
-        used: examples that the order uses.
+        examples: number of examples in the data.
+        used: number of examples that the order uses.
         sampling: `fixed`, `cyclic_poisson`, `b_min_sep`, `balls_in_bins`, or `random_allocation`.
-        unit: whose data are protected: `example`, or `user`.
-        overflow_delta: what a limited capacity adds to the calibration's delta, (1 + e^epsilon) tau.
-        ranks: processes that train together, each with its share of every batch and of the noise.
-        moments: where the squares of gradients are released with noise of their own: the noise of both.
+        unit: the unit whose data are protected: `example`, or `user`.
+        overflow_delta: addition of a limited capacity to the calibration's delta, (1 + e^epsilon) tau.
+        ranks: number of processes that train together, each with its share of every batch and of the noise.
+        moments: noise of both moments, if the squares of gradients are released with noise of their own.
         users: number of users, where the unit is one.
-        replaced: a sentence for each setting of the caller's that the job took another for, or that is far from best.
+        replaced: a sentence for each of the caller's settings that the job replaced, or that is far from the best.
         loss: how the job made sure that the loss does not mix examples.
-        factors: of the run, from which the epsilon of its first steps follows; None where nobody asks for it.
+        factors: factors of the run, which give the epsilon of its first steps; None where nobody asks for it.
         others: mu of other runs on the same data, by name.
-        trials: runs like this one on the same data, all of which are released, with this one among them; or, where it
-            is the best of a random number of them and the only one that is seen, that number's law.
+        trials: number of runs like this one on the same data, all of which are released, this one among them; or the
+            law of that number, if this run is the best of a random number and the only one that is seen.
     """
 
     calibration: Calibration
@@ -73,10 +73,10 @@ class PrivacyStatement:
     trials: int | BestOf = 1
 
     def __post_init__(self) -> None:
-        """Refuse an unknown way to look at the loss, and other releases of which no guarantee follows.
+        """Refuse an unknown way to look at the loss, and other releases without a guarantee.
 
         Raises:
-            InvalidParameter: it is none of these; or there are other releases, and no mu or no delta.
+            InvalidParameter: the way is unknown; or there are other releases, but no mu or no delta.
         """
         if self.loss not in get_args(LossCheck):
             known = ", ".join(get_args(LossCheck))
@@ -93,7 +93,7 @@ class PrivacyStatement:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the guarantee should know beside it, one sentence each."""
+        """The facts that a reader of the guarantee should know, one sentence each."""
         notes, epsilon, delta = list(self.replaced), self.calibration.epsilon, self.delta
         units = self.examples if self.users is None else self.users
         if delta is not None and delta * units > 1:
@@ -110,7 +110,7 @@ class PrivacyStatement:
 
     @property
     def delta(self) -> float | None:
-        """Of the guarantee: the calibration's, and what the capacity adds, rounded up."""
+        """The delta of the guarantee: the calibration's plus the addition of the capacity, rounded up."""
         if self.calibration.delta is None:
             return None
         return double_above(Fraction(self.calibration.delta) + Fraction(self.overflow_delta), "delta")
@@ -126,9 +126,9 @@ class PrivacyStatement:
 
     @property
     def together(self) -> dict[str, float] | None:
-        """What the run and all other releases guarantee at its delta, or None where there are none.
+        """The guarantee of the run and all other releases together at its delta, or None where there are none.
 
-        Of the best of a random number of runs, `mu` is that of one of them with the others.
+        For the best of a random number of runs, `mu` is that of one of them with the others.
         """
         others, delta = self.composed, self.delta
         search = self.trials if isinstance(self.trials, BestOf) else None
@@ -145,16 +145,16 @@ class PrivacyStatement:
     def epsilon_so_far(self, steps: int, delta: float | None = None) -> float:
         """Return epsilon of the first steps, for a run that stops after them.
 
-        It holds where the stop depended neither on the data nor on what was released: a deadline, a machine that is
-        needed elsewhere. A run that stops because its accuracy is good, say, has the epsilon of all steps.
+        It holds if the stop depended neither on the data nor on what was released, for example because of a deadline or
+        a machine that is needed elsewhere. A run that stops because its accuracy is good has the epsilon of all steps.
 
         Args:
-            steps: that were released; of a JAX job those in its noise state, `int(state.step)`.
-            delta: of the guarantee; the calibration's by default.
+            steps: number of released steps; for a JAX job the one in its noise state, `int(state.step)`.
+            delta: delta of the guarantee; the calibration's by default.
 
         Raises:
-            InvalidParameter: no number of its steps, no delta, or a statement without factors.
-            UnsupportedProblem: squares of gradients have noise of their own.
+            InvalidParameter: steps that are no number from 0 to n, no delta, or a statement without factors.
+            UnsupportedProblem: the squares of gradients have noise of their own.
         """
         if self.factors is None:
             raise InvalidParameter(
@@ -172,7 +172,7 @@ class PrivacyStatement:
         return {**noise.document(), **own, "delta": self.delta, "notes": self.notes, **more}
 
     def __str__(self) -> str:
-        """One paragraph for a log or a model card."""
+        """Return one paragraph for a log or a model card."""
         c = self.calibration
         together = "" if self.ranks == 1 else f" on {self.ranks} ranks"
         second = ""
@@ -205,5 +205,5 @@ class PrivacyStatement:
             f"{at_most(c.clip_norm)}, {sums}, noise multiplier {at_least(c.noise_multiplier)} on sensitivity "
             f"{at_most(c.sensitivity.value)} ({c.sensitivity.kind}: {c.sensitivity.rule}); factorization "
             f"{self.digest}. {chosen}"
-            f"{_SAID.get(self.loss, '')}{second}{c.without_secrecy}{said}"
+            f"{_LOSS_NOTES.get(self.loss, '')}{second}{c.without_secrecy}{said}"
         )

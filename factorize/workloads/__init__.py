@@ -1,4 +1,4 @@
-"""Workloads that may be asked for: one file per kind, whose import below is its entry in the register."""
+"""Workloads that a spec may name: one file per kind, whose import below is its entry in the register."""
 
 from functools import reduce
 from operator import or_
@@ -22,7 +22,7 @@ from factorize.workloads.weight_decay import WeightDecay as WeightDecay
 from factorize.workloads.window import SlidingWindow as SlidingWindow
 
 KINDS: dict[str, type[Workload]] = kinds_among(globals().values())
-"""Every kind that is imported above, by the contract's name."""
+"""The register of all kinds that are imported above, by the contract's name."""
 
 if TYPE_CHECKING:
     AnyWorkload = Workload

@@ -18,7 +18,7 @@ class Adam(StepWorkload):
     Adam (2015), algorithm 1.
     """
 
-    time_invariant: ClassVar[bool] = False  # early averages are of fewer gradients
+    time_invariant: ClassVar[bool] = False  # early averages are over fewer gradients
 
     kind: Literal["adam"]
     beta: Fraction
@@ -30,13 +30,13 @@ class Adam(StepWorkload):
         last = 0.0
         for i in range(self.n):
             this = 1.0 + self.beta * last
-            if this == last:  # and so it stays
+            if this == last:  # later sums stay the same
                 sums[i:] = this
                 break
             sums[i] = last = this
         return sums
 
     def operators(self) -> tuple[Operator, ...]:
-        """Decaying sums, the weights, and the sum for the iterate."""
+        """Return decaying sums, the weights, and for the iterate the sum."""
         average = (Decay(np.full(self.n, self.beta)), Scale(1.0 / self.sums()))
         return (*average, Accumulate()) if self.output == "iterate" else average

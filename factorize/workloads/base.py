@@ -1,4 +1,4 @@
-"""The base of workloads: a linear map from gradients g_0..g_{n-1} to outputs, row i being x_0 - x_{i+1}."""
+"""The base of workloads: a linear map from gradients g_0..g_{n-1} to outputs, whose row i is x_0 - x_{i+1}."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from factorize.workloads.operators import AccumulationChain, BidiagonalInverse, 
 from factorize.workloads.state_space import StateSpace, identity
 
 OUTLINE_STEPS = 1 << 16
-"""Up to so many steps a workload is its own outline."""
+"""The most steps of an outline: a workload with no more is its own outline."""
 
 
 class Workload(Frozen):
@@ -31,15 +31,15 @@ class Workload(Frozen):
 
         @property
         def kind(self) -> str:
-            """The contract's name."""
+            """The name in the contract."""
 
         @property
         def n(self) -> int:
-            """Number of steps (columns)."""
+            """The number of steps (columns)."""
 
     @property
     def m(self) -> int:
-        """Number of outputs (rows)."""
+        """The number of outputs (rows)."""
         return self.n
 
     @property
@@ -49,7 +49,7 @@ class Workload(Frozen):
 
     @property
     def time_invariant(self) -> bool:
-        """Whether A is Toeplitz, so that its first column says everything."""
+        """Whether A is Toeplitz, so that its first column determines it."""
         return True
 
     def canonical(self) -> Workload:
@@ -59,30 +59,30 @@ class Workload(Frozen):
     def outline(self) -> Workload:
         """Return a workload that has the same forms and as many states, and at most 65,536 steps or a list of rates.
 
-        Whoever asks only whether a form exists asks it of the outline: a price has to be known before an array is made.
+        The outline is for questions about forms alone: a price has to be known before an array is made.
         """
         return self
 
     def chain(self) -> AccumulationChain | None:
-        """Return A as accumulations, rates and one more accumulation, if it is that; else None."""
+        """Return A as accumulations, rates and one more accumulation, if it has this form; else None."""
         return None
 
     def first_order(self) -> FirstOrder | None:
-        """Return A as a recursion with one state, if it is that; steps with learning rate zero are allowed."""
+        """Return A as a recursion with one state, if it is one; steps with learning rate zero are allowed."""
         chain = self.chain()
         if chain is None or chain.inner or chain.ahead or not chain.eta.any():
             return None
         return FirstOrder(np.concatenate([[0.0], chain.lam[:-1]]), chain.eta)
 
     def bidiagonal_inverse(self) -> BidiagonalInverse | None:
-        """Return A^-1 if it is lower bidiagonal, as that of one state which every step feeds is; else None."""
+        """Return A^-1 if it is lower bidiagonal, which is so for one state that every step feeds; else None."""
         form = self.first_order()
         if form is None or not form.feed.all():
             return None
         return BidiagonalInverse(1.0 / form.feed, form.follow / form.feed)
 
     def easier(self) -> Workload | None:
-        """Return the nearest workload that more structures have solvers for, or None; it may have an easier one too."""
+        """Return the nearest workload for which more structures have solvers, or None; it may have an easier one."""
         return None
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Workload(Frozen):
 
     @cached_property
     def coefficients(self) -> np.ndarray | None:
-        """The first column of A, shape (n,), if A is Toeplitz; else None."""
+        """Return the first column of A, shape (n,), if A is Toeplitz; else None."""
         if not self.time_invariant:
             return None
         impulse = np.zeros((self.n, 1))
@@ -148,13 +148,13 @@ class Product(Workload):
         return y
 
     def recursions(self) -> list[StateSpace] | None:
-        """Those of the operators, if all of them are recursions."""
+        """Return the recursions of the operators, if all of them are recursions; else None."""
         factors = [operator.state_space(self.n) for operator in self.operators()]
         known = [factor for factor in factors if factor is not None]
         return known if len(known) == len(factors) else None
 
     def chain(self) -> AccumulationChain | None:
-        """That of the operators."""
+        """Return the chain of the operators."""
         return chain_of(self.operators(), self.n)
 
 
@@ -164,7 +164,7 @@ class StepWorkload(Product):
     n: Count
 
     def outline(self) -> Workload:
-        """The first steps; with explicit rates all of them, since any may be zero, and JSON bounds the list."""
+        """Return the first steps; with explicit rates all of them, since any may be zero, and JSON bounds the list."""
         if self.n <= OUTLINE_STEPS or getattr(self, "learning_rates", None) is not None:
             return self
         return self._of_steps(OUTLINE_STEPS)
@@ -174,7 +174,7 @@ class StepWorkload(Product):
 
 
 def kinds_among(names: Iterable[object]) -> dict[str, type[Workload]]:
-    """Return the kinds of workload among some objects by the contract's name, which each has for itself."""
+    """Return the kinds of workload among some objects, by each kind's own name in the contract."""
     kinds: dict[str, type[Workload]] = {}
     for kind in tuple(names):
         if isinstance(kind, type) and issubclass(kind, Workload) and kind is not Workload:

@@ -16,5 +16,5 @@ class ExponentialDecay(StepWorkload):
     rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
     def operators(self) -> tuple[Operator, ...]:
-        """One first-order recursion."""
+        """Return one first-order recursion."""
         return (Decay(np.full(self.n, self.rate)),)

@@ -1,4 +1,4 @@
-"""The identity: every step's gradient is released for itself."""
+"""The identity: every step's gradient is released on its own."""
 
 from typing import Literal
 
@@ -12,5 +12,5 @@ class Identity(StepWorkload):
     kind: Literal["identity"]
 
     def operators(self) -> tuple[Operator, ...]:
-        """No operator at all."""
+        """Return no operator."""
         return ()

@@ -13,6 +13,7 @@ from factorize.plain_data import Count, Long, Real, Sha256
 from factorize.workloads.base import Workload
 
 MAX_SIDE = 16_384
+"""The most rows or columns of a user's matrix."""
 
 
 class UserMatrix(Workload):
@@ -22,7 +23,7 @@ class UserMatrix(Workload):
     gradient. A matrix named by its digest has to be bound to its numbers before it can be used.
     """
 
-    time_invariant: ClassVar[bool] = False  # not assumed of a user's matrix
+    time_invariant: ClassVar[bool] = False  # a user's matrix need not be Toeplitz
 
     kind: Literal["matrix"]
     rows: Annotated[list[Annotated[list[Real], Long]], Long] | None = None
@@ -43,22 +44,22 @@ class UserMatrix(Workload):
     def _dimensions(self) -> tuple[int, int]:
         if self._array is not None:
             return self._array.shape[0], self._array.shape[1]
-        assert self.shape is not None  # by the validator
+        assert self.shape is not None  # the validator has checked this
         return self.shape[0], self.shape[1]
 
     @property
     def n(self) -> int:
-        """Number of steps (columns)."""
+        """The number of steps (columns)."""
         return self._dimensions()[1]
 
     @property
     def m(self) -> int:
-        """Number of outputs (rows)."""
+        """The number of outputs (rows)."""
         return self._dimensions()[0]
 
     @property
     def bound(self) -> bool:
-        """Whether the numbers are known, and not the digest only."""
+        """Whether the numbers are known, and not just their digest."""
         return self._array is not None
 
     @property
@@ -70,14 +71,14 @@ class UserMatrix(Workload):
         return self._array
 
     def bind(self, array: np.ndarray) -> UserMatrix:
-        """Return this workload with its numbers, shape (m, n); raise InvalidWorkload where they are not its own."""
+        """Return this workload with its numbers, shape (m, n); raise InvalidWorkload where these are other numbers."""
         bound = from_array(array)
         if (bound.sha256, bound.shape) != (self.sha256, self.shape):
             raise InvalidWorkload(f"the numbers have shape {bound.shape} and do not hash to {self.sha256}")
         return bound
 
     def canonical(self) -> UserMatrix:
-        """With digest and shape in place of the rows."""
+        """Return the workload with digest and shape in place of the rows."""
         return self if self.rows is None else from_array(self.array)
 
     def apply(self, x: np.ndarray) -> np.ndarray:
@@ -89,7 +90,7 @@ class UserMatrix(Workload):
         return self.array.T @ y
 
     def recursions(self) -> None:
-        """Not known of a user's matrix."""
+        """Return None, since they are not known for a user's matrix."""
         return None
 
     def row_block(self, start: int, stop: int) -> np.ndarray:
@@ -113,9 +114,10 @@ def check_workload_matrix(array: np.ndarray) -> np.ndarray:
     """Return a read-only float64 copy of a user's matrix that can be a workload.
 
     Raises:
-        InvalidWorkload: not two-dimensional, empty, not finite, all zero, or square and not lower-triangular.
+        InvalidWorkload: the array is not two-dimensional, empty, not finite, all zero, or square and not
+            lower-triangular.
     """
-    with np.errstate(invalid="ignore"):  # of a signalling NaN, which is refused below
+    with np.errstate(invalid="ignore"):  # a signalling NaN raises, and is refused below
         checked = np.array(array, dtype=np.float64) + 0.0
     if checked.ndim != 2 or 0 in checked.shape:
         raise InvalidWorkload(f"a workload matrix has two dimensions of at least 1; got shape {checked.shape}")

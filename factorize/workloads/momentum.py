@@ -25,12 +25,12 @@ class Momentum(Rated):
     nesterov: bool = False
 
     def operators(self) -> tuple[Operator, ...]:
-        """Momentum, then the rates, then the sum."""
+        """Return momentum, then the rates, then the sum."""
         first = LookAhead(self.momentum) if self.nesterov else Decay(np.full(self.n, self.momentum))
         return (first, Accumulate()) if self.time_invariant else (first, Scale(self.rates()), Accumulate())
 
     def easier(self) -> Workload:
-        """With rates raised to a thousandth of the largest where one is zero; then without momentum."""
+        """Return it with rates raised to a thousandth of the largest if one is zero; otherwise without momentum."""
         if self.learning_rates is None:
             return Prefix(kind="prefix", n=self.n)
         rates = positive(self.learning_rates, self.n)

@@ -1,4 +1,4 @@
-"""The workloads of mu^2-SGD (R24), its projection left out."""
+"""The workloads of mu^2-SGD (R24), without its projection."""
 
 from typing import Literal
 
@@ -24,7 +24,7 @@ class MuSquared(StepWorkload):
         return self.output != "x"
 
     def operators(self) -> tuple[Operator, ...]:
-        """One, two or two sums and the weighted average."""
+        """Return one sum, two sums, or two sums and the weighted average."""
         if self.output == "q":
             return (Accumulate(),)
         if self.output == "w":

@@ -16,7 +16,8 @@ import numpy as np
 from factorize.workloads.state_space import StateSpace, first_order, identity, scaling
 
 Array = np.ndarray
-_LEAST_DECAY = 1e-30
+_MIN_DECAY = 1e-30
+"""The smallest decay of a coupled recursion that is divided into two decays."""
 
 
 class Operator(ABC):
@@ -56,11 +57,11 @@ class Accumulate(Operator):
         return np.cumsum(y[::-1], axis=0)[::-1]
 
     def state_space(self, n: int) -> StateSpace:
-        """One state, the sum."""
+        """Return a recursion with one state, the sum."""
         return first_order(np.ones(n))
 
     def follows(self, n: int) -> Array:
-        """Ones."""
+        """Return ones."""
         return np.ones(n)
 
 
@@ -85,11 +86,11 @@ class Decay(Operator):
         return x
 
     def state_space(self, n: int) -> StateSpace:
-        """One state, the last output."""
+        """Return a recursion with one state, the last output."""
         return first_order(self.factors)
 
     def follows(self, n: int) -> Array:
-        """The factors."""
+        """Return the factors."""
         return self.factors
 
 
@@ -108,7 +109,7 @@ class Scale(Operator):
         return self.factors[:, None] * y
 
     def state_space(self, n: int) -> StateSpace:
-        """No state."""
+        """Return a map without a state."""
         return scaling(self.factors)
 
 
@@ -125,11 +126,11 @@ class Window(Operator):
         return sums
 
     def adjoint(self, y: Array) -> Array:
-        """The same sum in the other direction."""
+        """Return the same sum in the other direction."""
         return self.apply(y[::-1])[::-1]
 
     def state_space(self, n: int) -> StateSpace | None:
-        """None: a window remembers `width` inputs; one step is the identity, n steps the running sum."""
+        """Return None, since a window remembers `width` inputs; one step is the identity, n steps the running sum."""
         if self.width == 1:
             return identity(n)
         return first_order(np.ones(n)) if self.width >= n else None
@@ -150,7 +151,7 @@ class LookAhead(Operator):
         return y + self.momentum * Decay(np.full(len(y), self.momentum)).adjoint(y)
 
     def state_space(self, n: int) -> StateSpace:
-        """One state, m_{i-1}: y_i = (1 + momentum) x_i + momentum^2 m_{i-1}."""
+        """Return a recursion with one state, m_{i-1}: y_i = (1 + momentum) x_i + momentum^2 m_{i-1}."""
         mu = np.full((n, 1), self.momentum)
         return StateSpace(mu[:, :, None], np.ones((n, 1)), mu**2, np.full(n, 1.0 + self.momentum))
 
@@ -178,7 +179,7 @@ class CoupledDecay(Operator):
         return moved
 
     def adjoint(self, y: Array) -> Array:
-        """Run the transposed recursion backwards; bars are derivatives with respect to the state."""
+        """Run the transposed recursion backwards; variables with bars are derivatives with respect to the state."""
         out = np.zeros(y.shape, dtype=np.float64)
         s_bar = np.zeros(y.shape[1])
         m_bar = np.zeros(y.shape[1])
@@ -191,7 +192,7 @@ class CoupledDecay(Operator):
         return out
 
     def state_space(self, n: int) -> StateSpace:
-        """Two states, (s, m): m' = momentum m - rate s + x, s' = s + eta m'; the output is s'."""
+        """Return a recursion with states (s, m): m' = momentum m - rate s + x, s' = s + eta m'; the output is s'."""
         eta = self.learning_rates
         follow = np.empty((n, 2, 2))
         follow[:, 0, 0] = 1.0 - eta * self.rate
@@ -202,7 +203,7 @@ class CoupledDecay(Operator):
         return StateSpace(follow, feed, follow[:, 0, :].copy(), np.array(eta))
 
     def parts(self) -> tuple[Operator, ...]:
-        """Two decays with the rates between them, where the rates are positive and nothing oscillates.
+        """Return two decays with the rates between them, if the rates are positive and nothing oscillates.
 
         With rho_i = eta_i / eta_{i-1} and y_i = s_i - d_i s_{i-1} the recursion is y_i = f_i y_{i-1} + eta_i x_i, where
         f_i d_{i-1} = rho_i momentum and f_i + d_i is the factor of s_{i-1}. So d_0 = 1 and
@@ -218,13 +219,13 @@ class CoupledDecay(Operator):
         for i in range(1, n):
             follow[i] = self.momentum / decays[i - 1]
             decays[i] = 1.0 - rates[i] * self.rate - rates[i] / rates[i - 1] * (follow[i] - self.momentum)
-            if not decays[i] > max(self.momentum, _LEAST_DECAY):
+            if not decays[i] > max(self.momentum, _MIN_DECAY):
                 return (self,)
         return Decay(follow), Scale(rates), Decay(decays)
 
 
 class BidiagonalInverse(NamedTuple):
-    """A^-1 with diagonal p_i and sub-diagonal -q_i (q_0 = 0); what makes an O(n) solver possible.
+    """A^-1 with diagonal p_i and sub-diagonal -q_i (q_0 = 0), which makes an O(n) solver possible.
 
     Attributes:
         p: diagonal, shape (n,), positive.
@@ -238,7 +239,7 @@ class BidiagonalInverse(NamedTuple):
 class FirstOrder(NamedTuple):
     """A as a recursion: row i is follow_i times row i - 1, plus feed_i in column i.
 
-    Where every feed is positive the inverse is bidiagonal, with p = 1 / feed and q = follow / feed.
+    If every feed is positive the inverse is bidiagonal, with p = 1 / feed and q = follow / feed.
 
     Attributes:
         follow: in [0, 1], shape (n,); the first is 0.
@@ -252,7 +253,7 @@ class FirstOrder(NamedTuple):
 class AccumulationChain(NamedTuple):
     """A = S_lam diag(eta) M: accumulations M, then rates, then one accumulation more; with `ahead`, M = I + mu M_mu.
 
-    A factor acts between a step and the next; the last one acts on nothing, and is 1.
+    A factor acts between a step and the next; the last factor acts on nothing, and is 1.
 
     Attributes:
         inner: factors of the accumulations in M, in [0, 1], the one applied first at the front, each of shape (n,).
@@ -267,13 +268,14 @@ class AccumulationChain(NamedTuple):
     ahead: float = 0.0
 
 
-_NEGLIGIBLE = 1e-30  # a factor below this changes no entry of A by a rounding
+_NEGLIGIBLE_FACTOR = 1e-30
+"""The largest factor that is treated as zero, since it changes no entry of A by a rounding."""
 
 
 def chain_of(operators: Iterable[Operator], n: int) -> AccumulationChain | None:
-    """Return a product of operators as a chain, or None where it is none.
+    """Return a product of operators as a chain, or None where it is no chain.
 
-    What scales the outputs of the last accumulation moves in front of it: diag(b) S_lam = S_mu diag(b), with
+    A scaling of the outputs of the last accumulation moves in front of it: diag(b) S_lam = S_mu diag(b), with
     mu_i = lam_i b_i / b_{i-1}.
 
     Args:
@@ -286,12 +288,12 @@ def chain_of(operators: Iterable[Operator], n: int) -> AccumulationChain | None:
         if isinstance(operator, Scale) and not inner and not ahead:
             eta = eta * operator.factors
         elif isinstance(operator, LookAhead) and lam is not None and not inner and not ahead:
-            ahead = operator.momentum if operator.momentum >= _NEGLIGIBLE else 0.0
+            ahead = operator.momentum if operator.momentum >= _NEGLIGIBLE_FACTOR else 0.0
         elif factors is None or ahead or (lam is None and not eta.all()):
             return None
         elif lam is None:
             lam = np.append(factors[1:] * (eta[1:] / eta[:-1]), 1.0)
-        elif factors[1:].max(initial=0.0) >= _NEGLIGIBLE:
+        elif factors[1:].max(initial=0.0) >= _NEGLIGIBLE_FACTOR:
             inner.insert(0, np.append(factors[1:], 1.0))
     lam = np.append(np.zeros(n - 1), 1.0) if lam is None else lam
     return AccumulationChain(tuple(inner), eta, lam, ahead)

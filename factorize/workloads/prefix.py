@@ -29,7 +29,7 @@ class Prefix(Product):
 
     @property
     def n(self) -> int:
-        """Number of steps; raises UnsupportedProblem where there is no last one."""
+        """The number of steps; raises UnsupportedProblem where there is no last one."""
         if isinstance(self.steps, str):
             raise UnsupportedProblem(
                 "n is 'unbounded', and this needs a number of steps; give n, or read rows of the strategy "
@@ -44,20 +44,20 @@ class Prefix(Product):
         return isinstance(self.steps, str)
 
     def outline(self) -> Prefix:
-        """The first steps."""
+        """Return the first steps."""
         if self.endless or self.n <= OUTLINE_STEPS:
             return self
         return Prefix(kind=self.kind, n=OUTLINE_STEPS)
 
     def operators(self) -> tuple[Operator, ...]:
-        """One running sum."""
+        """Return one running sum."""
         return (Accumulate(),)
 
 
 def easier_ones(workload: Workload) -> Iterator[Workload]:
-    """Yield what a strategy may be optimised for in place of a workload, the nearest first and running sums last.
+    """Yield easier workloads for which a strategy may be optimised, the nearest first and running sums last.
 
-    Nothing for a workload with a bidiagonal inverse, which every streaming structure takes.
+    There are none for a workload with a bidiagonal inverse, which every streaming structure takes.
     """
     if workload.endless or workload.outline().bidiagonal_inverse() is not None:
         return

@@ -15,9 +15,10 @@ from factorize.plain_data import Count, Frozen, Long, NonNegative, UnitInterval
 from factorize.workloads.base import StepWorkload, Workload
 from factorize.workloads.operators import Accumulate, Operator, Scale
 
-MAX_LISTED = 1 << 20
-LEAST_RATE = 1e-3
-"""Of the largest: below, what a strategy is optimised for does not change its loss by 1e-4."""
+MAX_RATES = 1 << 20
+"""The most learning rates, since the canonical spec lists each."""
+MIN_RATE = 1e-3
+"""The smallest rate for optimising, relative to the largest: smaller ones do not change the loss by 1e-4."""
 
 
 class Cosine(Frozen):
@@ -89,9 +90,9 @@ LearningRates = Annotated[list[NonNegative], Long] | Named
 
 def explicit(rates: LearningRates, n: int) -> list[float]:
     """Return a schedule as its list of n rates; raise InvalidWorkload for another length, more than 2^20, or zeros."""
-    if n > MAX_LISTED:
+    if n > MAX_RATES:
         raise InvalidWorkload(
-            f"n={n} learning rates are above the limit of {MAX_LISTED}, since the canonical spec lists each; use a "
+            f"n={n} learning rates are above the limit of {MAX_RATES}, since the canonical spec lists each; use a "
             "smaller n, or leave the schedule out"
         )
     listed = list(rates) if isinstance(rates, list) else [value + 0.0 for value in rates.rates(n)]
@@ -103,9 +104,9 @@ def explicit(rates: LearningRates, n: int) -> list[float]:
 
 
 def positive(rates: LearningRates, n: int) -> list[float]:
-    """Return the list of rates, those below a thousandth of the largest raised to it; see `LEAST_RATE`."""
+    """Return the list of rates, with those below a thousandth of the largest raised to it; see `MIN_RATE`."""
     listed = explicit(rates, n)
-    least = LEAST_RATE * max(listed)
+    least = MIN_RATE * max(listed)
     return [max(rate, least) for rate in listed]
 
 
@@ -126,7 +127,7 @@ class Rated(StepWorkload):
         learning_rates: LearningRates | None
 
     def model_post_init(self, _context: object) -> None:
-        """Check the list against n."""
+        """Check that the list has n rates."""
         if self.learning_rates is not None:
             explicit(self.learning_rates, self.n)
 
@@ -140,7 +141,7 @@ class Rated(StepWorkload):
         return np.ones(self.n) if self.learning_rates is None else np.array(explicit(self.learning_rates, self.n))
 
     def canonical(self) -> Self:
-        """With the schedule as its list."""
+        """Return the workload with the schedule as its list."""
         if self.learning_rates is None:
             return self
         return self.model_copy(update={"learning_rates": explicit(self.learning_rates, self.n)})
@@ -153,11 +154,11 @@ class Schedule(Rated):
     learning_rates: LearningRates
 
     def operators(self) -> tuple[Operator, ...]:
-        """Scale, then sum."""
+        """Return the scaling, then the sum."""
         return (Scale(self.rates()), Accumulate())
 
     def easier(self) -> Workload | None:
-        """With rates raised to a thousandth of the largest where one is zero."""
+        """Return it with rates raised to a thousandth of the largest if one is zero."""
         if self.rates().all():
             return None
         return Schedule(kind=self.kind, n=self.n, learning_rates=positive(self.learning_rates, self.n))

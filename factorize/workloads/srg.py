@@ -21,5 +21,5 @@ class RecursiveGradient(StepWorkload):
     decay: UnitInterval
 
     def operators(self) -> tuple[Operator, ...]:
-        """Recursive estimate, momentum, sum."""
+        """Return the recursive estimate, momentum, and the sum."""
         return (Decay(np.full(self.n, self.decay)), Decay(np.full(self.n, self.momentum)), Accumulate())

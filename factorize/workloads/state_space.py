@@ -1,4 +1,4 @@
-"""Linear maps as recursions with few states: what makes losses computable without an n x n array.
+"""Linear maps as recursions with few states, by which losses are computable without an n x n array.
 
 A map takes x to y by y_i = read_i . u_i + through_i x_i and u_{i+1} = follow_i u_i + feed_i x_i, u_0 = 0.
 """
@@ -65,7 +65,7 @@ def first_order(factors: np.ndarray) -> StateSpace:
 
 
 def differences_from_reference(scale: np.ndarray, closing: np.ndarray) -> StateSpace:
-    """Return y_i = scale_i (x_i - reference), the reference being the last x at a closing step (0 before the first)."""
+    """Return y_i = scale_i (x_i - reference); the reference is the last x at a closing step, 0 before the first."""
     n = len(scale)
     keep = np.where(closing, 0.0, 1.0)
     return StateSpace(keep.reshape(n, 1, 1), 1.0 - keep[:, None], -scale[:, None], np.asarray(scale, dtype=np.float64))

@@ -37,14 +37,14 @@ class WeightDecay(Rated):
         return self
 
     def operators(self) -> tuple[Operator, ...]:
-        """Momentum, rates, then the decaying sum; or the coupled recursion as one."""
+        """Return momentum, rates, then the decaying sum; or the coupled recursion as one operator."""
         rates = self.rates()
         if self.mode == "coupled":
             return (CoupledDecay(rates, self.momentum, self.rate),)
         return (Decay(np.full(self.n, self.momentum)), Scale(rates), Decay(1.0 - rates * self.rate))
 
     def easier(self) -> Workload | None:
-        """With rates raised to a thousandth of the largest where one is zero; then decoupled and without momentum."""
+        """Return it with rates raised as by `positive` if one is zero; otherwise decoupled and without momentum."""
         if self.learning_rates is not None and not self.rates().all():
             return self.model_copy(update={"learning_rates": positive(self.rates().tolist(), self.n)})
         plain = self.model_copy(update={"mode": "decoupled", "momentum": 0.0})

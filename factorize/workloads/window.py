@@ -24,10 +24,10 @@ class SlidingWindow(StepWorkload):
         return self
 
     def _of_steps(self, n: int) -> SlidingWindow:
-        """As narrow or as wide in proportion: a window of all steps is the running sum, any other is none."""
+        """Return a window as wide in proportion: a window of all steps is the running sum, and any other is not."""
         width = n if self.width == self.n else min(self.width, n - 1)
         return SlidingWindow(kind=self.kind, n=n, width=width)
 
     def operators(self) -> tuple[Operator, ...]:
-        """One windowed sum."""
+        """Return one windowed sum."""
         return (Window(self.width),)

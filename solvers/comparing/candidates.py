@@ -22,7 +22,7 @@ MAX_N_CONIC = 16
 ALL_ROWS = ("dense", "toeplitz", "nu_toeplitz", "square_root", "fft", "semidefinite")
 """The mechanisms whose noise takes all earlier rows."""
 
-LOOSE_STATES = 4e-3
+STATES_TOLERANCE = 4e-3
 """Tolerance of searches for few states under a schedule of epochs: they take half the time or less, and their loss is
 at most 0.2 % above what the spec's tolerance finds."""
 
@@ -163,7 +163,7 @@ def tolerance(spec: Spec, mechanism: dict[str, object], *, lead: bool = False) -
     if lead:
         return max(spec.tolerance, LEAD_TOLERANCE)
     searched = mechanism["kind"] == "buffered_linear" and spec.mechanism.kind != "buffered_linear"
-    return max(spec.tolerance, LOOSE_STATES) if searched and spec.participation.periodic else spec.tolerance
+    return max(spec.tolerance, STATES_TOLERANCE) if searched and spec.participation.periodic else spec.tolerance
 
 
 def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
