@@ -38,10 +38,10 @@ NAMES = tuple(
     )
     if find_spec(f"benchmarks.{name}")
 )
-FETCHING = ("peer",)
-"""What fetches other libraries, and is left out of a quick run unless it is named."""
-LONG = ("scale",)
-"""What takes an hour or more, and is left out unless it is named or quick."""
+FETCHING_NAMES = ("peer",)
+"""Benchmarks that fetch other libraries; a quick run leaves them out unless they are named."""
+LONG_NAMES = ("scale",)
+"""Benchmarks that take an hour or more; a run leaves them out unless they are named or it is quick."""
 
 
 class Tee(io.StringIO):
@@ -90,7 +90,7 @@ def main() -> None:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; use {', '.join(NAMES)}")
     machine = Machine.measured(side=256 if asked.quick else 2048)
     print(machine.text)
-    usual = [name for name in NAMES if name not in (FETCHING if asked.quick else LONG)]
+    usual = [name for name in NAMES if name not in (FETCHING_NAMES if asked.quick else LONG_NAMES)]
     for name in asked.names or usual:
         print(f"\n=== {name} (load {os.getloadavg()[0]:.1f})", flush=True)
         report = Report(name, machine, quick=asked.quick, full=asked.full)

@@ -24,7 +24,7 @@ COSINE = {"kind": "cosine"}
 MOMENTUM = {"kind": "momentum", "momentum": 0.9}
 WARM = {"kind": "schedule", "learning_rates": {"kind": "warmup_cosine", "warmup": 50}}
 FIXED = ["fixed"]
-LEAST = Path(__file__).with_name("results") / "advice.json"
+LEAST_ERRORS = Path(__file__).with_name("results") / "advice.json"
 
 JOBS: tuple[dict[str, Any], ...] = (
     {"examples": 50_000, "batch_size": 512, "epochs": 10, "epsilon": 3.0},
@@ -130,7 +130,7 @@ def main() -> None:
     first, _, stop = asked.jobs.partition(":")
     for more in ({}, {"samplings": FIXED}):
         answer({"examples": 800, "batch_size": 100, "epochs": 2, "epsilon": 2.0, **more}, 3.0)
-    least: list[float] = json.loads(LEAST.read_text())
+    least: list[float] = json.loads(LEAST_ERRORS.read_text())
     over: dict[float, list[float]] = {seconds: [] for seconds in budgets}
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.load)]
     try:
@@ -150,7 +150,7 @@ def main() -> None:
     for seconds, ratio in over.items():
         near = [sum(one <= 1 + most for one in ratio) for most in (0.01, 0.03)]
         print(f"{seconds:g} s: {near[0]} of {len(ratio)} within 1 %, {near[1]} within 3 %, farthest {max(ratio):.4f}")
-    LEAST.write_text("[\n" + ",\n".join(map(str, least)) + "\n]\n")
+    LEAST_ERRORS.write_text("[\n" + ",\n".join(map(str, least)) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -63,12 +63,12 @@ class Clock:
 
     @property
     def wall(self) -> float:
-        """Of the wall clock."""
+        """Return the seconds of the wall clock."""
         return time.perf_counter() - self._wall
 
     @property
     def processor(self) -> float:
-        """Of all threads."""
+        """Return the processor's seconds of all threads."""
         return time.process_time() - self._processor
 
 
@@ -85,9 +85,9 @@ def spec_of(mechanism: dict[str, Any], epsilon: float, delta: float, *, n: int, 
 
 
 def run(report: Report) -> None:
-    """Errors, times, checks by other routes, other sizes."""
+    """Report errors, times, checks by other routes, other sizes."""
     n, epochs = (64, 4) if report.quick else (N, EPOCHS)
-    solvers.solve(spec_of(TWO | {"normalization": "fitted"}, 4.0, 1e-3, n=16, epochs=2))  # compiles
+    solvers.solve(spec_of(TWO | {"normalization": "fitted"}, 4.0, 1e-3, n=16, epochs=2))  # this compiles
     bounds: dict[float, float] = {}
     for target in TARGETS[:3] if report.quick else TARGETS:
         if target.delta not in bounds:
@@ -117,7 +117,7 @@ def lower_bound(report: Report, target: Target, n: int, epochs: int) -> float:
 
 
 def optimum(report: Report, target: Target, normalization: str, bound: float, n: int, epochs: int) -> None:
-    """Solve, claim, verify: three rows."""
+    """Solve, claim and verify: three rows."""
     given = {} if normalization == "none" else {"normalization": normalization}
     title = f"{NAMES[target.mechanism['kind']]}, {normalization}, ({target.epsilon:g}, {target.delta:g})"
     clock = Clock()
@@ -177,7 +177,7 @@ def routes(report: Report) -> None:
 
 
 def allocation(report: Report) -> None:
-    """Random allocation at C = I beside dp_accounting's Poisson sampling, another law with as many steps on average."""
+    """Report random allocation at C = I beside dp_accounting's Poisson sampling, a law of as many steps on average."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
     bins = N // EPOCHS
@@ -233,7 +233,7 @@ def against(report: Report, name: str, gram: np.ndarray, epsilon: float, wanted:
 
 
 def wide(report: Report) -> None:
-    """A claim at 1000 bins."""
+    """Report a claim at 1000 bins."""
     for epsilon, delta in ((8.0, 1e-5), (2.0, 1e-10)):
         found = forged_claims.factorization(forged_claims.truncated_root(4000, 125), 4)
         clock = Clock()
@@ -248,7 +248,7 @@ def wide(report: Report) -> None:
 
 
 def longest(report: Report) -> None:
-    """The optimum of two buffers at n = 10,000 and 16 epochs."""
+    """Report the optimum of two buffers at n = 10,000 and 16 epochs."""
     clock = Clock()
     found = solvers.solve(spec_of(TWO, 8.0, 1e-5, n=10_000, epochs=16))
     seconds, processor = clock.wall, clock.processor

@@ -20,7 +20,7 @@ from factorize.privacy import PrivacyTarget
 from factorize.structures.banded import BandedMatrix
 
 DRAWS = 60_000
-LESS = 1.02
+SIGMA_RATIO = 1.02
 
 
 def main(claims: int) -> None:
@@ -40,7 +40,7 @@ def main(claims: int) -> None:
         held = calibrate_sampling(made, target, sampling="b_min_sep", dataset_size=size, batch_size=batch)
         seconds, chance = time.process_time() - started, held.sampling_probability
         both = deltas(np.asarray(made.C), bands, chance, held.sigma_of_sums, epsilon, DRAWS, number)
-        less = deltas(np.asarray(made.C), bands, chance, held.sigma_of_sums / LESS, epsilon, DRAWS, number)[0]
+        less = deltas(np.asarray(made.C), bands, chance, held.sigma_of_sums / SIGMA_RATIO, epsilon, DRAWS, number)[0]
         worst = max(both, key=lambda found: found.delta)
         small += worst.delta - 4 * worst.error > delta
         large += less.delta + 4 * less.error < delta

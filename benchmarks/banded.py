@@ -29,8 +29,8 @@ from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec, parse_spec
 from factorize.workloads.state_space import StateSpace
 
-BANDS = (4, 8, 16, 32, 64, 128)  # at n = 2048
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # at 16 bands
+BANDS = (4, 8, 16, 32, 64, 128)  # sizes at n = 2048
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # sizes at 16 bands
 SIZES = ((256, 8), (512, 16), (1024, 32), (2048, 64))
 _REPEATS = 5
 
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """One line."""
+        """Return one line."""
         return (
             f"n={self.n:5d} bands={self.bands:3d}  {self.seconds:8.4f} s  cpu {self.cpu:8.4f} s  "
             f"steps {self.steps:3d}  evaluations {self.evaluations:4d}  class gap {self.gap:.2e}  "
@@ -91,7 +91,7 @@ def measure(n: int, bands: int, repeats: int = _REPEATS) -> Row:
     best, found = (math.inf, math.inf), None
     for _ in range(repeats):
         problem = Problem(spec)
-        with one_blas_thread(0):  # as solves run
+        with one_blas_thread(0):  # solves run in the same way
             began, cpu = time.perf_counter(), time.process_time()
             found = descend(problem, recursion(problem), bands)
             best = min(best, (time.perf_counter() - began, time.process_time() - cpu))
@@ -140,7 +140,7 @@ def growths(*, quick: bool = False) -> list[str]:
 
 def run(report: Report) -> None:
     """Print the rows of the report."""
-    measure(64, 4)  # compile
+    measure(64, 4)  # this compiles
     report.heading("Banded optimum of the prefix sum under min_sep, smallest of a few runs, class gap certified apart")
     for n, bands in ((64, 4), (128, 4)) if report.quick else SIZES:
         row = measure(n, bands)
@@ -158,7 +158,7 @@ def run(report: Report) -> None:
 
 
 def main() -> None:
-    measure(64, 4)  # compile
+    measure(64, 4)  # this compiles
     rows = []
     for n, bands in SIZES:
         rows.append(measure(n, bands))

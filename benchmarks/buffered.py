@@ -28,7 +28,7 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 
 SIZES = (256, 1024, 2048)
 BUFFERS = (2, 3, 4, 5, 6, 8, 10)
-LARGEST = 1_000_000
+MAX_N = 1_000_000
 MOMENTUM_BUFFERS = (1, 2, 3, 4, 6, 8)
 EPOCHS = ((4, 128), (8, 64))
 STATES = (1, 2, 4, 8)
@@ -108,13 +108,13 @@ def epochs_table() -> None:
 
 def main(full: bool = False) -> None:
     """Print the tables; with `full` also n = 10^6, which takes minutes."""
-    optimise(np.ones(64), np.r_[0.0, np.ones(63)], 2, 1e-3, QUIET)  # compile
+    optimise(np.ones(64), np.r_[0.0, np.ones(63)], 2, 1e-3, QUIET)  # this compiles
     for n in SIZES:
         table(n, BUFFERS)
     momentum_table()
     epochs_table()
     if full:
-        table(LARGEST, (8,))
+        table(MAX_N, (8,))
 
 
 if __name__ == "__main__":

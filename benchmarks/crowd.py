@@ -41,7 +41,7 @@ from factorize.storage.store import open_store
 
 STREAMS_OF_A_KEY = 64
 STREAMS_OF_AN_ADDRESS = 960
-"""Below the 1,024 connections that one address may have."""
+"""The streams of one address, below the 1,024 connections that it may have."""
 LONG = {
     "workload": {"kind": "prefix", "n": 8192},
     "participation": {"kind": "fixed_epochs", "epochs": 16},
@@ -51,7 +51,7 @@ MANY_STEPS = {"workload": {"kind": "prefix", "n": 2048}, "mechanism": {"kind": "
 QUIET_SECONDS = 10.0
 SAMPLES = 10
 POSTS_BESIDE = 4
-"""Connections that post while a store is swept."""
+"""The connections that post while a store is swept."""
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def sweep(count: int, folder: Path) -> None:
 
 
 PARTS = {"streams": (streams, 4080), "jobs": (jobs, 10_000), "sweep": (sweep, 100_000), "resumed": (resumed, 10_000)}
-"""Each with its count; 16 connections are left to others than the streams."""
+"""The parts, each with its count; 16 connections are left to others than the streams."""
 
 
 def main() -> None:

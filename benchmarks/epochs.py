@@ -36,7 +36,7 @@ from factorize.workloads.operators import BidiagonalInverse
 Result = TypeVar("Result")
 
 SIZES = ((4, 128), (8, 64), (16, 32), (8, 128), (4, 512), (8, 256), (16, 128))
-LARGE = (16, 625)
+LARGE_SIZE = (16, 625)
 PREFIX: dict[str, Any] = {"kind": "prefix"}
 MOMENTUM: dict[str, Any] = {"kind": "momentum", "momentum": 0.9}
 RECURSIONS: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Timed:
-    """Smallest of a few runs.
+    """The smallest of a few runs.
 
     Attributes:
         seconds: by the clock.
@@ -71,7 +71,7 @@ def timed(call: Callable[[], Result], repeats: int = _REPEATS) -> tuple[Result, 
     """Return the last result and the smallest time."""
     best, result = Timed(math.inf, math.inf), None
     for _ in range(repeats):
-        with one_blas_thread(0):  # as solves run
+        with one_blas_thread(0):  # solves run in the same way
             began, cpu = time.perf_counter(), time.process_time()
             result = call()
             run = Timed(time.perf_counter() - began, time.process_time() - cpu)
@@ -98,7 +98,7 @@ def solution_of(spec: Spec) -> Solution:
 
 
 def with_matrix(report: Report, k: int, b: int) -> None:
-    """Rows of one size: dual, solve, certificate."""
+    """Print the rows of one size: dual, solve, certificate."""
     spec = spec_of(k, b)
     ascent, dual = timed(lambda: dual_from(spec))
     solution, whole = timed(lambda: solution_of(spec))
@@ -125,7 +125,7 @@ def recursion_of(spec: Spec) -> End[BlockPoint]:
 
 
 def recursion(report: Report, name: str, k: int, b: int) -> None:
-    """Rows of a workload that is a recursion: dual, solve, and the gap that is certified."""
+    """Print the rows of a workload that is a recursion: dual, solve, and the gap that is certified."""
     spec = spec_of(k, b, RECURSIONS[name])
     ascent, dual = timed(lambda: recursion_of(spec), repeats=3)
     solution, whole = timed(lambda: recursions.solve(Problem(spec), lambda _step: None), repeats=2)
@@ -153,7 +153,7 @@ def row(report: Report, name: str, spent: Timed, series: str, n: int, note: str)
 
 
 def without_matrix(report: Report, k: int, b: int) -> None:
-    """One row: dual and lower bound for a size at which C is not asked for."""
+    """Print one row: dual and lower bound for a size at which C is not asked for."""
     n = k * b
     inverse = BidiagonalInverse(np.ones(n), np.concatenate([[0.0], np.ones(n - 1)]))
     ring = Ring(inverse.p, inverse.q, k)
@@ -177,11 +177,11 @@ def without_matrix(report: Report, k: int, b: int) -> None:
 
 def run(report: Report) -> None:
     """Print the rows of the report."""
-    solution_of(spec_of(4, 32))  # compile
+    solution_of(spec_of(4, 32))  # this compiles
     report.heading("Fixed epochs of the prefix sum, to 1e-9; smallest of a few runs")
     for k, b in ((4, 32), (4, 64)) if report.quick else SIZES:
         with_matrix(report, k, b)
-    without_matrix(report, *((4, 32) if report.quick else LARGE))
+    without_matrix(report, *((4, 32) if report.quick else LARGE_SIZE))
     report.heading("Fixed epochs of recursions, to 1e-9; smallest of a few runs")
     for name in RECURSIONS:
         for k, b in ((4, 32),) if report.quick else RECURSION_SIZES:

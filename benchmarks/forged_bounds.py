@@ -19,14 +19,14 @@ from factorize.checker.sampling.calibrations import check_calibration
 
 EPSILON, DELTA = 2.0, 1e-6
 SIZES = (1024, 2048)
-FORGED = 40  # of them
+FORGERIES = 40  # the number of forgeries
 _FLOATS: dict[str, tuple[float, float]] = {
     "sigma": (0.9, 0.99),
     "delta": (0.5, 0.95),
     "epsilon": (0.8, 0.995),
     "clip_norm": (1.01, 1.2),
 }
-"""Factors that make a claim false."""
+"""The factors that make a claim false."""
 
 
 def run(report: Report, make: Callable[[np.ndarray, int], Any], data_of: Callable[[Any], bytes]) -> None:
@@ -61,7 +61,7 @@ def run(report: Report, make: Callable[[np.ndarray, int], Any], data_of: Callabl
 
 def _forge(report: Report, data: bytes, other: bytes, claim: dict[str, Any]) -> None:
     rng, began, refused = np.random.default_rng(21), time.perf_counter(), 0
-    forged = [_forgery(claim, rng) for _ in range(FORGED - 1)]
+    forged = [_forgery(claim, rng) for _ in range(FORGERIES - 1)]
     for one in forged:
         found = check_calibration(data, one)
         refused += not found.supported
@@ -69,11 +69,11 @@ def _forge(report: Report, data: bytes, other: bytes, claim: dict[str, Any]) -> 
             report.remark(f"accepted {one}")
     refused += not check_calibration(other, claim).supported
     title = "forged claims, random_allocation"
-    report.row(title, seconds=time.perf_counter() - began, ratio=refused / FORGED, of="the forgeries")
+    report.row(title, seconds=time.perf_counter() - began, ratio=refused / FORGERIES, of="the forgeries")
 
 
 def _forgery(claim: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """A number that makes the claim false, or a mechanism that is not the file's."""
+    """Return a number that makes the claim false, or a mechanism that is not the file's."""
     found = copy.deepcopy(claim)
     kind = str(rng.choice([*_FLOATS, "bins", "epochs", "n", "factors", "protocol"]))
     if kind in _FLOATS:

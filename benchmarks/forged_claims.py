@@ -24,9 +24,9 @@ from factorize.accounting import calibrate_bins
 from factorize.checker.sampling import bets, star
 from factorize.checker.sampling.calibrations import check_calibration
 
-FORGED = 1000
+FORGERY_COUNT = 1000
 TARGETS = ((8.0, 1e-5), (2.0, 1e-6), (2.0, 1e-10))
-_FALSE_BY = 1.03  # of delta
+_MIN_DELTA_RATIO = 1.03  # the factor of delta
 _CHUNKS = 12
 
 
@@ -44,7 +44,7 @@ Generator = np.random.Generator
 
 
 def factorization(column: np.ndarray, epochs: int) -> Any:
-    """A certified Toeplitz factorization of prefix sums."""
+    """Return a certified Toeplitz factorization of prefix sums."""
     from specs import claimed, spec_of
 
     from factorize.structures.toeplitz import ToeplitzMatrix
@@ -53,7 +53,7 @@ def factorization(column: np.ndarray, epochs: int) -> Any:
 
 
 def truncated_root(n: int, taps: int) -> np.ndarray:
-    """The column of the inverse of the first taps of the inverse square root of prefix sums."""
+    """Return the column of the inverse of the first taps of the inverse square root of prefix sums."""
     inverse = np.cumprod([1.0, *((i - 1.5) / i for i in range(1, taps))])
     column = np.zeros(n)
     column[0] = 1.0
@@ -64,14 +64,14 @@ def truncated_root(n: int, taps: int) -> np.ndarray:
 
 
 def based(column: np.ndarray, epochs: int, epsilon: float, delta: float) -> Base:
-    """A claim of the accountant's."""
+    """Return a claim of the accountant's."""
     factors = factorization(column, epochs)
     made = calibrate_bins(factors, epsilon=epsilon, delta=delta)
     return Base(data_of(factors), column, made.claim.document(), made.claim.digest)
 
 
 def estimate(base: Base, sigma: float, data: bytes, bins: int) -> float:
-    """Delta of the pair for a file, from a few chunks."""
+    """Return delta of the pair for a file, from a few chunks."""
     epsilon = float.fromhex(base.claim["epsilon"])
     return float(import_module("star_claims").estimate(_gram(data, bins), sigma, epsilon, _CHUNKS))
 
@@ -89,18 +89,18 @@ def _with(claim: dict[str, Any], **values: Any) -> dict[str, Any]:
 
 
 def _sealed(data: bytes, claim: dict[str, Any], **values: Any) -> Forgery:
-    """What is false is left to the test: the epsilon without secrecy is that of the numbers."""
+    """Return a claim that only the test can refuse: its epsilon without secrecy is that of the numbers."""
     return data, dict(import_module("star_claims").consistent(_with(claim, **values), data))
 
 
 def smaller_delta(base: Base, rng: Generator) -> Forgery:
-    """Delta 5 % or more below the truth."""
+    """Claim a delta that is 5 % or more below the truth."""
     sigma, _, bins = _numbers(base)
     return _sealed(base.data, base.claim, delta=rng.uniform(0.5, 0.95) * estimate(base, sigma, base.data, bins))
 
 
 def smaller_sigma(base: Base, rng: Generator) -> Forgery | None:
-    """Sigma 1 % to 5 % below the smallest that is true."""
+    """Claim a sigma that is 1 % to 5 % below the smallest that is true."""
     sigma, delta, bins = _numbers(base)
     lower = sigma
     while estimate(base, lower, base.data, bins) < delta:
@@ -109,28 +109,28 @@ def smaller_sigma(base: Base, rng: Generator) -> Forgery | None:
 
 
 def entry_doubled(base: Base, rng: Generator) -> Forgery | None:
-    """One entry of |C| doubled, every digest right again."""
+    """Double one entry of |C|, every digest right again."""
     column, (sigma, delta, bins) = base.column.copy(), _numbers(base)
     column[int(rng.integers(0, min(len(column), 4)))] *= 2
     files, other = import_module("checker_files"), factorization(column, len(column) // bins)
     data = files.sealed(*files.parts(other))
-    if estimate(base, sigma, data, bins) < _FALSE_BY * delta:
+    if estimate(base, sigma, data, bins) < _MIN_DELTA_RATIO * delta:
         return None
     return _sealed(data, base.claim, mechanism__factors="sha256:" + other.digest.removeprefix("sha256:"))
 
 
 def fewer_bins(base: Base, rng: Generator) -> Forgery | None:
-    """Half or a third of the bins, the epochs to fit."""
+    """Claim half or a third of the bins, the epochs to fit."""
     sigma, delta, bins = _numbers(base)
     fewer = max(bins // int(rng.integers(2, 4)), 1)
-    if estimate(base, sigma, base.data, fewer) < _FALSE_BY * delta:
+    if estimate(base, sigma, base.data, fewer) < _MIN_DELTA_RATIO * delta:
         return None
     n = base.claim["mechanism"]["n"]
     return _sealed(base.data, base.claim, mechanism__bins=fewer, mechanism__epochs=-(-n // fewer))
 
 
 def another_factor(name: str, least: float, most: float) -> Callable[[Base, Generator], Forgery]:
-    """A number of the claim times another."""
+    """Multiply a number of the claim by another one."""
 
     def forge(base: Base, rng: Generator) -> Forgery:
         value = base.claim[name]
@@ -141,7 +141,7 @@ def another_factor(name: str, least: float, most: float) -> Callable[[Base, Gene
 
 
 def sealed_before(**values: Callable[[Any, Generator], Any]) -> Callable[[Base, Generator], Forgery]:
-    """Something else, and the digest beside the claim that of before."""
+    """Change something else, and keep the digest beside the claim."""
 
     def forge(base: Base, rng: Generator) -> Forgery:
         claim = copy.deepcopy(base.claim)
@@ -157,12 +157,12 @@ def sealed_before(**values: Callable[[Any, Generator], Any]) -> Callable[[Base, 
 
 
 def larger_rate(base: Base, rng: Generator) -> Forgery:
-    """Lambda a hundredfold: the bet could lose more than there is."""
+    """Claim a lambda a hundredfold: the bet could lose more than there is."""
     return base.data, _with(base.claim, pq__lambda=100 * float.fromhex(base.claim["pq"]["lambda"]))
 
 
 def fewer_samples(base: Base, rng: Generator) -> Forgery:
-    """A tenth of the samples, or one chunk, with a stake that cannot earn enough on them: log1p(x) <= x."""
+    """Claim a tenth of the samples, or one chunk, with a stake that cannot earn enough on them: log1p(x) <= x."""
     pq, delta = base.claim["pq"], float.fromhex(base.claim["delta"])
     samples = max(pq["samples"] // bets.CHUNK // 10, 1) * bets.CHUNK
     stake = min(float.fromhex(pq["lambda"]), bets.MIN_WEALTH / 2 / (samples * delta))
@@ -174,7 +174,7 @@ def _plain(**values: Any) -> Callable[[Base, Generator], Forgery]:
 
 
 def no_secrecy_understated(base: Base, rng: Generator) -> Forgery:
-    """The epsilon without secrecy as if there were secrecy."""
+    """Claim the epsilon without secrecy as if there were secrecy."""
     return base.data, _with(base.claim, unamplified__epsilon_at_delta=float.fromhex(base.claim["epsilon"]))
 
 
@@ -205,14 +205,14 @@ FORGERIES: dict[str, Callable[[Base, Generator], Forgery | None]] = {
 
 
 def reused(bases: list[Base]) -> Iterator[Forgery]:
-    """Claims beside the files of others."""
+    """Put claims beside the files of others."""
     for own, other in itertools.permutations(bases, 2):
         if own.data != other.data:
             yield other.data, {"claim": own.claim, "claim_digest": own.digest}
 
 
 def bases_of(quick: bool) -> list[Base]:
-    """True claims of several matrices and targets."""
+    """Return true claims of several matrices and targets."""
     cases = [(24, 4, 4.0, 1e-4, 24), (48, 6, 8.0, 1e-5, 4), (64, 4, 2.0, 1e-3, 8)][: 2 if quick else None]
     return [based(truncated_root(n, taps), epochs, eps, delta) for n, epochs, eps, delta, taps in cases]
 
@@ -224,7 +224,7 @@ def run(report: Report) -> None:
         if not check_calibration(base.data, base.claim).supported:
             raise RuntimeError("a claim of the accountant's is refused")
     kinds = len(FORGERIES) + 1
-    each = 2 if report.quick else -(-FORGED // kinds)
+    each = 2 if report.quick else -(-FORGERY_COUNT // kinds)
     again = itertools.cycle(reused(bases))
     for name in [*FORGERIES, "a claim of another file"]:
         began, refused, made = time.perf_counter(), 0, 0
@@ -245,13 +245,13 @@ def run(report: Report) -> None:
 
 
 def data_of(factors: Any) -> bytes:
-    """The file of some factors."""
+    """Return the file of some factors."""
     files = import_module("checker_files")
     return bytes(files.sealed(*files.parts(factors)))
 
 
 def time_true_ones(report: Report) -> None:
-    """What making and checking take at n = 2048 and 256 bins."""
+    """Report what making and checking take at n = 2048 and 256 bins."""
     n, epochs = (128, 4) if report.quick else (2048, 8)
     for epsilon, delta in TARGETS[: 1 if report.quick else None]:
         began = time.perf_counter()
@@ -268,7 +268,7 @@ def time_true_ones(report: Report) -> None:
 
 
 def _closed_forms(report: Report, base: Base, epsilon: float) -> None:
-    """The deterministic part alone."""
+    """Check the deterministic part alone."""
     sigma, _, bins = _numbers(base)
     began = time.perf_counter()
     found = _gram(base.data, bins)

@@ -29,13 +29,13 @@ from factorize.solvers import solve
 
 SEED, STEPS, BANDS, EXAMPLES = (1 << 100) + 5, 32, 8, 16
 MAX_Z = 6.0
-"""Standard deviations that a statistic of the noise may be off; by chance one is in less than one of 10^7 runs."""
+"""The standard deviations that a statistic of the noise may be off; by chance one is in less than one of 10^7 runs."""
 MAX_ROUNDING = 1e-12
-"""Relative difference of two sums in float64 in different orders."""
+"""The relative difference that two sums in float64 in different orders may have."""
 
 
 class Check(NamedTuple):
-    """What was found: the name of a check, whether it holds, and the numbers."""
+    """The findings of a check: its name, whether it holds, and the numbers."""
 
     name: str
     holds: bool

@@ -29,7 +29,7 @@ from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix
 
 SIZES = (64, 512, 4096)
-AGAIN = 64  # rows of each size that are made once more in float32
+REPEATED_ROWS = 64  # this many rows of each size are made once more in float32
 STEPS = 10**6
 PARTICIPATIONS = 8
 PRECISIONS = ("float32", "float64")
@@ -38,11 +38,11 @@ ENDLESS_STRATEGIES = {
     "slow": ((1 - 1e-4, 0.95, 0.5), (2e-3, 0.05, 0.2)),
     "slower": ((1 - 1e-6, 1 - 1e-3, 0.9), (1e-5, 5e-3, 0.1)),
 }
-"""Decays and scales of blt, of memories of 10, 10^4 and 10^6 steps."""
+"""Decays and scales of blt, with memories of 10, 10^4 and 10^6 steps."""
 
 
 def strategies(n: int) -> dict[str, Matrix]:
-    """One of every structure, whose inverses do not grow with n."""
+    """Return a strategy of every structure, whose inverses do not grow with n."""
     made: dict[str, Matrix] = import_module("structure_cases").strategies(n)
     root = ToeplitzMatrix(np.cumprod(np.r_[1.0, 1 - 0.5 / np.arange(1, n)]), n)
     scale = 1 + np.random.default_rng(6).random(n)
@@ -80,7 +80,7 @@ def whole(n: int, end: float) -> Iterator[tuple[str, str, float]]:
                 if precision == "float64" or refused.field != "precision":
                     raise
                 continue
-            mu = law.real_mu(law.impulse_rows(made, n, AGAIN), strategy, scale, made.sigma)
+            mu = law.real_mu(law.impulse_rows(made, n, REPEATED_ROWS), strategy, scale, made.sigma)
             made.close()
             yield name, precision, mu
 

@@ -43,7 +43,7 @@ SCALES = (0.01, 0.02, 0.05, 0.08, 0.1, 0.1)
 
 
 def strategies() -> dict[str, Matrix]:
-    """One of each kind that a step of constant cost is claimed for; the numbers do not change the time."""
+    """Return one of each kind that a step of constant cost is claimed for; the numbers do not change the time."""
     spec = {"workload": {"kind": "prefix", "n": STEPS}, "mechanism": {"kind": "buffered_linear", "buffers": 6}}
     bands = np.ones((6, STEPS)) / np.arange(1, 7)[:, None]
     for d in range(1, 6):
@@ -88,7 +88,7 @@ def _generator(strategy: Matrix, size: int, **options: Any) -> NoiseGenerator:
 
 
 def _turns(generator: NoiseGenerator, size: int) -> tuple[list[float], list[float]]:
-    """Seconds of each step, and of drawing alone next to it; the first of each is left out."""
+    """Return the seconds of each step, and of drawing alone next to it; the first of each is left out."""
     out, plain = np.empty(size, np.float32), np.empty(size)
     normals = np.random.default_rng(1)
     pairs = [
@@ -106,7 +106,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _peak(strategy: Matrix, size: int, precision: str) -> int:
-    """Bytes that a generator takes for its state, scratch and one row of noise."""
+    """Return the bytes that a generator takes for its state, scratch and one row of noise."""
     tracemalloc.start()
     try:
         generator = _generator(strategy, size, precision=precision)

@@ -21,7 +21,7 @@ from jax_privacy.noise_addition import matrix_factorization_privatizer
 
 
 def steps(noising, size, rounds):
-    """Seconds of each step after the two that compile."""
+    """Return the seconds of each step after the two that compile."""
     privatizer = matrix_factorization_privatizer(noising, stddev=1.0, prng_key=jax.random.key(1))
     update = jax.jit(privatizer.update, donate_argnums=(0, 1))
     state = privatizer.init(jnp.zeros(size, jnp.float32))
@@ -36,7 +36,7 @@ def steps(noising, size, rounds):
 
 
 def alone(size, rounds):
-    """Seconds of drawing that many normals."""
+    """Return the seconds of drawing that many normals."""
     draw = jax.jit(lambda key: jax.random.normal(key, (size,), jnp.float32))
     times = []
     for i in range(rounds + 2):

@@ -38,7 +38,7 @@ SMALL_MECHANISMS = (
     "anti_pgd",
     "banded_inverse_square_root",
 )
-_MORE: dict[str, Document] = {
+_EXTRA_FIELDS: dict[str, Document] = {
     "nu_toeplitz": {"nu": "tune"},
     "tree": {"decoder": "online"},
     "banded_inverse_square_root": {"bands": 8},
@@ -68,7 +68,7 @@ def epochs(of: int) -> Document:
 
 def small_specs(sizes: Sequence[int]) -> list[Document]:
     """Return specs that are a closed form or dense, of these sizes."""
-    return [prefix(n, kind, **_MORE.get(kind, {})) for n in sizes for kind in SMALL_MECHANISMS]
+    return [prefix(n, kind, **_EXTRA_FIELDS.get(kind, {})) for n in sizes for kind in SMALL_MECHANISMS]
 
 
 def specs_of_several(sizes: Sequence[int]) -> list[Document]:
@@ -77,7 +77,7 @@ def specs_of_several(sizes: Sequence[int]) -> list[Document]:
     for spec in small_specs(sizes):
         n = spec["workload"]["n"]
         found += [spec | {"participation": {"kind": "fixed_epochs", "epochs": epochs}} for epochs in (4, 16)]
-        if spec["mechanism"]["kind"] != "dense":  # which has no optimum for steps apart
+        if spec["mechanism"]["kind"] != "dense":  # dense has no optimum for steps apart
             found += [spec | {"participation": {"kind": "min_sep", "min_sep": n // of}} for of in (4, 16)]
     return found
 
@@ -100,7 +100,7 @@ def many_specs(count: int, most: int) -> list[Document]:
 def _until_done(report: Report, host: str) -> None:
     report.heading("Posted to a warm service, until done")
     connection = http.client.HTTPConnection(host)
-    done(connection, prefix(8, "dense"))  # the first solve of all, which nobody measures
+    done(connection, prefix(8, "dense"))  # nobody measures the first solve of all
     _wait_until_loaded(connection)
     for label, some, sizes in (
         ("closed forms and dense", small_specs, range(60, 257, 28)),
@@ -142,7 +142,7 @@ def _sized(
         return
     sizes = [(min(n, 16) if report.quick else n) + step for step in range(1 if report.quick else repeats)]
     times = [done(connection, spec(size)) for size in sizes]
-    connection.close()  # a service hangs up on who is silent for as long as a large product takes
+    connection.close()  # a service hangs up on a client that is silent for as long as a large product takes
     product = dgemm(side * sizes[0], repeats=2)
     _row(report, f"{label} {n}", times, of=(product, f"DGEMM({side * sizes[0]})"))
 
@@ -176,7 +176,7 @@ def done(connection: http.client.HTTPConnection, spec: Document) -> float:
 
 
 def _posted_again(report: Report, host: str) -> None:
-    """64 clients post a spec that is solved already, and the same to a bare application."""
+    """Report 64 clients that post a spec which is solved already, and the same to a bare application."""
     report.heading(f"Posted again by {CLIENTS} clients at once")
     count = 640 if report.quick else 6_000
     body = json.dumps(prefix(8, "dense")).encode()
@@ -199,7 +199,7 @@ def _posted_again(report: Report, host: str) -> None:
 
 
 def _proofs(report: Report) -> None:
-    """The exact checker on files of dense optima, everything proved that can be."""
+    """Report the exact checker on files of dense optima, everything proved that can be."""
     report.heading("The whole proof of a dense file, in this process")
     from factorize.checker.check import check_factor_file
     from factorize.numbers.blas_threads import one_blas_thread
@@ -214,7 +214,7 @@ def _proofs(report: Report) -> None:
             data = file.read_bytes()
         times = []
         for _ in range(2):
-            with one_blas_thread(side):  # as the prover works
+            with one_blas_thread(side):  # the prover works in the same way
                 began = time.perf_counter()
                 found = check_factor_file(data)
                 times.append(time.perf_counter() - began)
@@ -244,7 +244,7 @@ def _batch(report: Report, folder: Path) -> None:
 
 
 def _timed_command(*arguments: str) -> float:
-    """Seconds of a command; it must succeed."""
+    """Return the seconds of a command; it must succeed."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "factorize.api.cli", *arguments]
     subprocess.run(command, check=True, capture_output=True)

@@ -38,21 +38,21 @@ ENVIRONMENT = Path("build") / "peer-venv"
 SCRIPT = Path(__file__).with_name("peer_script.py")
 VERSION = "2.0.0"
 GAPS = (1e-3, 1e-6, 1e-9)
-AS_IT_COMES = "own L-BFGS"
+OWN_VARIANT = "own L-BFGS"
 VARIANTS: dict[str, dict[str, Any]] = {
     "own L-BFGS, one core": {"cores": 1},
     "memory 10, one core": {"cores": 1, "memory": 10, "linesearch": "backtracking"},
-    AS_IT_COMES: {},
+    OWN_VARIANT: {},
     "memory 10": {"memory": 10, "linesearch": "backtracking"},
 }
-"""Of memory 1, 10, 20, 50 and both line searches, these took the fewest CPU seconds to a gap of 1e-9 at n = 256."""
+"""The variants of memory 1, 10, 20, 50 and both searches with the fewest CPU seconds to a gap of 1e-9 at n = 256."""
 BANDED_VARIANTS: dict[str, dict[str, Any]] = {
     "memory 20, zoom, one core": {"cores": 1, "memory": 20, "linesearch": "zoom"},
     "memory 10, zoom, one core": {"cores": 1, "memory": 10, "linesearch": "zoom"},
     "memory 10, zoom": {"memory": 10, "linesearch": "zoom"},
     "own L-BFGS, one core": {"cores": 1},
 }
-"""Of memory 1, 5, 10, 20, 50 with zoom and 1, 10 with backtracking, memory 10 and 20 with zoom were the fastest."""
+"""The fastest of memory 1, 5, 10, 20, 50 with zoom and 1, 10 with backtracking: memory 10 and 20 with zoom."""
 
 
 class PeerMissing(RuntimeError):
@@ -72,27 +72,27 @@ class Run:
     lower_bound: float
 
     def gap(self, step: int) -> float:
-        """How far the loss of a step is above the bound."""
+        """Return how far the loss of a step is above the bound."""
         return self.document["losses"][step] / self.lower_bound - 1
 
     def seconds(self, step: int) -> float:
-        """When a step was done, without compiling."""
+        """Return when a step was done, without compiling."""
         return self.document["times"][step] - self.document["compile_seconds"]
 
     def cpu_seconds(self, step: int) -> float:
-        """CPU seconds of all its cores up to a step, without the two steps that compile."""
+        """Return the CPU seconds of all its cores up to a step, without the two steps that compile."""
         return self.document["cpu"][step] - self.document["cpu"][min(1, step)]
 
     def first_within(self, gap: float) -> int | None:
-        """The first step within a gap."""
+        """Return the first step within a gap."""
         return next((step for step in range(len(self.document["losses"])) if self.gap(step) <= gap), None)
 
     def end(self, gap: float | None) -> int | None:
-        """The first step within a gap, or for None where its own rule stops; None if it did not come so far."""
+        """Return the first step within a gap, or for None where its own rule stops; None if it did not come so far."""
         return self.document["default_stop"] if gap is None else self.first_within(gap)
 
     def until(self, step: int | None) -> float:
-        """When a step was done; for None as long as it ran, or infinite where its loss no longer fell."""
+        """Return when a step was done; for None as long as it ran, or infinite where its loss no longer fell."""
         if step is None and self.document["stalled"]:
             return math.inf
         return self.seconds(self.last if step is None else step)
@@ -104,13 +104,13 @@ class Run:
 
     @property
     def cores(self) -> float:
-        """Cores it had in use after compiling, on average; fewer than there are where others use them."""
+        """Return the cores in use after compiling, on average; fewer than there are where others use them."""
         times, cpu = self.document["times"], self.document["cpu"]
         return (cpu[-1] - cpu[0]) / (times[-1] - times[0]) if len(times) > 1 else math.nan
 
     @property
     def final_gap(self) -> float:
-        """Of the matrix that came back, its loss recomputed by NumPy."""
+        """Return the gap of the matrix that came back, its loss recomputed by NumPy."""
         return self.document["final_loss"] / self.lower_bound - 1
 
 
@@ -214,11 +214,11 @@ def compare(
             way = "default stop" if gap is None else f"gap {gap:.0e}"
             _row(report, f"{title}: fastest, {way}", ours, fastest, fastest.end(gap))
     fastest = _fastest(runs, GAPS[-1])
-    return AS_IT_COMES if fastest is None else variants[runs.index(fastest)]
+    return OWN_VARIANT if fastest is None else variants[runs.index(fastest)]
 
 
 def _fastest(runs: list[Run], gap: float | None) -> Run | None:
-    """The run that was first at a gap or its own stop, or that the clock ended before it could prove slower."""
+    """Return the run that was first at a gap or its own stop, or that the clock ended before it could prove slower."""
     return min(
         (run for run in runs if run.until(run.end(gap)) < math.inf),
         key=lambda run: run.until(run.end(gap)),
@@ -227,7 +227,7 @@ def _fastest(runs: list[Run], gap: float | None) -> Run | None:
 
 
 def _peer_units(ours: Solved, problem: dict[str, Any]) -> float:
-    """Our bound of the mean loss; for banded matrices the peer states the loss of one participation."""
+    """Return our bound of the mean loss; for banded matrices the peer states the loss of one participation."""
     participations = -(-problem["n"] // problem["bands"]) if problem["kind"] == "banded" else 1
     return ours.lower_bound / participations
 
@@ -266,9 +266,9 @@ def run(report: Report, *, cap: float = 300.0) -> None:
     try:
         interpreter = python()
         report.heading("jax_privacy, prefix sums, single participation")
-        fastest = AS_IT_COMES
+        fastest = OWN_VARIANT
         for n in (64,) if report.quick else (128, 256, 512, 1024):
-            # where each run takes minutes: as it comes, and what was the fastest at half the size
+            # Where each run takes minutes, the peer runs as it comes, and as it was the fastest at half the size.
             fastest = compare(
                 report,
                 interpreter,
@@ -276,7 +276,7 @@ def run(report: Report, *, cap: float = 300.0) -> None:
                 {"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}, "tolerance": 1e-9},
                 {"kind": "dense", "n": n},
                 cap=min(cap, 10.0) if report.quick else cap,
-                variants=tuple(dict.fromkeys((fastest, AS_IT_COMES))) if n >= 1024 else tuple(VARIANTS),
+                variants=tuple(dict.fromkeys((fastest, OWN_VARIANT))) if n >= 1024 else tuple(VARIANTS),
             )
         _epochs(report, interpreter, cap)
         _banded(report, interpreter, cap)
@@ -304,7 +304,7 @@ def _epochs(report: Report, interpreter: Path, cap: float) -> None:
 
 def _banded(report: Report, interpreter: Path, cap: float) -> None:
     from factorize.solvers.banded.banded_optimum import (
-        solve as search,  # without the bound over all matrices, which the peer does not give
+        solve as search,  # the peer does not give the bound over all matrices
     )
 
     report.heading("jax_privacy, prefix sums, banded (its default stop: 100 steps)")

@@ -22,10 +22,10 @@ import numpy as np
 import optax
 from jax_privacy.matrix_factorization import banded, dense, optimization
 
-MOST_STEPS = 100_000
-BANDED_STEPS = 100  # what banded.optimize does by default
-COMPILING = 2  # steps that compile: the second has other types
-STALL = 200  # steps in which the loss must fall by more than rounding
+MAX_STEPS = 100_000
+BANDED_STEPS = 100  # banded.optimize takes as many by default
+WARM_STEPS = 2  # the steps that compile: the second has other types
+STALL_STEPS = 200  # the loss must fall by more than rounding within this many steps
 
 
 class Clock:
@@ -44,13 +44,13 @@ class Clock:
         self.began = time.perf_counter()
 
     def seconds(self):
-        """Since the steps that compile."""
-        return self.times[-1] - self.times[COMPILING - 1] if len(self.times) >= COMPILING else 0.0
+        """Return the seconds since the steps that compile."""
+        return self.times[-1] - self.times[WARM_STEPS - 1] if len(self.times) >= WARM_STEPS else 0.0
 
     def compiling(self):
-        """What the steps that compile took beyond a usual step."""
-        usual = statistics.median(np.diff(self.times[COMPILING - 1 :])) if len(self.times) > COMPILING else 0.0
-        return self.times[min(COMPILING, len(self.times)) - 1] - COMPILING * usual
+        """Return what the steps that compile took beyond a usual step."""
+        usual = statistics.median(np.diff(self.times[WARM_STEPS - 1 :])) if len(self.times) > WARM_STEPS else 0.0
+        return self.times[min(WARM_STEPS, len(self.times)) - 1] - WARM_STEPS * usual
 
     def __call__(self, step):
         """Note a step; true ends the search."""
@@ -62,7 +62,7 @@ class Clock:
         self.losses.append(loss)
         if fired:
             self.default_stop = len(self.times) - 1
-        falling = len(self.losses) <= STALL or loss <= self.losses[-1 - STALL] * (1 - 1e-13)
+        falling = len(self.losses) <= STALL_STEPS or loss <= self.losses[-1 - STALL_STEPS] * (1 - 1e-13)
         self.stalled = not (np.isfinite(loss) and falling)
         return self.stalled or self.seconds() >= self.cap or loss <= self.target
 
@@ -81,15 +81,15 @@ def use_memory(memory, linesearch):
 def strategy(problem, clock):
     """Run the peer's solver; returns C."""
     if problem["kind"] == "banded":
-        found = banded.optimize(problem["n"], bands=problem["bands"], max_optimizer_steps=MOST_STEPS, callback=clock)
+        found = banded.optimize(problem["n"], bands=problem["bands"], max_optimizer_steps=MAX_STEPS, callback=clock)
         return np.asarray(found.materialize())
     return np.asarray(
-        dense.optimize(problem["n"], epochs=problem.get("epochs", 1), max_optimizer_steps=MOST_STEPS, callback=clock)
+        dense.optimize(problem["n"], epochs=problem.get("epochs", 1), max_optimizer_steps=MAX_STEPS, callback=clock)
     )
 
 
 def loss_of(c, epochs):
-    """Mean loss of C recomputed by NumPy from the matrix that came back, at its sensitivity."""
+    """Return the mean loss of C recomputed by NumPy from the matrix that came back, at its sensitivity."""
     n = len(c)
     gram = c.T @ c
     inside = np.arange(n) % (n // epochs)

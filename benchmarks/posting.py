@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-BACKLOG = 2048  # uvicorn's own
+BACKLOG = 2048  # uvicorn has the same
 _END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True)
 class Posts:
-    """What many clients saw.
+    """The answers that many clients saw.
 
     Attributes:
         seconds: of each answer, in the order in which they came.
@@ -41,11 +41,11 @@ class Posts:
 
     @property
     def rate(self) -> float:
-        """Answers per second."""
+        """Return the answers per second."""
         return len(self.seconds) / self.wall
 
     def quantile(self, share: float) -> float:
-        """Seconds within which this share of the answers came."""
+        """Return the seconds within which this share of the answers came."""
         return float(np.quantile(self.seconds, share))
 
 

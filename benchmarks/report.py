@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 FOLDER = Path("build") / "bench"
-_GEMM = 2048
+_GEMM_SIDE = 2048
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the numbers were measured; DGEMM is measured when this is made.
+    """The machine on which the numbers were measured; DGEMM is measured when this is made.
 
     Attributes:
         model: of the processor.
@@ -43,7 +43,7 @@ class Machine:
     versions: dict[str, str]
 
     @classmethod
-    def measured(cls, *, side: int = _GEMM) -> Machine:
+    def measured(cls, *, side: int = _GEMM_SIDE) -> Machine:
         """Measure this machine."""
         load = os.getloadavg()
         seconds = dgemm(side)
@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def text(self) -> str:
-        """One paragraph."""
+        """Return one paragraph."""
         load = ", ".join(f"{value:.1f}" for value in self.load)
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return (
@@ -63,7 +63,7 @@ class Machine:
 
 
 def dgemm(side: int, *, repeats: int = 4) -> float:
-    """Seconds of one float64 matrix product, the smallest of a few."""
+    """Return the seconds of one float64 matrix product, the smallest of a few."""
     a = np.random.default_rng(0).standard_normal((side, side))
     out, best = np.empty_like(a), math.inf
     for _ in range(repeats):
@@ -138,7 +138,7 @@ class Report:
         )
 
     def dgemms(self, seconds: float) -> dict[str, Any]:
-        """The arguments `ratio` and `of` of a row that is compared with the matrix product of this run."""
+        """Return the arguments `ratio` and `of` of a row that is compared with the matrix product of this run."""
         return {"ratio": seconds / self.machine.dgemm_seconds, "of": f"DGEMM({self.machine.dgemm_side})"}
 
     def remark(self, text: str) -> None:
@@ -170,5 +170,5 @@ def slower(earlier: Path, rows: Sequence[dict[str, Any]], *, factor: float = 1.2
 
 
 def duration(seconds: float) -> str:
-    """Seconds with a fitting unit."""
+    """Return seconds with a fitting unit."""
     return f"{1e3 * seconds:.2f} ms" if seconds < 0.1 else f"{seconds:.3g} s"

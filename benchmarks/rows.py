@@ -81,7 +81,7 @@ def _pass(stream: Rows) -> float:
 
 
 def _urllib(url: str, file: dict[str, Any]) -> float:
-    """Seconds of a download as most programs would write it, checked."""
+    """Return the seconds of a download as most programs would write it, checked."""
     began = time.perf_counter()
     with urllib.request.urlopen(f"{url}/v1/blobs/{file['sha256']}") as answer:
         assert hashlib.sha256(answer.read()).hexdigest() == file["sha256"]
@@ -89,7 +89,7 @@ def _urllib(url: str, file: dict[str, Any]) -> float:
 
 
 def _waits(stream: Rows) -> list[float]:
-    """Seconds that each step waits for its row, after the first block came, in a job whose steps take 2 ms."""
+    """Return the seconds that each step waits for its row once the first block came, in a job whose steps take 2 ms."""
     rows, waits = stream.iterate(), []
     next(rows)
     for _ in range(N - 1):

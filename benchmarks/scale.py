@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 STEPS, QUICK_STEPS = 1_000_000, 20_000
 TOLERANCE = 1e-3
-CAP = 1800.0
+CAP_SECONDS = 1800.0
 MECHANISMS: tuple[Document, ...] = (
     {"kind": "identity"},
     {"kind": "anti_pgd"},
@@ -65,7 +65,7 @@ def specs(n: int, *, quick: bool = False) -> Iterator[Document]:
 
 
 def measure(document: Document) -> Document:
-    """Solve, certify and publish a spec in this process; what it took, or why it was refused."""
+    """Solve, certify and publish a spec in this process; return what it took, or why it was refused."""
     from factorize import solvers
     from factorize.api.proof import prove
     from factorize.errors import FactorizeError
@@ -104,7 +104,7 @@ def measure(document: Document) -> Document:
 
 
 def _peak(children: bool) -> float:
-    """Peak of resident memory in GiB; of this process, or of those that it has waited for."""
+    """Return the peak of resident memory in GiB; of this process, or of those that it has waited for."""
     kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF).ru_maxrss
     return kilobytes / (2**30 if sys.platform == "darwin" else 2**20)
 
@@ -128,7 +128,7 @@ def run(report: Report, cap: float | None = None) -> None:
     report.heading(f"n={n}, tolerance {TOLERANCE:g}: seconds to a certified result, peak of memory, gap")
     for document in specs(n, quick=report.quick):
         named = f"{named_by(document['mechanism'])}, {document['participation']['kind']}"
-        found = apart(document, cap or CAP)
+        found = apart(document, cap or CAP_SECONDS)
         if "rmse" not in found:
             report.remark(f"{named}: {found['refused']}")
             continue
@@ -143,7 +143,7 @@ def run(report: Report, cap: float | None = None) -> None:
 
 
 def note(found: Document) -> str:
-    """The other columns of a row."""
+    """Return the other columns of a row."""
     gaps = [f"{name} {found[key]:.3g}" for name, key in (("gap", "gap"), ("class gap", "class_gap")) if found[key]]
     return ", ".join(
         [
@@ -158,7 +158,7 @@ def note(found: Document) -> str:
 
 
 def named_by(mechanism: Document) -> str:
-    """A mechanism in one word, with its size."""
+    """Return a mechanism in one word, with its size."""
     return "-".join(str(value) for value in mechanism.values())
 
 

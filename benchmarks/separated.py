@@ -14,7 +14,7 @@ from factorize.solvers.problem import Problem
 from factorize.spec import Spec, parse_spec
 
 _SPECS = 30
-_MOST_PATTERNS = 120  # beyond, the reference solver takes minutes
+_MAX_PATTERNS = 120  # the reference solver takes minutes with more
 
 
 def draw_spec(rng: np.random.Generator) -> Spec | None:
@@ -40,7 +40,7 @@ def draw_spec(rng: np.random.Generator) -> Spec | None:
             "mechanism": {"kind": "dense"},
         }
     ).canonical()
-    if sum(map(len, maximal_patterns(n, *spec.participation.spread(n)[:2]))) > _MOST_PATTERNS:
+    if sum(map(len, maximal_patterns(n, *spec.participation.spread(n)[:2]))) > _MAX_PATTERNS:
         return None
     return spec
 

@@ -29,21 +29,21 @@ import psutil
 from benchmarks.report import Report
 from factorize.storage.blobs import blob_key
 
-SMALL = {"workload": {"kind": "prefix", "n": 64}, "mechanism": {"kind": "square_root"}}
-LARGE = {"workload": {"kind": "prefix", "n": 4096}, "mechanism": {"kind": "dense"}}
+SMALL_SPEC = {"workload": {"kind": "prefix", "n": 64}, "mechanism": {"kind": "square_root"}}
+LARGE_SPEC = {"workload": {"kind": "prefix", "n": 4096}, "mechanism": {"kind": "dense"}}
 ROUNDS = 6
 TRANSFERS = 4
-"""Between two looks at the clocks of processors, which count hundredths."""
+"""The transfers between two looks at the clocks of processors, which count hundredths."""
 _buffer = bytearray(1 << 22)
 
 
 def main() -> tuple[float, float, float]:
     """Run all and print one line each; returns seconds of a POST, of a download, and its ratio to sendfile."""
     with tempfile.TemporaryDirectory() as store, service(store) as host:
-        solve(host, SMALL)
+        solve(host, SMALL_SPEC)
         posted = statistics.median(cached_posts(host, 500))
         print(f"cached POST: median {1e3 * posted:.2f} ms")
-        file = solve(host, LARGE)["files"][0]
+        file = solve(host, LARGE_SPEC)["files"][0]
         size = file["bytes"]
         print(f"sha256: {size / 1e6 / hashing(size):.0f} MB/s")
         print(f"first download of {size / 1e6:.0f} MB, hash-checked: {download(host, file):.0f} MB/s")
@@ -107,8 +107,8 @@ def solve(host: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def cached_posts(host: str, count: int) -> list[float]:
-    """Seconds of each of `count` POSTs of a known spec on one connection."""
-    connection, body, times = http.client.HTTPConnection(host), json.dumps(SMALL), []
+    """Return the seconds of each of `count` POSTs of a known spec on one connection."""
+    connection, body, times = http.client.HTTPConnection(host), json.dumps(SMALL_SPEC), []
     for _ in range(count):
         began = time.perf_counter()
         connection.request("POST", "/v1/factorizations", body)
@@ -118,7 +118,7 @@ def cached_posts(host: str, count: int) -> list[float]:
 
 
 def hashing(size: int) -> float:
-    """Seconds that sha256 takes over that many bytes."""
+    """Return the seconds that sha256 takes over that many bytes."""
     data = bytes(size)
     began = time.perf_counter()
     hashlib.sha256(data).digest()
@@ -126,14 +126,14 @@ def hashing(size: int) -> float:
 
 
 def download(host: str, file: dict[str, Any]) -> float:
-    """MB/s of one download into a buffer."""
+    """Return the MB/s of one download into a buffer."""
     name, port = host.split(":")
     request = f"GET /v1/blobs/{file['sha256']} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
     return timed((name, int(port)), request, file["bytes"])
 
 
 def timed(address: tuple[str, int], request: bytes, size: int) -> float:
-    """MB/s from the first byte of the request until `size` bytes have come back."""
+    """Return the MB/s from the first byte of the request until `size` bytes have come back."""
     with socket.create_connection(address) as connection:
         began = time.perf_counter()
         connection.sendall(request)

@@ -26,12 +26,12 @@ from factorize.solvers.single.newton import PolePoint, Structure, maximise
 from factorize.spec import Spec, parse_spec
 
 TOLERANCE = 1e-9
-MOST_SINGLE = 10_000_000 // 2
+MAX_N_REPEATED = 10_000_000 // 2
 """Above this many steps the child makes one call only."""
 
 
 def workloads(n: int) -> dict[str, dict[str, Any]]:
-    """The three workloads of the table."""
+    """Return the three workloads of the table."""
     cooldown = {"kind": "linear_cooldown", "steps": max(1, n // 4), "final": 0.05}
     return {
         "prefix": {"kind": "prefix", "n": n},
@@ -41,13 +41,13 @@ def workloads(n: int) -> dict[str, dict[str, Any]]:
 
 
 def spec_of(workload: dict[str, Any], mechanism: str = "dense") -> Spec:
-    """A canonical spec of single participation."""
+    """Return a canonical spec of single participation."""
     document = {"workload": workload, "mechanism": {"kind": mechanism}, "tolerance": TOLERANCE}
     return choose(parse_spec(document))
 
 
 def structure_of(name: str, n: int) -> Structure:
-    """What the solver works on, from O(n) arrays; a prefix of any length, beyond what a spec may ask for."""
+    """Return what the solver works on, from O(n) arrays; a prefix of any length, beyond what a spec may ask for."""
     if name == "prefix":
         from factorize.solvers.single.bidiagonal import Bidiagonal
 
@@ -63,19 +63,19 @@ def structure_of(name: str, n: int) -> Structure:
 def search(name: str, n: int) -> Timed[End[PolePoint]]:
     """Time the search for the optimum of one workload."""
     structure = structure_of(name, n)
-    repeats = 0 if n > MOST_SINGLE else 9 if n <= 20_000 else 2
+    repeats = 0 if n > MAX_N_REPEATED else 9 if n <= 20_000 else 2
     return timed(lambda: maximise(structure, tolerance=TOLERANCE), repeats, most_seconds=20.0)
 
 
 def apart(name: str, n: int) -> dict[str, Any]:
-    """`search` in a process of its own, with its peak memory."""
+    """Run `search` in a process of its own, with its peak memory."""
     command = [sys.executable, "-m", "benchmarks.single", name, str(n)]
     root = Path(__file__).parents[1]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout)
 
 
 def _child(name: str, n: int) -> None:
-    search(name, min(n, 512))  # imports and compiled code
+    search(name, min(n, 512))  # this imports and compiles
     before = _peak()
     found = search(name, n)
     document = {
@@ -93,7 +93,7 @@ def _child(name: str, n: int) -> None:
 
 
 def _peak() -> int:
-    """Peak resident bytes of this process; not of the one that started it, which getrusage counts on Linux."""
+    """Return the peak resident bytes of this process, not of the one that started it, as getrusage does on Linux."""
     status = Path("/proc/self/status")
     if status.exists():
         return 1024 * int(next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")))
@@ -135,7 +135,7 @@ def _searched(report: Report, name: str, n: int) -> None:
 
 
 def _dense(report: Report, n: int) -> None:
-    """Search, streaming factor and C, against a matrix product of that size timed right after."""
+    """Report search, streaming factor and C, against a matrix product of that size timed right after."""
     ours = solved({"workload": workloads(n)["prefix"], "mechanism": {"kind": "dense"}, "tolerance": TOLERANCE})
     product, seconds = dgemm(n), ours.claim.seconds
     report.row(

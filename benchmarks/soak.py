@@ -45,7 +45,7 @@ CHANGED_FILES = 50_000
 POSITIONS = 100_000
 CALLS = ("openat", "write", "pwrite64", "fsync", "link", "unlink", "mkdir", "fchmod", "pread64", "flock", "close")
 ERRORS = ("ENOSPC", "EIO", "EMFILE")
-STORED, REFUSED = 10, 11
+STORED_CODE, REFUSED_CODE = 10, 11
 MARKER = "/factorize-soak-begins"
 PUT = f"""
 import os, sys
@@ -59,8 +59,8 @@ try:
     os.access({MARKER!r}, os.F_OK)
     open_store(sys.argv[1]).put(put)
 except StoreError:
-    os._exit({REFUSED})
-os._exit({STORED})
+    os._exit({REFUSED_CODE})
+os._exit({STORED_CODE})
 """
 
 
@@ -143,7 +143,7 @@ class Soak:
             try:
                 answer = live.get(address, headers)
             except (HTTPException, OSError):
-                return  # cut off in the middle, which a client sees by the length
+                return  # it was cut off in the middle, which a client sees by the length
             start = int(headers["Range"][6:].split("-")[0]) if headers else 0
             right = answer.status in (200, 206) and data[start : start + len(answer.body)] == answer.body
             self.demand(right or answer.status == 503, f"bit {bit} of {path} was served: {answer.status}")
@@ -247,11 +247,11 @@ class Soak:
     def _injected(self, before: Path, call: str, inject: str) -> None:
         """Run one put with one injection, and look at its store."""
         _, status = self._put(before, "-e", f"trace={call}", "-e", f"inject={call}:{inject}")
-        named = (STORED, REFUSED, -signal.SIGKILL, 128 + signal.SIGKILL)
+        named = (STORED_CODE, REFUSED_CODE, -signal.SIGKILL, 128 + signal.SIGKILL)
         self.demand(status in named, f"{call}:{inject} ended with status {status}")
         store = self.sound(self.folder / "strace")
         there = len(list(store.items())) == 1
-        self.demand(there or status != STORED, f"{call}:{inject}: acknowledged and lost")
+        self.demand(there or status != STORED_CODE, f"{call}:{inject}: acknowledged and lost")
 
     def _put(self, before: Path, *options: str) -> tuple[str, int]:
         root, log, warm = self.folder / "strace", self.folder / "strace.log", self.folder / "warm"

@@ -35,7 +35,7 @@ from factorize.solvers import solve
 
 SEED, STEPS, EXAMPLES, LAYERS, RANK = (1 << 100) + 9, 4, 16, 10, 5
 MECHANISMS: dict[str, dict[str, Any]] = {
-    "Opacus": {"kind": "identity"},  # which it does not use: all rows begin with what a solve leaves of the heap
+    "Opacus": {"kind": "identity"},  # Opacus does not use it: all rows begin with what a solve leaves of the heap
     "identity": {"kind": "identity"},
     "identity, streamed": {"kind": "identity"},
     "8 vectors": {"kind": "banded_square_root", "bands": 9},
@@ -74,7 +74,7 @@ def measured(name: str, *, adapters: bool, width: int, dtype: torch.dtype) -> di
     factors = solve(parse_spec(spec))
     sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     times: list[float] = []
-    Path("/proc/self/clear_refs").write_text("5")  # begins the peak anew
+    Path("/proc/self/clear_refs").write_text("5")  # this begins the peak anew
     before, optimizer = [_status("VmRSS"), _status("RssFile")], made(sgd, None if name == "Opacus" else factors)
     for x in data:
         began = time.process_time()

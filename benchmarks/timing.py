@@ -39,17 +39,17 @@ class Timed(Generic[Result]):
 
     @property
     def seconds(self) -> float:
-        """The median."""
+        """Return the median."""
         return statistics.median(self.times)
 
     @property
     def best(self) -> float:
-        """The smallest: what the code takes while nothing else runs."""
+        """Return the smallest time: what the code takes while nothing else runs."""
         return min(self.times)
 
     @property
     def text(self) -> str:
-        """What to read beside the median on a busy machine."""
+        """Return what to read beside the median on a busy machine."""
         return f"best {duration(self.best)}, CPU {duration(self.cpu_seconds)}"
 
 
@@ -69,13 +69,13 @@ class Solved:
 
     @property
     def lower_bound(self) -> float:
-        """Certified, over all matrices; over its class where the mechanism is one with a bound of its own."""
+        """Return the certified bound over all matrices; over the class where the mechanism has a bound of its own."""
         bound = self.certificate.class_lower_bound or self.certificate.lower_bound
         return float("nan") if bound is None else bound.objective
 
     @property
     def gap(self) -> float:
-        """Relative distance of the loss to that bound."""
+        """Return the relative distance of the loss to that bound."""
         return self.certificate.loss.objective / self.lower_bound - 1
 
 
@@ -129,7 +129,7 @@ def timed(call: Callable[[], Result], repeats: int = 7, most_seconds: float = 5.
 
 
 def _once(call: Callable[[], Result]) -> tuple[Result, float, float]:
-    with one_blas_thread(0):  # as solves run
+    with one_blas_thread(0):  # solves run in the same way
         began, used = time.perf_counter(), time.process_time()
         result = call()
     return result, time.perf_counter() - began, time.process_time() - used

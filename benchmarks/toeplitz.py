@@ -30,7 +30,7 @@ from factorize.spec import parse_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 SIZES = (256, 2048, 16_384, 131_072, 1_000_000)
-LARGEST_DENSE = 131_072
+MAX_N_DENSE = 131_072
 REPEATS = 3
 
 
@@ -62,7 +62,7 @@ def optimum(n: int, participation: dict[str, object] | None = None) -> tuple[Slo
     )
     problem, seconds, best = Problem(spec), math.inf, None
     for _ in range(REPEATS):
-        with one_blas_thread(0):  # as solves run
+        with one_blas_thread(0):  # solves run in the same way
             began = time.perf_counter()
             error = toeplitz.error_form(problem)
             found = [
@@ -101,7 +101,7 @@ def table(sizes: tuple[int, ...]) -> dict[int, float]:
         found, seconds = optimum(n)
         loss = n * math.exp(found.value)
         ratio = "-"
-        if n <= LARGEST_DENSE:
+        if n <= MAX_N_DENSE:
             ratio = f"{loss / maximise(Bidiagonal(np.ones(n), np.ones(n)), tolerance=1e-8).best.lower_bound:.5f}"
         exponent = f"{math.log(seconds / before[1]) / math.log(n / before[0]):.2f}" if before else "-"
         before = n, seconds
@@ -117,7 +117,7 @@ def table(sizes: tuple[int, ...]) -> dict[int, float]:
 def epochs_table(sizes: tuple[int, ...]) -> None:
     print("\nFour epochs in fixed order, coefficients that do not increase: total squared error")
     print(f"{'n':>9}{'Toeplitz':>18}{'bands used / b':>16}{'seconds':>10}")
-    for n in (size for size in sizes if size <= LARGEST_DENSE):
+    for n in (size for size in sizes if size <= MAX_N_DENSE):
         found, seconds = optimum(n, {"kind": "fixed_epochs", "epochs": 4})
         bands = int(np.flatnonzero(found.x)[-1]) + 1
         print(f"{n:9d}{n * math.exp(found.value):18.6f}{bands / (n / 4):16.3f}{seconds:10.3f}", flush=True)

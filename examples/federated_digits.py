@@ -45,7 +45,7 @@ FLOWER, INDEPENDENT, CORRELATED = "Flower's fixed clipping", "independent noise,
 
 @dataclass(frozen=True)
 class Setting:
-    """What all ways share."""
+    """The setting that all ways share."""
 
     rounds: int
     clients_a_round: int
@@ -53,7 +53,7 @@ class Setting:
     target: PrivacyTarget
 
     def factors(self, mechanism: str) -> Factorization:
-        """The matrix for clients with timers."""
+        """Return the matrix for clients with timers."""
         most = -(-self.rounds // self.min_sep)
         apart = {"kind": "min_sep", "min_sep": self.min_sep, "max_participations": most}
         spec = {"workload": {"kind": "prefix", "n": self.rounds}, "participation": apart}
@@ -122,26 +122,26 @@ def initial() -> list[np.ndarray]:
 
 
 def flowers_own(setting: Setting) -> Callable[[float, int, Path], Strategy]:
-    """Independent noise, of which every client may have a share in every round."""
+    """Return independent noise, of which every client may have a share in every round."""
     assert setting.target.epsilon is not None and setting.target.delta is not None
     z = noise_multiplier_for_epsilon(setting.target.epsilon, setting.target.delta) * setting.rounds**0.5
     planned = setting.clients_a_round
     sampled = {"fraction_train": planned / CLIENTS, "min_train_nodes": planned, "fraction_evaluate": 0.0}
 
     def strategy(clip: float, seed: int, folder: Path) -> Strategy:
-        np.random.seed(seed)  # of its noise
+        np.random.seed(seed)  # this seeds its noise
         return DifferentialPrivacyServerSideFixedClipping(FedAvg(**sampled), z, clip, planned)
 
     return strategy
 
 
 def ours(setting: Setting, factors: Factorization) -> Callable[[float, int, Path], Strategy]:
-    """The noise of factors, and timers."""
+    """Return the noise of factors, and timers."""
     planned = setting.clients_a_round
 
     def strategy(clip: float, seed: int, folder: Path) -> Strategy:
         settings: dict[str, Any] = {"clients": CLIENTS, "clients_a_round": planned, "clip_norm": clip}
-        settings["seed"] = (1 << 64) + seed  # of the noise, fixed so that the figures repeat
+        settings["seed"] = (1 << 64) + seed  # the seed of the noise, fixed so that the figures repeat
         rounds = FederatedRounds(folder / "state", factors, setting.target, initial(), **settings)
         return CorrelatedNoise(FedAvg(), rounds, client_id=authenticated_node)  # a simulated node is a client for ever
 
@@ -152,7 +152,7 @@ def curve(
     strategy: Callable[[float, int, Path], Strategy], clip: float, seed: int, setting: Setting, fleet: Fleet, every: int
 ) -> list[float]:
     """Train once, and return the accuracies after every so many rounds."""
-    random.seed(seed)  # of the choice of clients
+    random.seed(seed)  # this seeds the choice of clients
     found: list[float] = []
 
     def evaluate(step: int, arrays: ArrayRecord) -> None:
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", metavar="FILE.png")
     asked = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # of a server app
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # the identity of a server app
     target = PrivacyTarget(epsilon=asked.epsilon, delta=asked.delta)
     setting = Setting(asked.rounds, asked.clients_a_round, asked.min_sep, target)
     fleet, every = Fleet(), max(1, asked.rounds // 20)

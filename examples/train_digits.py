@@ -50,7 +50,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all ways share. `batch_size` is the public divisor of every mean, also where batches have random sizes."""
+    """The setting that all ways share. `batch_size` is the public divisor of every mean, even of random batches."""
 
     batches: int
     batch_size: int
@@ -65,7 +65,7 @@ class Setting:
 
     @property
     def examples(self) -> int:
-        """How many examples train: what fills no batch is left out."""
+        """Return how many examples train: what fills no batch is left out."""
         return self.batches * self.batch_size
 
 
@@ -79,7 +79,7 @@ class Way:
     order: Callable[[Setting, int], Iterable[np.ndarray]]
 
     def spec(self, setting: Setting) -> dict[str, Any]:
-        """What the service is asked for; under balls in bins, the C that is best with their amplification."""
+        """Return what the service is asked for; under balls in bins, the C that is best with their amplification."""
         spec = {
             "workload": {"kind": "schedule", "n": setting.steps, "learning_rates": COSINE},
             "participation": {"kind": "fixed_epochs", "epochs": setting.epochs},
@@ -92,7 +92,7 @@ class Way:
         return spec
 
     def calibrate(self, setting: Setting, factors: Factors) -> Calibration:
-        """The noise, which is for sums; Poisson sampling also counts on how many of the examples a batch has."""
+        """Return the noise, which is for sums; Poisson sampling also counts on how many of the examples a batch has."""
         sizes = {"dataset_size": setting.examples, "batch_size": setting.batch_size}
         return factors.calibrate(
             setting.target,
@@ -127,12 +127,12 @@ WAYS = (
     Way("DP-SGD, secret Poisson", {"kind": "identity"}, "poisson", poisson_order),
     Way("recommended, secret bins", _BLT, "balls_in_bins", bins_order),
 )
-"""The last is what `factorize recommend sgd --learning-rates cosine` answers for these numbers."""
+"""The ways; the last is what `factorize recommend sgd --learning-rates cosine` answers for these numbers."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way reached: `curves` holds the test accuracy of each run at the steps `at`."""
+    """The outcome of one way: `curves` holds the test accuracy of each run at the steps `at`."""
 
     name: str
     factors: Factors
@@ -143,17 +143,17 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """Mean over the runs, after the last step."""
+        """Return the mean over the runs, after the last step."""
         return float(self.curves[:, -1].mean())
 
     @property
     def standard_error(self) -> float:
-        """Of that mean, from the spread of the runs."""
+        """Return the standard error of that mean, from the spread of the runs."""
         return float(self.curves[:, -1].std(ddof=1) / np.sqrt(len(self.curves)))
 
 
 def load_digits() -> Data:
-    """1797 images of 8 x 8 in one fixed random order: 1440 to train on, 357 for the test."""
+    """Return 1797 images of 8 x 8 in one fixed random order: 1440 to train on, 357 for the test."""
     from sklearn.datasets import load_digits as bundled
 
     x, y = bundled(return_X_y=True)
@@ -189,7 +189,7 @@ def with_constant(x: np.ndarray) -> np.ndarray:
 
 
 def clipped_gradient_sum(weights: np.ndarray, x: np.ndarray, y: np.ndarray, clip_norm: float) -> np.ndarray:
-    """Sum over the batch of each example's gradient, scaled to norm clip_norm at most.
+    """Return the sum over the batch of each example's gradient, scaled to norm clip_norm at most.
 
     The gradient of one example is the outer product of x and (softmax(x W) - onehot(y)), so its norm is the product of
     their norms and no gradient per example is ever stored.
@@ -305,7 +305,7 @@ def plot(outcomes: Sequence[Outcome], setting: Setting, name: str, path: str) ->
         axes.fill_between(out.at, mean - 2 * error, mean + 2 * error, alpha=0.25)
     for epoch in range(1, setting.epochs):
         axes.axvline(epoch * setting.batches, color="0.9", linewidth=0.8, zorder=0)
-    least = min(out.accuracy for out in outcomes) - 0.1  # where the ends are told apart
+    least = min(out.accuracy for out in outcomes) - 0.1  # the ends are told apart there
     axes.set(xlabel="step", ylabel="test accuracy", xlim=(0, setting.steps), ylim=(least, 1))
     target = setting.target
     axes.set_title(f"{name}, logistic regression, ({target.epsilon:g}, {target.delta:g})-DP", fontsize=11)

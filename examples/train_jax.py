@@ -35,7 +35,7 @@ TARGET_DELTA, CLIP_NORM, TRAINING = 1e-5, 1.0, 1440
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """1797 images of 8 x 8 with a constant feature, in one fixed random order."""
+    """Return 1797 images of 8 x 8 with a constant feature, in one fixed random order."""
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     return np.hstack([x[order] / 16, np.ones((len(y), 1))]).astype(np.float32), y[order]
@@ -70,7 +70,7 @@ def train(args: argparse.Namespace, mechanism: str) -> tuple[float, Any]:
     optimizer = optax.chain(correlated_noise(made, scale, seed=seed), optax.sgd(args.rate))
     gradient = clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2))  # the noise is for their sum
 
-    @partial(jax.jit, donate_argnums=1)  # so that the noise's buffers are not copied
+    @partial(jax.jit, donate_argnums=1)  # the noise's buffers are not copied
     def step(weights: jax.Array, state: Any, x: jax.Array, y: jax.Array) -> tuple[jax.Array, Any]:
         updates, state = optimizer.update(gradient(weights, x, y), state)
         return optax.apply_updates(weights, updates), state

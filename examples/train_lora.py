@@ -27,7 +27,7 @@ PUBLIC, PRIVATE = (1, 2), (3, 5)
 
 
 def sentences(count: int, kinds: tuple[int, ...], seed: int) -> list[dict[str, torch.Tensor]]:
-    """Arithmetic progressions with steps of some kinds: after two words the others are known."""
+    """Return arithmetic progressions with steps of some kinds: after two words the others are known."""
     rng = np.random.default_rng(seed)
     starts, steps = rng.integers(0, WORDS, count), rng.choice(kinds, count)
     rows = torch.from_numpy((starts[:, None] + steps[:, None] * np.arange(LENGTH)) % WORDS)
@@ -35,7 +35,7 @@ def sentences(count: int, kinds: tuple[int, ...], seed: int) -> list[dict[str, t
 
 
 def model(seed: int) -> torch.nn.Module:
-    """A decoder that knows public sentences, and adapters on all of its linear layers."""
+    """Return a decoder that knows public sentences, and adapters on all of its linear layers."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=WORDS, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4

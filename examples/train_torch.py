@@ -28,7 +28,7 @@ DELTA = 1e-5
 
 
 def digits() -> tuple[TensorDataset, torch.Tensor, torch.Tensor]:
-    """1797 images of 8 x 8 in one fixed random order: 1440 to train on, 357 for the test."""
+    """Return 1797 images of 8 x 8 in one fixed random order: 1440 to train on, 357 for the test."""
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     images, labels = torch.tensor(x[order] / 16, dtype=torch.float32), torch.tensor(y[order])

@@ -26,18 +26,18 @@ from factorize.solvers import solve
 
 WORDS, LENGTH, WIDTH, USERS = 24, 12, 32, 1500
 KINDS = (1, 5)
-"""Steps of the arithmetic progressions that sentences are: after two words the others are known."""
+"""The steps of the arithmetic progressions that sentences are: after two words the others are known."""
 
 
 def sentences(count: int, seed: int) -> np.ndarray:
-    """Sentences of words, shape (count, LENGTH)."""
+    """Return sentences of words, shape (count, LENGTH)."""
     rng = np.random.default_rng(seed)
     starts, steps = rng.integers(0, WORDS, count), rng.choice(KINDS, count)
     return (starts[:, None] + steps[:, None] * np.arange(LENGTH)) % WORDS
 
 
 def weights(seed: int) -> dict[str, jax.Array]:
-    """One layer: attention with one head, then a network of two layers."""
+    """Return the weights of one layer: attention with one head, then a network of two layers."""
     shapes = {"words": (WORDS, WIDTH), "places": (LENGTH, WIDTH), "out": (WIDTH, WORDS)}
     shapes |= {"query": (WIDTH, WIDTH), "key": (WIDTH, WIDTH), "value": (WIDTH, WIDTH)}
     shapes |= {"up": (WIDTH, 2 * WIDTH), "down": (2 * WIDTH, WIDTH)}
@@ -46,7 +46,7 @@ def weights(seed: int) -> dict[str, jax.Array]:
 
 
 def logits(w: dict[str, jax.Array], words: jax.Array) -> jax.Array:
-    """Of the next word after each, shape (examples, LENGTH - 1, WORDS)."""
+    """Return the logits of the next word after each, shape (examples, LENGTH - 1, WORDS)."""
     x = w["words"][words[:, :-1]] + w["places"][: LENGTH - 1]
     scores = (x @ w["query"]) @ jnp.swapaxes(x @ w["key"], 1, 2) / WIDTH**0.5
     seen = jnp.where(jnp.tril(jnp.ones(scores.shape[1:])) > 0, scores, -1e9)
@@ -56,13 +56,13 @@ def logits(w: dict[str, jax.Array], words: jax.Array) -> jax.Array:
 
 
 def loss(w: dict[str, jax.Array], words: jax.Array) -> jax.Array:
-    """Mean cross entropy."""
+    """Return the mean cross entropy."""
     return optax.softmax_cross_entropy_with_integer_labels(logits(w, words), words[:, 1:]).mean()
 
 
 def train(args: argparse.Namespace, mechanism: str, rate: float) -> float:
     """Return the part of the last words of new sentences that the model knows; print what is guaranteed."""
-    owned = np.random.default_rng(1).integers(2, 9, USERS)  # sentences of each user
+    owned = np.random.default_rng(1).integers(2, 9, USERS)  # the sentences of each user
     users, data = np.repeat(np.arange(USERS), owned), jnp.asarray(sentences(int(owned.sum()), 2))
     spec = {
         "workload": {"kind": "prefix", "n": args.epochs * (USERS // args.batch_size)},
@@ -86,7 +86,7 @@ def train(args: argparse.Namespace, mechanism: str, rate: float) -> float:
     w = weights(3)
     state = optimizer.init(w)
 
-    @partial(jax.jit, donate_argnums=1)  # so that the noise's buffers are not copied
+    @partial(jax.jit, donate_argnums=1)  # the noise's buffers are not copied
     def step(w: Any, state: Any, indices: jax.Array, mask: jax.Array) -> tuple[Any, Any]:
         updates, state = optimizer.update(made.gradients(w, (data,), indices, mask), state)
         return optax.apply_updates(w, updates), state

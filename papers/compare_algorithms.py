@@ -37,7 +37,7 @@ Train = Callable[[PrivateSums, float], Run]
 
 
 def load_digits() -> tuple[SoftmaxRegression, SoftmaxRegression]:
-    """Training and test data, in one fixed random order."""
+    """Return training and test data, in one fixed random order."""
     from sklearn.datasets import load_digits as bundled
 
     x, y = bundled(return_X_y=True)
@@ -51,7 +51,7 @@ def solved(method: str, workload: dict, **options: object) -> Factorization:
 
 
 def methods(model: SoftmaxRegression) -> dict[str, tuple[Factorization, Train]]:
-    """Each method's factorization, and how it trains with a door and a learning rate."""
+    """Return each method's factorization, and how it trains with a door and a learning rate."""
     start, order = np.zeros(model.shape), fixed_order(EXAMPLES, BATCH)
     momentum = Sgd(learning_rate=1.0, momentum=MOMENTUM).workload(STEPS)
 

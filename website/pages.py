@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 _LINK = re.compile(r"(?<!!)\[([^][]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
-MOVED = {ROOT / "CHANGELOG.md": "changelog.md", ROOT / "SECURITY.md": "reporting.md"}
-"""Pages outside of `docs` that the site has, and their places in it."""
+MOVED_PAGES = {ROOT / "CHANGELOG.md": "changelog.md", ROOT / "SECURITY.md": "reporting.md"}
+"""The pages outside of `docs` that the site has, and their places in it."""
 
 
 def page(source: Path) -> str:
@@ -21,7 +21,7 @@ def page(source: Path) -> str:
         there = (source.parent / target).resolve()
         if not target or ":" in target or there.is_relative_to(DOCS):
             return found[0]
-        return f"[{words}]({up}{MOVED[there]})" if there in MOVED else words
+        return f"[{words}]({up}{MOVED_PAGES[there]})" if there in MOVED_PAGES else words
 
     return _outside_of_code(kept, source.read_text())
 

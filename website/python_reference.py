@@ -22,7 +22,7 @@ NAMES = {
     "factorize.adapters.jax": ["correlated_noise", "noising_matrix", "raised_sigma_of_sums"],
     "factorize.adapters.jax_private": ["make_private"],
 }
-"""Modules by import path, with the names that are shown; without names: all that the package exports."""
+"""The modules by import path, with the names that are shown; without names: all that the package exports."""
 
 
 _HEAD = """# Names in Python
@@ -44,7 +44,7 @@ def names() -> str:
 
 
 def _exports(path: str) -> list[str]:
-    """Where the names are defined that a package imports under their own names, to hand them on."""
+    """Return where the names are defined that a package imports under their own names, to hand them on."""
     imports = (node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.ImportFrom))
     homes = {alias.name: node.module for node in imports for alias in node.names if alias.asname == alias.name}
     return [f"{homes[name]}.{name}" for name in sorted(homes)]

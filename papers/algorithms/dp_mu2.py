@@ -76,7 +76,7 @@ def untrusted_mu2(
         return summed_increments(machines, t, x, previous) / len(machines)
 
     weights = _descend(ask, start, rounds, learning_rate, project, observe)
-    assert machines[0].sums is not None  # checked above; narrows the type
+    assert machines[0].sums is not None  # it was checked above
     return Run(weights, rounds, guarantee(machines[0].sums))
 
 

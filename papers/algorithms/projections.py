@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 Projection = Callable[[np.ndarray], np.ndarray]
-"""From any point to the nearest one of a convex set."""
+"""A function from any point to the nearest one of a convex set."""
 
 
 @dataclass(frozen=True)

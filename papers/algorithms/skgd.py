@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from factorize.training.receipt import Receipt
 
 PartialGradient = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From (weights of shape (d,), coordinates U) to the partial derivatives of all examples, shape (examples, len(U))."""
+"""A function of weights, shape (d,), and coordinates U; all examples' partial derivatives, shape (examples, len(U))."""
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long to run: `inner` steps K in each of `outer` rounds T. Counted before the noise is computed."""
+    """The lengths of a run: `inner` steps K in each of `outer` rounds T. They are counted before noise is computed."""
 
     inner: int
     outer: int = 1
@@ -54,7 +54,7 @@ class Lengths:
 
     @property
     def total(self) -> int:
-        """K T."""
+        """Return K T."""
         return self.inner * self.outer
 
 

@@ -37,7 +37,7 @@ GRIDS = {
         model="convolutional network",
     ),
 }
-SECRET = {
+SECRET_CHANGES = {
     "epsilons": (1.0, 4.0, 8.0),
     "epochs": (4, 16),
     "systems": (
@@ -48,9 +48,9 @@ SECRET = {
         "banded, lambda_T, b-min-sep",
     ),
 }
-"""What `--secret` changes in a grid."""
-NAMED = ("network",)
-"""Data that are run where they are named alone."""
+"""The fields of a grid that `--secret` changes."""
+NAMED_DATA = ("network",)
+"""The data that are run only where they are named."""
 
 
 def main() -> None:
@@ -87,12 +87,12 @@ def main() -> None:
     unknown = set(asked.names) - set(data)
     if unknown:
         parser.error(f"no data {', '.join(sorted(unknown))}; use {', '.join(data)}, and give the files of others")
-    for name in asked.names or [name for name in data if name not in NAMED]:
+    for name in asked.names or [name for name in data if name not in NAMED_DATA]:
         images = data[name]()
         print(f"\n{name}: {len(images.train)} examples", flush=True)
         grid, folder = grid_for(name, images, asked.quick), asked.out
         if asked.secret:
-            grid, folder = replace(grid, **SECRET), folder / "secret"
+            grid, folder = replace(grid, **SECRET_CHANGES), folder / "secret"
         path = compare(name, images, grid, folder)
         print(f"  written to {path}")
 
@@ -108,7 +108,7 @@ def grid_for(name: str, images: Images, quick: bool) -> Grid:
 def compare(name: str, images: Images, grid: Grid, folder: Path) -> Path:
     """Run one data set and write its results."""
     folder.mkdir(parents=True, exist_ok=True)
-    points = ("epsilons", "epochs", "systems", "rates", "limits")  # what one trial does not depend on
+    points = ("epsilons", "epochs", "systems", "rates", "limits")  # one trial does not depend on these
     settings = {key: value for key, value in asdict(grid).items() if key not in points}
     kept = KeptResults(folder / f"{name}.trials.json", {"examples": len(images.train), **settings})
     run(images, grid, kept, FOLDER / "solved")

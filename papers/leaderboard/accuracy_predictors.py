@@ -37,9 +37,9 @@ from papers.reproductions.together import correlated_rows, poisson_batches
 FOLDER = Path("build") / "leaderboard"
 EPSILONS, DELTA = (4.0, 8.0), 1e-6
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Learning rates over 1 - momentum."""
-MANY = 256
-"""Batches an epoch, from where a job is one of those that users have."""
+"""The learning rates over 1 - momentum."""
+MANY_BATCHES = 256
+"""The batches an epoch from where a job is one of those that users have."""
 TOLERANCE = 1e-2
 COSINE = {"kind": "cosine"}
 OPTIMIZERS = {
@@ -48,7 +48,7 @@ OPTIMIZERS = {
     "momentum": (0.9, False),
     "momentum, cosine": (0.9, True),
 }
-"""Momentum, and whether the rate falls along a cosine to zero."""
+"""The momentum of an optimizer, and whether its rate falls along a cosine to zero."""
 BUFFERED, BLT = {"kind": "buffered_linear", "buffers": 4}, {"kind": "blt", "buffers": 4}
 INDEPENDENT, POISSON = "independent noise", "independent noise, secret Poisson batches"
 STRATEGIES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -65,14 +65,14 @@ STRATEGIES: dict[str, tuple[dict[str, Any], str, str]] = {
     "blt, momentum and schedule, lambda_T": (BLT, "momentum, cosine", "lambda_T"),
     POISSON: ({"kind": "identity"}, "SGD", "mean"),
 }
-"""Mechanism, and the optimizer and objective that it is optimised for."""
+"""The mechanism of a strategy, and the optimizer and objective that it is optimised for."""
 OBJECTIVES: dict[str, Callable[[np.ndarray], float]] = {
     "mean": lambda errors: float(errors.mean()),
     "max": lambda errors: float(errors.max()),
     "last": lambda errors: float(errors[-1]),
     "lambda_T": lambda errors: float(errors[:-1].sum() / len(errors) + errors[-1]),
 }
-"""Squared errors of all steps to one number."""
+"""The objectives: squared errors of all steps to one number."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class TrainingJob:
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Return the steps of the whole run."""
         return self.epochs * (self.examples // self.batch)
 
 
@@ -98,7 +98,7 @@ JOBS = [
     TrainingJob(12_800, 800, 8),
     TrainingJob(12_800, 200, 4),
 ]
-"""Five of 2048 steps with 256 batches an epoch and more, and two short ones."""
+"""The jobs: five of 2048 steps with 256 batches an epoch and more, and two short ones."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def main() -> None:
     valid = replace(images, train=images.train[-share:], train_labels=images.train_labels[-share:])
     found = cells(run(images, valid, jobs, seeds, asked.out), jobs, seeds)
     for title, few in (("256 batches an epoch and more", False), ("fewer", True)):
-        if part := [one for one in found if (one.steps_an_epoch < MANY) == few]:
+        if part := [one for one in found if (one.steps_an_epoch < MANY_BATCHES) == few]:
             print(f"\n{len(part)} cells with {title}\n\n{report(part)}")
 
 

@@ -21,7 +21,7 @@ from factorize.training.learning_rate import ADAPTIVE
 from factorize.training.rate_check import ArrayRateCheck
 from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, SEEN
 from papers.leaderboard.rate_predictors import Verdict
-from papers.leaderboard.rate_study import CLIP_NORM, SOLVED, cells, factors_of, runs_of
+from papers.leaderboard.rate_study import CLIP_NORM, FACTORS_FOLDER, cells, factors_of, runs_of
 from papers.leaderboard.trained_jobs import CHECKED_RESULTS, Trained, trained_jobs
 
 
@@ -36,7 +36,7 @@ def checked(one: Trained, row: str, mnist: Path | None, free: float | None) -> d
     """
     job, cell = one.job, one.rows[row]
     rate = cell.advised(job, free=free, checked=free is None)
-    sigma, factors = cell.numbers["sigma"], factors_of(job, row, SOLVED)
+    sigma, factors = cell.numbers["sigma"], factors_of(job, row, FACTORS_FOLDER)
     second, decay = (0.999, job.weight_decay) if job.optimizer in ADAPTIVE else (None, 0.0)
     moments = (job.momentum, second, decay if job.optimizer == "adamw" else 0.0)
     run = runs_of(job, row, factors, sigma, mnist)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 CHANNELS = (8, 16)
 START = 0
-"""Seed of the weights at the start, which are public."""
-AT_ONCE = 72
-"""Examples of one seed whose gradients are in memory together, one for each model."""
+"""The seed of the weights at the start, which are public."""
+MAX_EXAMPLES_AT_ONCE = 72
+"""The examples of one seed whose gradients are in memory together, one for each model."""
 
 
 def network(side: int, classes: int) -> torch.nn.Module:
@@ -76,7 +76,7 @@ class ConvolutionalNetwork:
         out = np.zeros_like(weights)
         for seed, (places, there) in enumerate(zip(indices, present, strict=True)):
             models = torch.as_tensor(weights[seed])
-            for at in np.split(places[there > 0], range(AT_ONCE, int(there.sum()), AT_ONCE)):
+            for at in np.split(places[there > 0], range(MAX_EXAMPLES_AT_ONCE, int(there.sum()), MAX_EXAMPLES_AT_ONCE)):
                 if len(at):
                     x, y = torch.as_tensor(images.train[at]), torch.as_tensor(images.train_labels[at])
                     found = every(models, x, y)

@@ -19,13 +19,13 @@ from torch.nn import functional
 from factorize.training.rate_check import ArrayRateCheck
 
 START = 0
-"""Seed of the weights at the start, which are public."""
+"""The seed of the weights at the start, which are public."""
 Norms = Literal["one", "pooled", "all"]
 
 
 @dataclass
 class Layer:
-    """What one linear layer saw in a forward pass.
+    """The view of one linear layer in a forward pass.
 
     Attributes:
         inputs: shape (seeds, 1 or models, examples, positions, inputs).
@@ -192,7 +192,7 @@ def convolution(inputs: int, classes: int, channels: int) -> Network:
     """Return a convolution over windows of a sequence, its largest response, rectified, and a linear layer."""
 
     def scores(done: Pass, x: torch.Tensor) -> torch.Tensor:
-        largest = done.linear(x, "pooled").max(dim=3).values  # one position for each channel, ties included
+        largest = done.linear(x, "pooled").max(dim=3).values  # there is one position for each channel, ties included
         return done.linear(constant(largest.relu())[..., None, :])[..., 0, :]
 
     return Network(((inputs, channels), (channels + 1, classes)), scores)

@@ -25,15 +25,15 @@ from papers.reproductions.kept_results import KeptResults
 from papers.reproductions.together import correlated_rows
 
 RATES = tuple(float(f"{digit}e{power}") for power in range(-3, 4) for digit in (1, 3))[:-1]
-"""All there are, 0.001 to 1000."""
+"""All learning rates there are, 0.001 to 1000."""
 LOGISTIC = "logistic regression"
 KINDS: dict[str, type[Kind]] = {LOGISTIC: LogisticRegression, "convolutional network": ConvolutionalNetwork}
-"""Of models."""
+"""The kinds of models, by name."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is run on one data set.
+    """The grid that is run on one data set.
 
     Attributes:
         batch: examples of a step.
@@ -77,7 +77,7 @@ def best_rate(found: Mapping[float, float]) -> float:
 
 CHOOSING_SEEDS = 2
 ORDER = {name: place for place, name in enumerate((*(system.name for system in SYSTEMS), FREE))}
-"""Of the rows."""
+"""The order of the rows."""
 
 
 def run(images: Images, grid: Grid, kept: KeptResults, solved: Path) -> None:
@@ -122,7 +122,7 @@ def settings(images: Images, grid: Grid, epochs: int) -> list[Setting]:
 def measured(images: Images, grid: Grid, kept: KeptResults, points: Sequence[Prepared]) -> None:
     """Choose rates and train one system at all epsilons of one number of epochs."""
     groups: dict[str, list[Prepared]] = {}
-    for one in points:  # models are trained together where they share batches and noise but for its scale
+    for one in points:  # models that share batches and noise but for its scale are trained together
         groups.setdefault(one.factors.digest, []).append(one)
     for group in groups.values():
         scales = {one.setting.target.epsilon: one.calibration.sigma_of_means for one in group}

@@ -23,7 +23,7 @@ TITLES = {
     "fashion": "Fashion-MNIST",
     "own": "your own data",
 }
-"""In the order of the page."""
+"""The titles, in the order of the page."""
 
 Row = dict[str, Any]
 
@@ -105,7 +105,7 @@ TESTS: tuple[Callable[[tuple[float, float]], bool], ...] = (
     lambda gap: gap[0] > 2 * gap[1],
     lambda gap: gap[0] < -2 * gap[1],
 )
-"""Ahead, clearly ahead, clearly behind, of a difference and its error."""
+"""The tests of a difference and its error: ahead, clearly ahead, clearly behind."""
 
 
 def _absent(document: dict[str, Any], epochs: int) -> list[str]:
@@ -185,7 +185,7 @@ def _panel(panel: Any, document: dict[str, Any]) -> None:
         panel.axhline(free["mean"], color="0.6", linewidth=1, label=FREE)
     for name in shown:
         rows = [over_epochs(document, name, epsilon) for epsilon in epsilons]
-        beside = (shown.index(name) - (len(shown) - 1) / 2) * WIDTH / len(shown)
+        beside = (shown.index(name) - (len(shown) - 1) / 2) * POINTS_WIDTH / len(shown)
         points = [(place + beside, row["mean"], row["error"]) for place, row in enumerate(rows) if row]
         where, means, errors = zip(*points, strict=True)
         panel.errorbar(where, means, errors, label=name, linestyle="none", markersize=6, capsize=2, **look(name))
@@ -213,9 +213,9 @@ LOOKS = {
     "banded, lambda_T, b-min-sep": ("#ff9999", "8"),
     "BLT, 2 buffers, balls in bins": ("#006400", "h"),
 }
-"""Colour and marker of every system, each its own."""
-WIDTH = 0.84
-"""Of the points of one epsilon, where epsilons are 1 apart."""
+"""The colour and marker of every system, each its own."""
+POINTS_WIDTH = 0.84
+"""The width that the points of one epsilon take, where epsilons are 1 apart."""
 
 
 def look(name: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from papers.reproductions.user_data import UserData
 
 NUMBERS, LEVELS = 10, (4, 40)
 SHARES = (0.365, 0.488, 0.062, 0.005, 0.016, 0.030, 0.034)
-"""Of the classes, as in covertype."""
+"""The shares of the classes, as in covertype."""
 TRAIN, TEST = 20_000, 5_000
 
 
@@ -33,7 +33,7 @@ def made_table() -> UserData:
         flip_y=0.02,
         random_state=0,
     )
-    numbers = np.clip(columns[:, :NUMBERS] / 4, -1, 1) * np.sqrt(3 / NUMBERS)  # bounds that need no look at the data
+    numbers = np.clip(columns[:, :NUMBERS] / 4, -1, 1) * np.sqrt(3 / NUMBERS)  # these bounds need no look at the data
     parts = [numbers, *(one_hot(columns[:, NUMBERS + i], levels) for i, levels in enumerate(LEVELS))]
     features = np.hstack([*parts, np.ones((len(labels), 1))]).astype(np.float32)
     labels = labels.astype(np.intp)

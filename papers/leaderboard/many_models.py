@@ -18,10 +18,10 @@ from papers.reproductions.images import CLASSES, Images
 from papers.reproductions.together import softmax
 from papers.reproductions.user_data import UserData
 
-PIECE = 500
-"""Examples of a seed that are gathered at once, so that they stay near the processor."""
-JUDGED = 10_000
-"""Training examples whose accuracy the choice of a rate goes by, at most."""
+PIECE_EXAMPLES = 500
+"""The examples of a seed that are gathered at once, so that they stay near the processor."""
+MAX_JUDGED_EXAMPLES = 10_000
+"""The most training examples whose accuracy the choice of a rate goes by."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ def trained(
 
 
 def pieces(batches: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield indices of examples and whether they are there, both of shape (seeds, at most PIECE)."""
+    """Yield indices of examples and whether they are there, both of shape (seeds, at most PIECE_EXAMPLES)."""
     longest = max(len(batch) for batch in batches)
     indices = np.zeros((len(batches), longest), dtype=np.intp)
     present = np.zeros((len(batches), longest), dtype=np.float32)
     for seed, batch in enumerate(batches):
         indices[seed, : len(batch)], present[seed, : len(batch)] = batch, 1
-    for start in range(0, longest, PIECE):
-        yield indices[:, start : start + PIECE], present[:, start : start + PIECE]
+    for start in range(0, longest, PIECE_EXAMPLES):
+        yield indices[:, start : start + PIECE_EXAMPLES], present[:, start : start + PIECE_EXAMPLES]
 
 
 class LogisticRegression:
@@ -142,7 +142,7 @@ class LogisticRegression:
         """Return the sums; an example's gradient is an outer product, whose norm is a product."""
         inputs, count, classes = weights.shape[1:]
         total = np.empty_like(weights)
-        for seed, places in enumerate(indices):  # one seed at a time: its examples stay near the processor
+        for seed, places in enumerate(indices):  # one seed at a time, so that its examples stay near the processor
             x, labels = images.train[places], images.train_labels[places]
             residuals = softmax((x @ weights[seed].reshape(inputs, -1)).reshape(-1, count, classes))
             residuals[np.arange(len(x)), :, labels] -= 1.0
@@ -172,5 +172,5 @@ def judged(images: Images, weights: np.ndarray, kind: Kind | None = None) -> tup
 def examples(images: Images, *, training: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return what models are judged by: the first training examples, or all test examples; features and labels."""
     if training:
-        return images.train[:JUDGED], images.train_labels[:JUDGED]
+        return images.train[:MAX_JUDGED_EXAMPLES], images.train_labels[:MAX_JUDGED_EXAMPLES]
     return images.test, images.test_labels

@@ -14,11 +14,11 @@ from papers.leaderboard.accuracy_predictors import halved
 from papers.leaderboard.made_table import made_table
 from papers.reproductions.images import load_images
 
-JUDGED = 3000
-"""Training examples, and test examples, by which a model is judged."""
+JUDGED_EXAMPLES = 3000
+"""The training examples, and the test examples, by which a model is judged."""
 SEQUENCES = {"sequences": (12, 16, 10), "long sequences": (16, 12, 12, 5), "plain sequences": (10, 8, 5, 3)}
 SEQUENCES |= {"few symbols": (20, 4, 6, 6), "three symbols": (24, 3, 5, 8), "many symbols": (14, 20, 4, 5)}
-"""Length, symbols, classes and length of the motif of those that are seen through windows."""
+"""The length, symbols, classes and length of the motif of sequences that are seen through windows."""
 Data = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -43,7 +43,7 @@ def next_letters(before: int = 4, apart: int = 9) -> Data:
     places = np.arange(before, len(letters), apart)
     hot = np.eye(27, dtype=np.float32)[letters[places[:, None] - np.arange(before, 0, -1)]]
     luck = np.random.default_rng(1).permutation(len(places))
-    return parted(hot.reshape(len(places), 1, -1)[luck], letters[places][luck], len(places) - JUDGED)
+    return parted(hot.reshape(len(places), 1, -1)[luck], letters[places][luck], len(places) - JUDGED_EXAMPLES)
 
 
 def mixture(inputs: int = 30, classes: int = 8, parts: int = 3, examples: int = 33_000) -> Data:
@@ -52,7 +52,7 @@ def mixture(inputs: int = 30, classes: int = 8, parts: int = 3, examples: int = 
     means = luck.normal(0, 0.5, (classes * parts, inputs))
     drawn = luck.integers(0, classes * parts, examples)
     x = (means[drawn] + luck.normal(size=(examples, inputs))) / (1.25 * inputs) ** 0.5
-    return parted(x[:, None].astype(np.float32), drawn % classes, examples - JUDGED)
+    return parted(x[:, None].astype(np.float32), drawn % classes, examples - JUDGED_EXAMPLES)
 
 
 def teacher(inputs: int = 24, classes: int = 6, hidden: int = 16) -> Data:
@@ -89,8 +89,8 @@ def shells(inputs: int = 6, classes: int = 3) -> Data:
     return parted((x / inputs**0.5)[:, None].astype(np.float32), ranks * classes // len(x), 30_000)
 
 
-MADE = {"teacher": teacher, "word counts": word_counts, "waveforms": waveforms, "shells": shells}
-"""Data that are made without numbers of one's own."""
+MAKERS = {"teacher": teacher, "word counts": word_counts, "waveforms": waveforms, "shells": shells}
+"""The data that are made without numbers of one's own."""
 
 
 def windows(x: torch.Tensor, width: int = 4) -> torch.Tensor:
@@ -112,8 +112,8 @@ def data_of(name: str, mnist: Path | None) -> Data:
     if name in SEQUENCES:
         x, y, test, judged = made_sequences(*SEQUENCES[name])
         return windows(x), y, windows(test), judged
-    if name in MADE:
-        return MADE[name]()
+    if name in MAKERS:
+        return MAKERS[name]()
     if name in ("short sequences", "brief sequences"):
         return made_sequences(*((8, 12, 8) if name == "short sequences" else (6, 9, 5, 3)))
     if name.endswith("text"):

@@ -38,12 +38,12 @@ class RateJob:
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Return the steps of the whole run."""
         return self.bins * self.epochs
 
     @property
     def momentum(self) -> float:
-        """By which gradients are averaged."""
+        """Return the momentum by which gradients are averaged."""
         return 0.0 if self.optimizer == "sgd" else 0.9
 
     @property
@@ -61,7 +61,7 @@ class RateJob:
 
     @property
     def workload(self) -> dict[str, Any]:
-        """What the optimizer sums, as a recommendation has it."""
+        """Return what the optimizer sums, as a recommendation has it."""
         kind: dict[str, Any] = {"kind": "schedule" if self.rates else "prefix"}
         if self.momentum:
             kind = {"kind": "momentum", "momentum": self.momentum}
@@ -227,7 +227,7 @@ DRAWN = [
     RateJob("sgd", "cosine", "wide perceptron", "short text", 80, 160, 4, 1.5, 0.0),
     RateJob("momentum", "constant", "logistic", "odd mnist", 100, 160, 6, 4.0, 0.0),
 ]
-"""More of them, whose data, models, sizes, epsilons and schedules were drawn with a generator of seed 65.
+"""Further jobs of this kind, whose data, models, sizes, epsilons and schedules were drawn with a generator of seed 65.
 
 They were listed when four of LAST were trained and the rule was fixed.
 """

@@ -25,14 +25,14 @@ from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, S
 from papers.leaderboard.rate_study import RESULTS, ROWS
 from papers.leaderboard.trained_jobs import PREDICTORS, Trained, checked_accuracies, trained_jobs
 
-STATED = Path(learning_rate.__file__).parent / "rate_study.json"
-"""What the package states of the study."""
-FIRST = Limits(0.2, 8.0, 0.02, 0.3, 10.0)
-"""Where the fit begins."""
-SECRET = [name for name, (_, sampling) in ROWS.items() if sampling != "fixed"]
-INDEPENDENT = [name for name in ROWS if name.startswith("independent")]
-WORST = 6.0
-"""Points that a rate costs at most in a fit, so that one cell decides nothing."""
+STATED_FILE = Path(learning_rate.__file__).parent / "rate_study.json"
+"""The file of what the package states of the study."""
+FIRST_LIMITS = Limits(0.2, 8.0, 0.02, 0.3, 10.0)
+"""The limits with which the fit begins."""
+SECRET_ROWS = [name for name, (_, sampling) in ROWS.items() if sampling != "fixed"]
+INDEPENDENT_ROWS = [name for name in ROWS if name.startswith("independent")]
+MAX_POINTS = 6.0
+"""The most points that a rate costs in a fit, so that one cell decides nothing."""
 
 
 def lost(found: Sequence[Trained], limits: Limits) -> np.ndarray:
@@ -40,7 +40,7 @@ def lost(found: Sequence[Trained], limits: Limits) -> np.ndarray:
     return np.array([cell.lost_at(cell.advised(one.job, limits)) for one in found for cell in one.rows.values()])
 
 
-def fitted(found: Sequence[Trained], begin: Limits = FIRST, tries: int = 600) -> Limits:
+def fitted(found: Sequence[Trained], begin: Limits = FIRST_LIMITS, tries: int = 600) -> Limits:
     """Return the limits about whose rates least is lost, on average over all cells.
 
     Rates half a doubling away count, too, so that none is near one at which training fails; rows that are far behind
@@ -53,7 +53,7 @@ def fitted(found: Sequence[Trained], begin: Limits = FIRST, tries: int = 600) ->
     def average(logs: np.ndarray) -> float:
         limits = Limits(*np.exp(logs).tolist())
         points = [np.interp(math.log2(cell.advised(job, limits)), *cell.nearby) for job, cell in pairs]
-        return float(np.average(np.minimum(points, WORST), weights=shares) + 1e-3 * np.square(logs - first).sum())
+        return float(np.average(np.minimum(points, MAX_POINTS), weights=shares) + 1e-3 * np.square(logs - first).sum())
 
     corners = np.vstack([first, first + 0.3 * np.eye(len(first))])
     options = {"maxiter": tries, "initial_simplex": corners}
@@ -73,7 +73,7 @@ def octaves(found: Sequence[Trained], limits: Limits = LIMITS) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the row of the least noise is worth in one job; accuracies in percent, each row at its best rate.
+    """The worth of the row of the least noise in one job; accuracies in percent, each row at its best rate.
 
     Attributes:
         one: the job.
@@ -112,8 +112,8 @@ class Verdict:
         cell = one.rows[first]
         rate = cell.advised(one.job, limits)
         reached, tried = (cell.accuracy - cell.lost_at(x) for x in (rate, cell.better([rate, rate / 2, 2 * rate])))
-        dp_sgd = max(found[name] for name in INDEPENDENT if name in SECRET and name in found)
-        public = max(found[name] for name in found if name not in SECRET)
+        dp_sgd = max(found[name] for name in INDEPENDENT_ROWS if name in SECRET_ROWS and name in found)
+        public = max(found[name] for name in found if name not in SECRET_ROWS)
         checked = checked_accuracies().get(one.job, math.nan)
         return cls(one, first, best, reached, tried, checked, found[first], found[best], error, dp_sgd, public)
 
@@ -139,7 +139,7 @@ class Verdict:
 
 
 def counts(found: Sequence[Verdict]) -> dict[str, int]:
-    """Return in how many jobs what holds: see the keys."""
+    """Return in how many jobs each key holds."""
     large = [one for one in found if one.one.job.epsilon >= 4]
     return {
         "jobs": len(found),
@@ -275,10 +275,10 @@ def report(path: Path = RESULTS) -> str:
 def main() -> None:
     """Print the tables, or fit and write what the package states."""
     parser = argparse.ArgumentParser(prog="python -m papers.leaderboard.rate_predictors", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"fit, and write {STATED.name} of the package")
+    parser.add_argument("--write", action="store_true", help=f"fit, and write {STATED_FILE.name} of the package")
     if parser.parse_args().write:
         limits = Limits(*(float(f"{value:.3g}") for value in fitted(trained_jobs(SEEN))))
-        STATED.write_text(json.dumps(stated(limits), indent=1) + "\n")
+        STATED_FILE.write_text(json.dumps(stated(limits), indent=1) + "\n")
     else:
         print(report())
 

@@ -31,20 +31,20 @@ from factorize.training.learning_rate import LIMITS
 from factorize.training.orders import fixed_order
 from factorize.training.rate_check import ArrayRateCheck
 from papers.leaderboard.layered_models import Mapped, Network, convolution, logistic, perceptron, trained, transformer
-from papers.leaderboard.rate_data import JUDGED, Data, data_of
+from papers.leaderboard.rate_data import JUDGED_EXAMPLES, Data, data_of
 from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, QUICK, SEEN, RateJob
-from papers.leaderboard.systems import BINNED
+from papers.leaderboard.systems import SAMPLERS
 from papers.reproductions.kept_results import solved_once
 from papers.reproductions.together import correlated_rows, poisson_batches
 
 RESULTS = Path(__file__).parent / "results" / "rates.jsonl"
-SOLVED = Path("build") / "leaderboard"
+FACTORS_FOLDER = Path("build") / "leaderboard"
 DELTA, CLIP_NORM = 1e-6, 1.0
 SEEDS = 4
-GRID, MORE = 7, 3
-"""Learning rates that a cell begins with, each twice the one before, and those that are added at an end."""
+GRID, MORE_RATES = 7, 3
+"""The learning rates that a cell begins with, each twice the one before, and those that are added at an end."""
 DECAYS = (0.0, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
-"""Shares of the weights that a step of rate 1 takes away, as a curvature does; errors are kept for each."""
+"""The shares of the weights that a step of rate 1 takes away, as a curvature does; errors are kept for each."""
 
 
 BUFFERED = {"kind": "buffered_linear", "buffers": 4}
@@ -57,7 +57,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "banded, cyclic Poisson": ({"kind": "banded", "bands": 4}, "cyclic_poisson"),
     "blt, balls in bins": ({"kind": "blt", "buffers": 2, "normalization": "fitted"}, "balls_in_bins"),
 }
-"""Mechanism and sampling of each row."""
+"""The mechanism and sampling of each row."""
 FREE = "without privacy"
 
 
@@ -78,9 +78,9 @@ def network_of(job: RateJob, data: Data) -> Network:
 def batches_of(job: RateJob, sampling: str, bands: int, seed: int) -> Sequence[np.ndarray]:
     """Return the batches of a run."""
     examples = job.batch * job.bins
-    if sampling in BINNED:
+    if sampling in SAMPLERS:
         key = hashlib.sha256(f"rates {seed}".encode()).digest()
-        drawn = BINNED[sampling](examples, job.bins, job.epochs, key, overflow="unlimited")
+        drawn = SAMPLERS[sampling](examples, job.bins, job.epochs, key, overflow="unlimited")
         return [drawn[step] for step in range(job.steps)]
     if sampling == "fixed":
         return list(fixed_order(examples, job.batch, epochs=job.epochs, seed=seed))
@@ -102,7 +102,7 @@ def factors_of(job: RateJob, row: str, folder: Path) -> Factorization:
     apart: dict[str, Any] = {"kind": "fixed_epochs", "epochs": job.epochs}
     spec = {"workload": job.workload, "participation": apart, "mechanism": mechanism, "tolerance": 1e-2}
     if sampling == "cyclic_poisson":
-        spec["participation"] = {"kind": "single"}  # whose law counts the largest column for all
+        spec["participation"] = {"kind": "single"}  # its law counts the largest column for all
     if sampling == "balls_in_bins":
         spec["sampling"] = {"kind": "balls_in_bins", "epsilon": job.epsilon, "delta": DELTA}
     return solved_once(folder, spec)
@@ -173,7 +173,7 @@ def runs_of(
     ) -> tuple[np.ndarray, np.ndarray]:
         mapped = Mapped(kind, rates, job.relative_rates, job.momentum, job.weight_decay)
         found = trained(network, pair, batches, noise, mapped, **numbers, check=check)
-        train, test = (network.accuracies(found, x[:JUDGED], y[:JUDGED]) for x, y in (pair, data[2:]))
+        train, test = (network.accuracies(found, x[:JUDGED_EXAMPLES], y[:JUDGED_EXAMPLES]) for x, y in (pair, data[2:]))
         return train, test
 
     return run
@@ -216,9 +216,9 @@ def more_rates(accuracies: dict[float, float]) -> np.ndarray:
     if most / least > 2.0**13:
         return np.array([])
     if best == most:
-        return most * 2.0 ** np.arange(1, MORE + 1)
+        return most * 2.0 ** np.arange(1, MORE_RATES + 1)
     if best == least:
-        return np.asarray(least * 2.0 ** np.arange(-MORE, 0))
+        return np.asarray(least * 2.0 ** np.arange(-MORE_RATES, 0))
     return np.array([])
 
 
@@ -263,9 +263,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines; by default the results that are shipped")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    path = asked.out or (SOLVED / "rates-quick.jsonl" if asked.quick else RESULTS)
+    path = asked.out or (FACTORS_FOLDER / "rates-quick.jsonl" if asked.quick else RESULTS)
     jobs = QUICK if asked.quick else HELD_OUT + NEWEST + FRESH + LAST + DRAWN if asked.held_out else SEEN
-    for cell in run(jobs, path, asked.mnist, SOLVED):
+    for cell in run(jobs, path, asked.mnist, FACTORS_FOLDER):
         print(told(cell), flush=True)
 
 

@@ -25,15 +25,15 @@ from factorize.spec import parse_spec
 from factorize.training.orders import Order, balls_in_bins, fixed_order, full_batch, random_allocation
 from factorize.training.sampling import BMinSep, CyclicPoisson
 
-BINNED = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}
+SAMPLERS = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}
 TOLERANCE = 1e-3
 FREE = "without privacy"
-"""What all systems are held against."""
+"""The name of training without privacy, which all systems are held against."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all systems have in common at one point of the grid.
+    """The setting that all systems have in common at one point of the grid.
 
     Attributes:
         examples: N.
@@ -78,7 +78,7 @@ class System:
         """Return the spec of one mechanism."""
         n = setting.epochs * (setting.examples // self.batch(setting))
         apart = {"kind": "fixed_epochs", "epochs": setting.epochs} if setting.epochs > 1 else {"kind": "single"}
-        if self.sampling == "cyclic_poisson":  # whose law counts the largest column for all: columns of one norm
+        if self.sampling == "cyclic_poisson":  # its law counts the largest column for all: columns of one norm
             apart = {"kind": "single"}
         spec: dict[str, Any] = {"workload": {"kind": "prefix", "n": n}, "participation": apart, "mechanism": mechanism}
         if self.momentum:
@@ -112,9 +112,9 @@ class Prepared:
     def batches(self, seed: int) -> Iterable[np.ndarray]:
         """Return the batches of a run, after a check that they are those which the noise is for."""
         setting, n, sampling = self.setting, self.factors.strategy.n, self.system.sampling
-        if sampling in BINNED:
+        if sampling in SAMPLERS:
             key = hashlib.sha256(f"leaderboard {seed}".encode()).digest()
-            drawn = BINNED[sampling](setting.examples, n // setting.epochs, setting.epochs, key, overflow="unlimited")
+            drawn = SAMPLERS[sampling](setting.examples, n // setting.epochs, setting.epochs, key, overflow="unlimited")
             drawn.check_calibration(self.calibration, n)
             return drawn
         order: Order | CyclicPoisson
@@ -187,7 +187,7 @@ class Preparation:
 
 IDENTITY: tuple[dict[str, Any], ...] = ({"kind": "identity"},)
 BANDS = (2, 4, 8, 16, 32)
-BANDED: tuple[dict[str, Any], ...] = tuple({"kind": "banded", "bands": bands} for bands in BANDS)
+BANDED_MECHANISMS: tuple[dict[str, Any], ...] = tuple({"kind": "banded", "bands": bands} for bands in BANDS)
 
 SYSTEMS = (
     System("DP-SGD, fixed order", "fixed", IDENTITY),
@@ -204,14 +204,14 @@ SYSTEMS = (
     System("buffered, 4 vectors", "fixed", ({"kind": "buffered_linear", "buffers": 4},)),
     System("optimum", "fixed", ({"kind": "dense"},)),
     System("optimum, momentum, lambda_T", "fixed", ({"kind": "dense"},), momentum=0.9, restarted=True),
-    System("banded, cyclic Poisson", "cyclic_poisson", BANDED),
-    System("banded, b-min-sep", "b_min_sep", BANDED[:-1]),
-    System("banded, lambda_T, cyclic Poisson", "cyclic_poisson", BANDED, restarted=True),
-    System("banded, lambda_T, b-min-sep", "b_min_sep", BANDED[2:4], restarted=True),
+    System("banded, cyclic Poisson", "cyclic_poisson", BANDED_MECHANISMS),
+    System("banded, b-min-sep", "b_min_sep", BANDED_MECHANISMS[:-1]),
+    System("banded, lambda_T, cyclic Poisson", "cyclic_poisson", BANDED_MECHANISMS, restarted=True),
+    System("banded, lambda_T, b-min-sep", "b_min_sep", BANDED_MECHANISMS[2:4], restarted=True),
     System(
         "BLT, 2 buffers, balls in bins",
         "balls_in_bins",
         ({"kind": "blt", "buffers": 2, "normalization": "fitted"},),
     ),
 )
-"""The one list."""
+"""The one list of systems."""

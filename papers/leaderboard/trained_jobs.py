@@ -19,16 +19,16 @@ from papers.leaderboard.rate_jobs import RateJob
 from papers.leaderboard.rate_study import DECAYS, FREE, RESULTS, ROWS, cells
 
 CHECKED_RESULTS = RESULTS.with_name("checked.jsonl")
-"""First rows at the stated rates, looked at in the run (`papers.leaderboard.checked_rates`)."""
+"""The first rows at the stated rates, looked at in the run (`papers.leaderboard.checked_rates`)."""
 CALLERS_SHARE, CALLERS_FACTOR = 0.3, 1.25
-"""What the rate of SGD is multiplied by where the best one without privacy is known: a power of the latter over the
-stated rate, and this factor. By least squares over the 43 jobs of SGD and momentum that were there it is the 0.26th
-power and 1.26; with the check anything near it did about as well. Adam's rate stays, since nothing gained there. The
-package was to take it if it brought more of the LAST jobs near the best, and no more of them more than 1 point behind
-DP-SGD. It brought as many (docs/notes/learning-rates.md).
+"""The rate of SGD is multiplied by these where the best one without privacy is known: by a power of the latter over
+the stated rate, and by this factor. By least squares over the 43 jobs of SGD and momentum that were there it is the
+0.26th power and 1.26; with the check anything near it did about as well. Adam's rate stays, since nothing gained there.
+The package was to take it if it brought more of the LAST jobs near the best, and no more of them more than 1 point
+behind DP-SGD. It brought as many (docs/notes/learning-rates.md).
 """
-BEYOND = 4.0
-"""Points that accuracy is taken to fall for each doubling beyond the rates that were trained."""
+POINTS_BEYOND = 4.0
+"""The points that accuracy is taken to fall for each doubling beyond the rates that were trained."""
 
 
 @cache
@@ -94,7 +94,7 @@ class Cell:
 
     def _between(self, rate: float, accuracies: np.ndarray) -> float:
         at, grid = math.log2(rate), self.octaves
-        return float(np.interp(at, grid, accuracies) - BEYOND * max(grid[0] - at, at - grid[-1], 0.0))
+        return float(np.interp(at, grid, accuracies) - POINTS_BEYOND * max(grid[0] - at, at - grid[-1], 0.0))
 
     def advised(
         self, job: RateJob, limits: Limits = LIMITS, free: float | None = None, *, checked: bool = False
@@ -135,7 +135,7 @@ PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
         numbers["mean"][0], 0.03**0.5 * numbers["single"]
     ),
 }
-"""Root mean squared noise, at sigma 1."""
+"""The predictors: root mean squared noise, at sigma 1."""
 ALL_STEPS, LAST_TOO = "weights, all steps", "weights, all steps and the last one, in squares"
 
 
@@ -155,12 +155,12 @@ class Trained:
 
     @property
     def adaptive(self) -> bool:
-        """Whether it divides by second moments."""
+        """Return whether it divides by second moments."""
         return self.job.optimizer in ADAPTIVE
 
     @property
     def order(self) -> str:
-        """By which of PREDICTORS `recommend` orders rows."""
+        """Return the one of PREDICTORS by which `recommend` orders rows."""
         return LAST_TOO if self.job.schedule == "constant" else ALL_STEPS
 
     @property

@@ -14,8 +14,8 @@ from factorize.predict.prediction import Basis, Inverse, Prediction, Question, R
 from papers.algorithms.sketches import BlockSketch, NiceSketch, Sketch, importance
 
 Positives = Annotated[list[Positive], Field(min_length=1, max_length=1_000_000)]
-_SMOOTH = "f is convex and smooth coordinate by coordinate, with constants M_j"
-_BOUNDS = "every example's partial gradient on U is bounded by (or clipped without effect to) L_U"
+_SMOOTHNESS_ASSUMPTION = "f is convex and smooth coordinate by coordinate, with constants M_j"
+_BOUND_ASSUMPTION = "every example's partial gradient on U is bounded by (or clipped without effect to) L_U"
 
 
 class SketchedDescent(Question):
@@ -110,7 +110,7 @@ class SketchedDescent(Question):
                 "N1": first,
                 "N2": second,
             },
-            assumptions=(_SMOOTH, _BOUNDS),
+            assumptions=(_SMOOTHNESS_ASSUMPTION, _BOUND_ASSUMPTION),
             source="Maranjyan et al. 2024, theorem 4.2 (convex), sharpened: papers/pages/notes-predictions.md",
         )
 
@@ -130,7 +130,7 @@ class SketchedDescent(Question):
             value=transient + 2 * noise,
             basis=Basis.PAPER,
             terms={"transient": transient, "noise": 2 * noise, "condition_number": condition, "N1": noise},
-            assumptions=(_SMOOTH, "f is mu-strongly convex", _BOUNDS),
+            assumptions=(_SMOOTHNESS_ASSUMPTION, "f is mu-strongly convex", _BOUND_ASSUMPTION),
             source="Maranjyan et al. 2024, theorem 4.2 (strongly convex)",
             notes=("the main text prints the maximum of kappa in a denominator; the appendix has it right",),
         )

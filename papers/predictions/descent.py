@@ -26,7 +26,7 @@ from factorize.predict.prediction import (
 )
 from papers.predictions.noise_sums import noise_sums
 
-_SMOOTH, _CONVEX = "f is L-smooth", "f is convex and attains its minimum"
+_SMOOTHNESS, _CONVEXITY = "f is L-smooth", "f is convex and attains its minimum"
 _EXACT_GRADIENTS = "gradients are exact (full batches)"
 
 
@@ -47,7 +47,7 @@ class _Descent(Question):
 
     @property
     def variance(self) -> float:
-        """E|z_t|^2 = d sigma^2."""
+        """Return E|z_t|^2 = d sigma^2."""
         return self.dimension * self.sigma**2
 
     def limit_step(self, factor: float) -> None:
@@ -96,7 +96,7 @@ class NonconvexDescent(_Descent, ScaledNoise):
             value=start + noise,
             basis=Basis.PAPER,
             terms={"initial": start, "noise": noise, "N1": sums.within, "N2": sums.between, "tau": tau},
-            assumptions=(_SMOOTH, _EXACT_GRADIENTS, "learning_rate <= 1/(4L)", NO_CLIPPING),
+            assumptions=(_SMOOTHNESS, _EXACT_GRADIENTS, "learning_rate <= 1/(4L)", NO_CLIPPING),
             source="Koloskova et al. 2023, theorem 4.6 with the constants of its proof",
             notes=_rounded_tau(tau, 1 / product),
         )
@@ -141,7 +141,7 @@ class ConvexDescent(_Descent, ScaledNoise):
                 "N3": sums.last,
                 "tau": tau,
             },
-            assumptions=(_SMOOTH, _CONVEX, _EXACT_GRADIENTS, "learning_rate <= 1/(8L)", NO_CLIPPING),
+            assumptions=(_SMOOTHNESS, _CONVEXITY, _EXACT_GRADIENTS, "learning_rate <= 1/(8L)", NO_CLIPPING),
             source="Koloskova et al. 2023, theorem 4.7 with the constants of its proof",
             notes=(
                 "the statement allows learning rates up to 1/(4L), its proof up to 1/(8L)",
@@ -244,7 +244,7 @@ def _proposition(start: float, noise: float, number: str, what: str) -> Predicti
         value=start + noise,
         basis=Basis.DERIVED,
         terms={"initial": start, "noise": noise},
-        assumptions=(_SMOOTH, _CONVEX, _EXACT_GRADIENTS, "learning_rate <= 1/(2L)", NO_CLIPPING),
+        assumptions=(_SMOOTHNESS, _CONVEXITY, _EXACT_GRADIENTS, "learning_rate <= 1/(2L)", NO_CLIPPING),
         source=f"Koloskova et al. 2023, proposition {number} ({what}), printed as an order",
         notes=("constants from co-coercivity of the gradient: smaller than those of the printed descent inequality",),
     )

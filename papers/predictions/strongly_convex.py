@@ -26,7 +26,7 @@ from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction
 Array = NDArray[np.float64]
 
 _MULTIPLIERS = np.geomspace(1 + 1e-3, 1e6, 49)
-"""Values of a mu L that are tried; the bound holds for each, so the smallest is stated."""
+"""The values of a mu L that are tried; the bound holds for each, so the smallest is stated."""
 
 
 class StronglyConvex(PrivateNoise):

@@ -24,7 +24,7 @@ NAMES = tuple(
 )
 
 DATA = {"mnist": "FOLDER", "npz": "FILE"}
-"""Options that name the user's data, as the reproductions' `run` takes them."""
+"""The options that name the user's data, as the reproductions' `run` takes them."""
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-LOWEST = 0.05
+MIN_MULTIPLIER = 0.05
 
 
 def multipliers(epsilon: float, delta: float, *, probability: float, steps: int) -> tuple[float, float]:
@@ -45,7 +45,7 @@ def smallest(epsilon_of: Callable[[float], float], epsilon: float, guess: float)
     while epsilon_of(high) > epsilon:
         high *= 1.5
     low = high / 1.25
-    while low > LOWEST and epsilon_of(low) <= epsilon:
+    while low > MIN_MULTIPLIER and epsilon_of(low) <= epsilon:
         high, low = low, low / 1.25
     while high > low * 1.001:
         middle = math.sqrt(low * high)

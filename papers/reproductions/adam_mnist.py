@@ -32,7 +32,7 @@ RATES = (0.001, 0.003, 0.01, 0.03)
 EPOCHS, BATCH, SEEDS = 8, 1000, 5
 DELTA, CLIP, BETAS, FLOOR = 1e-5, 1.0, (0.9, 0.999), 1e-8
 POISSON = "independent noise, Poisson sampling"
-FIXED = {
+FIXED_METHODS = {
     "independent noise, fixed order": ({"kind": "prefix"}, {"kind": "identity"}),
     "optimum for running sums": ({"kind": "prefix"}, {"kind": "auto"}),
     "optimum for Adam's iterate": ({"kind": "adam", "beta": BETAS[0], "output": "iterate"}, {"kind": "auto"}),
@@ -54,15 +54,15 @@ def run(comparison: Comparison, mnist: Path | None) -> None:
         f"{', '.join(f'{rate:g}' for rate in RATES)}"
     )
     found = {}
-    for name in (*FIXED, *(() if comparison.quick else (POISSON,))):
+    for name in (*FIXED_METHODS, *(() if comparison.quick else (POISSON,))):
         factors = strategy(name, steps, epochs)
         sigmas = scales(factors, name, batch, examples, epsilons)
         one = partial(trial, images, factors, sigmas, epochs, batch, sampled=name == POISSON)
         accuracies = [kept.once(f"{name}, seed {seed}", partial(one, seed)) for seed in seeds]
         shape = (len(seeds), len(epsilons), len(RATES), 2)
         found[name] = report(comparison, name, epsilons, sigmas * batch / CLIP, np.reshape(accuracies, shape))
-    independent, *correlated = (found[name] for name in FIXED)
-    for name, own in zip(list(FIXED)[1:], correlated, strict=True):
+    independent, *correlated = (found[name] for name in FIXED_METHODS)
+    for name, own in zip(list(FIXED_METHODS)[1:], correlated, strict=True):
         gain = (own - independent).mean(axis=0)
         error = (own - independent).std(axis=0, ddof=1) / np.sqrt(len(seeds))
         text = f"{name}: better than independent noise in the same order, at every epsilon"
@@ -72,7 +72,7 @@ def run(comparison: Comparison, mnist: Path | None) -> None:
 
 def strategy(name: str, steps: int, epochs: int) -> Factorization:
     """Return the factorization of a method."""
-    workload, mechanism = FIXED.get(name, ({"kind": "prefix"}, {"kind": "identity"}))
+    workload, mechanism = FIXED_METHODS.get(name, ({"kind": "prefix"}, {"kind": "identity"}))
     spec = {"workload": {**workload, "n": steps}, "participation": {"kind": "fixed_epochs", "epochs": epochs}}
     return solve(parse_spec({**spec, "mechanism": mechanism, "tolerance": 1e-3}))
 

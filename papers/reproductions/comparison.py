@@ -35,12 +35,12 @@ class Row:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the published number is within tolerance and three standard errors; None where there is none."""
+        """Return whether the published number is within tolerance and three standard errors; None without one."""
         return None if self.published is None else self._near(self.published)
 
     @property
     def checked(self) -> bool | None:
-        """Whether the other route leads to the same number; None where there is none."""
+        """Return whether the other route leads to the same number; None where there is none."""
         return None if self.check is None else self._near(self.check)
 
     def _near(self, other: float) -> bool:
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """One line."""
+        """Return one line."""
         published = "-" if self.published is None else f"{self.published:.6g}"
         published = published if self.check is None else f"({self.check:.6g})"
         ours = f"{self.reproduced:.6g}" + (f" +- {self.error:.2g}" if self.error else "")
@@ -73,7 +73,7 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """Return the verdict in words."""
         return "holds" if self.holds else "TIE" if self.tied else "DOES NOT HOLD"
 
 
@@ -172,7 +172,7 @@ class Comparison:
 
     @property
     def differences(self) -> list[str]:
-        """What neither agrees nor holds."""
+        """Return what neither agrees nor holds."""
         refuted = [claim.text for claim in self.claims if not (claim.holds or claim.tied)]
         return [row.name for row in self.rows if False in (row.agrees, row.checked)] + refuted
 

@@ -9,7 +9,7 @@ TITLE = "Koloskova et al. 2023, Table 2: epsilon of each noise multiplier, Stack
 
 MULTIPLIERS = (0.341, 0.682, 1.364, 2.728, 5.456)
 PUBLISHED = ((17.65, 0.005), (7.6, 0.05), (3.44, 0.005), (1.61, 0.005), (0.76, 0.005))
-"""As printed, and half a unit of the last digit."""
+"""The epsilons as printed, and half a unit of the last digit."""
 
 DELTA = 1e-6
 

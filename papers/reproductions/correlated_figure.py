@@ -7,12 +7,12 @@ import numpy as np
 from papers.reproductions.comparison import Comparison
 
 TIE = 0.25
-"""Points of accuracy that decide nothing."""
+"""The points of accuracy that decide nothing."""
 
-SAMPLED = ("DP-SGD, RDP", "DP-SGD, PLD")
+SAMPLED_METHODS = ("DP-SGD, RDP", "DP-SGD, PLD")
 
 Accuracies = dict[str, np.ndarray]
-"""Of each method: percent, shape (trials, epsilons)."""
+"""The accuracies of each method in percent, shape (trials, epsilons)."""
 
 
 def judge(
@@ -29,11 +29,11 @@ def judge(
             comparison, f"{label}: DP-MF+ with tau = T is above DP-MF", order_of(runs[last], runs["DP-MF"]), epsilons
         )
         for name, first in (("DP-MF", {1: 0.31, 16: 31.0}[epochs]), (last, {1: 0.031, 16: 0.0}[epochs])):
-            for accounting in SAMPLED:
+            for accounting in SAMPLED_METHODS:
                 signs = order_of(runs[name], runs[accounting])
                 told = np.where(np.array(epsilons) >= first, signs, -signs)
                 text = f"{label}: {name} is above {accounting} from eps {first:g} on, and below it before"
-                if accounting == SAMPLED[0]:  # the paper's accountant
+                if accounting == SAMPLED_METHODS[0]:  # this is the paper's accountant
                     decide(comparison, text, told, epsilons)
                 comparison.remark(f"    above {accounting} at eps {listed(epsilons, signs > 0)}")
         private = max(float(values.mean(axis=0).max()) for name, values in runs.items() if name != "non-private")

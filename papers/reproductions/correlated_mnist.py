@@ -19,7 +19,7 @@ from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training.orders import Order
 from papers.reproductions.accounting import multipliers
 from papers.reproductions.comparison import Comparison
-from papers.reproductions.correlated_figure import SAMPLED, Accuracies, draw, judge
+from papers.reproductions.correlated_figure import SAMPLED_METHODS, Accuracies, draw, judge
 from papers.reproductions.images import CLASSES, Images, load_images
 from papers.reproductions.kept_results import KeptResults, solved_once
 from papers.reproductions.together import correlated_rows, poisson_batches, train
@@ -69,26 +69,26 @@ def one_setting(
     comparison.heading(f"{epochs} epoch{'s' if epochs > 1 else ''}, batches of {batch}: test accuracy, %")
     probability = batch / len(images.train)
     pairs = kept.once(
-        f"{epochs} epochs, noise multipliers",  # minutes of accounting
+        f"{epochs} epochs, noise multipliers",  # this takes minutes of accounting
         lambda: np.ravel([multipliers(one, DELTA, probability=probability, steps=steps) for one in epsilons]),
     ).reshape(-1, 2)
-    used = {name: pairs[:, i].tolist() for i, name in enumerate(SAMPLED)}
-    both = pairs.T * CLIP / batch  # by RDP, by PLD
+    used = {name: pairs[:, i].tolist() for i, name in enumerate(SAMPLED_METHODS)}
+    both = pairs.T * CLIP / batch  # the pair is by RDP, by PLD
     fixed = strategies(comparison.folder, steps, taus, epochs)
     sigmas = {}
     for name, factors in fixed.items():
         calibrated = [calibrate(factors.certificate.sensitivity, one, clip_norm=CLIP) for one in targets]
         used[name] = [one.noise_multiplier for one in calibrated]
         sigmas[name] = np.array([one.sigma_of_sums for one in calibrated]) / batch
-    found: dict[str, list[np.ndarray]] = {name: [] for name in (*fixed, *SAMPLED)}
-    for seed in trials:  # seeds outermost: a run that is cut off has as many of every method
+    found: dict[str, list[np.ndarray]] = {name: [] for name in (*fixed, *SAMPLED_METHODS)}
+    for seed in trials:  # seeds are outermost: a run that is cut off has as many of every method
         for name, factors in fixed.items():
             label = f"{epochs} epochs, {name}, seed {seed}"
             run = partial(accuracies, images, list(order), factors, sigmas[name], batch, seed)
             found[name].append(kept.once(label, run))
         label = f"{epochs} epochs, DP-SGD, seed {seed}"
         run = partial(sampled, images, steps, batch, both.ravel(), seed)
-        for name, part in zip(SAMPLED, np.split(kept.once(label, run), 2), strict=True):
+        for name, part in zip(SAMPLED_METHODS, np.split(kept.once(label, run), 2), strict=True):
             found[name].append(part)
     runs = {name: np.array(values) for name, values in found.items()}
     for name, values in runs.items():

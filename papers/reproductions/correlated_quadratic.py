@@ -21,12 +21,12 @@ TITLE = "Koloskova et al. 2023, Figure 2: average and last gradient norms on a q
 
 SMOOTHNESS, STEPS, DIMENSION = 10.0, 5000, 100
 VARIANCES = {"variance 20": 20.0, "sigma 20 (variance 400)": 400.0}
-"""Readings of the text, to the expected squared norm of the noise of one step."""
+"""The readings of the text, to the expected squared norm of the noise of one step."""
 TAUS = (1, 2, 10, 50, 100, 200, 500, 1000, 5000)
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15)
 
 Parts = dict[int | None, dict[float, tuple[np.ndarray, np.ndarray]]]
-"""By tau (None: DP-MF) and learning rate: `norms`."""
+"""The parts of `norms`, by tau (None: DP-MF) and learning rate."""
 
 
 def run(comparison: Comparison) -> None:

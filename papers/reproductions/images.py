@@ -45,7 +45,7 @@ class SingleProducts(OuterProducts):
     """Outer products whose weighted sums stay in single precision."""
 
     def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
-        """One matrix product."""
+        """Return one matrix product."""
         return super().weighted_sum(weights.astype(np.float32))
 
 

@@ -62,7 +62,7 @@ Output = Literal["q", "w", "x"]
 OUTPUTS: tuple[Output, ...] = ("q", "w", "x")
 
 Runs = dict[tuple[float, int], list[Run]]
-"""By rho on the mean of the machines, and M."""
+"""The runs, by rho on the mean of the machines and by M."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Federation:
 
     @property
     def rounds(self) -> int:
-        """T."""
+        """The number T of rounds."""
         return len(self.images.train) // self.machines
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the weights."""
+        """The shape of the weights."""
         return self.images.train.shape[1], CLASSES
 
     def recipe(self, rho: float, *, trusted: bool) -> Mu2Recipe:
@@ -106,7 +106,7 @@ class Federation:
     def noise(
         self, factors: Factorization | None, rho: float, clip_norm: float, seed: int, *, samples: int | None = None
     ) -> FilteredNoise | FactorizationNoise:
-        """Return the noise of a factorization of the increments; of None the paper's, fresh in every release of q.
+        """Return the noise of a factorization of the increments; for None the paper's, fresh in every release of q.
 
         `samples` are those of a round in its mean, by default one of each machine.
         """

@@ -17,7 +17,7 @@ from papers.reproductions.kept_results import prefix_sums
 TITLE = "Choquette-Choo et al. 2024, Figure 1: mean estimation, ratio of DP-FTRL to DP-SGD and the optimal noise"
 OPTIMUM = Nu(kind="nu")  # nu = learning rate
 
-DRAWN = (0.1, 0.01, 0.001)
+DRAWN_RATES = (0.1, 0.01, 0.001)
 
 
 def run(comparison: Comparison) -> None:
@@ -35,7 +35,7 @@ def run(comparison: Comparison) -> None:
         "at learning rate 1 the iterate is the last release, no filter has gamma |beta| below 1, and both agree"
     )
     theorem(comparison, rates)
-    filters = {rate: optimal(rate, 256 if comparison.quick else 8192) for rate in DRAWN}
+    filters = {rate: optimal(rate, 256 if comparison.quick else 8192) for rate in DRAWN_RATES}
     noise(comparison, filters)
     draw(comparison, rates, ratios, filters)
 

@@ -42,7 +42,7 @@ METHODS: dict[str, tuple[Method, int]] = {
     "nu-DP-FTRL x 5": ("nu_dp_ftrl", 5),
     "ME (optimum)": ("dp_mf", 1),
 }
-"""By name: method and stamps."""
+"""The method and the stamps of each name."""
 
 
 def run(comparison: Comparison, npz: Path | None) -> None:

@@ -59,7 +59,7 @@ def exponent(at: Sequence[float], values: Sequence[float]) -> float:
 
 
 def sensitivities(comparison: Comparison, lengths: Sequence[int]) -> None:
-    """Table 2, column 3: certified squared sensitivities against T and nu."""
+    """Report Table 2, column 3: certified squared sensitivities against T and nu."""
     comparison.heading("Table 2: squared sensitivity, certified; growth per printed unit")
 
     def squared(mechanism: dict[str, Any], n: int) -> float:
@@ -98,7 +98,7 @@ def sensitivities(comparison: Comparison, lengths: Sequence[int]) -> None:
 
 
 def suboptimality(comparison: Comparison, n: int) -> None:
-    """Table 2, column 4."""
+    """Report Table 2, column 4."""
     comparison.heading("Table 2: suboptimality; exponents for eigenvalues 1/k")
     without_end = []
     for name, mechanism, growth, per in (
@@ -180,7 +180,7 @@ def best_anti_pgd(values: np.ndarray, eta: float) -> float:
 
 
 def anytime(comparison: Comparison) -> None:
-    """Table 3: is C for T the leading block of C for 2 T, and how does the memory of a step grow?"""
+    """Report Table 3: is C for T the leading block of C for 2 T, and how does the memory of a step grow?"""
     comparison.heading("Table 3: vectors kept for the noise of a step, at T = 128")
     for name, (mechanism, printed, growth) in VARIANTS.items():
         epochs = 4 if name == "Multi-Epoch" else 1
@@ -198,7 +198,7 @@ def anytime(comparison: Comparison) -> None:
 
 
 def rates(comparison: Comparison, largest: int) -> None:
-    """Table 4: exponents of d and eta for six spectra, logarithms divided out as printed."""
+    """Report Table 4: exponents of d and eta for six spectra, logarithms divided out as printed."""
     eta = 1e-7
     dimensions = [2**power for power in range(6, largest + 1, 2)]
     etas = (1e-8, eta)

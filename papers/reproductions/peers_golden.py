@@ -18,7 +18,7 @@ from papers.reproductions.kept_results import prefix_sums
 
 TITLE = "jax_privacy's golden values (tests/matrix_factorization at 8967688)"
 
-NEAR_OPTIMAL = (
+NEAR_OPTIMAL_CASES = (
     (10, 1, 1.04),
     (100, 2, 1.03),
     (100, 3, 1.03),
@@ -39,7 +39,7 @@ NEAR_OPTIMAL = (
 )
 """test_optimize_single_participation_near_optimal: n, buffers, root of the largest loss over 1 + ln(n) / pi."""
 
-GOLDEN = {"theta": (0.9999528892, 0.9857068667), "omega": (0.0122853238, 0.1878393665)}
+GOLDEN_NUMBERS = {"theta": (0.9999528892, 0.9857068667), "omega": (0.0122853238, 0.1878393665)}
 """test_optimize_single_participation_golden: n = 100,000, 2 buffers, to 1e-5."""
 
 BASELINES = {
@@ -52,8 +52,8 @@ BASELINES = {
 }
 """test_optimize_better_than_baseline: decays and scales for 2 participations, 5 steps apart; compared at n = 1000."""
 
-LARGEST_CERTIFIED = 100_000
-"""Up to here the value is the certificate's; above, the solver's closed form, which makes no vector of n numbers."""
+MAX_N_CERTIFIED = 100_000
+"""Up to this n the value is the certificate's; above, the solver's closed form, which makes no vector of n numbers."""
 
 
 def run(comparison: Comparison) -> None:
@@ -65,9 +65,9 @@ def run(comparison: Comparison) -> None:
 
 
 def near_optimal(comparison: Comparison, largest: int) -> None:
-    """The grid of buffered Toeplitz mechanisms: published is what the test accepts at most."""
+    """Compare the grid of buffered Toeplitz mechanisms: published is what the test accepts at most."""
     comparison.heading("root of the largest loss over 1 + ln(n)/pi; published: what their test accepts at most")
-    for n, buffers, accepted in NEAR_OPTIMAL:
+    for n, buffers, accepted in NEAR_OPTIMAL_CASES:
         if n > largest:
             continue
         found = root_of_largest(n, buffers) / (1 + math.log(n) / math.pi)
@@ -77,7 +77,7 @@ def near_optimal(comparison: Comparison, largest: int) -> None:
 
 def root_of_largest(n: int, buffers: int) -> float:
     """Return the root of the largest squared error at sensitivity 1."""
-    if n <= LARGEST_CERTIFIED:
+    if n <= MAX_N_CERTIFIED:
         found = prefix_sums(n, {"kind": "blt", "buffers": buffers}, objective={"kind": "max"})
         return math.sqrt(found.certificate.loss.objective)
     loss = ClosedLoss(buffers, n, mean=False)
@@ -86,16 +86,16 @@ def root_of_largest(n: int, buffers: int) -> float:
 
 
 def golden(comparison: Comparison, n: int) -> None:
-    """The decays and scales of one optimum, which their test pins to 1e-5."""
+    """Compare the decays and scales of one optimum, which their test pins to 1e-5."""
     comparison.heading(f"the best 2 buffers for n = {n:,}, objective max")
     found = prefix_sums(n, {"kind": "blt", "buffers": 2}, objective={"kind": "max"}).tensors()
-    for name, values in GOLDEN.items():
+    for name, values in GOLDEN_NUMBERS.items():
         for index, value in enumerate(values):
             comparison.row(f"{name}[{index}]", value, float(found[f"C.{name}"][index]), tolerance=1e-5 * value)
 
 
 def baselines(comparison: Comparison) -> None:
-    """Optima for 2 participations at least 5 steps apart, beside the constants of their test."""
+    """Compare optima for 2 participations at least 5 steps apart with the constants of their test."""
     comparison.heading("largest squared error, n = 1000, 2 participations 5 apart; their constants, then our optimum")
     participation = {"kind": "min_sep", "min_sep": 5, "max_participations": 2}
     for buffers, (theta, omega) in BASELINES.items():

@@ -36,7 +36,7 @@ from papers.reproductions.comparison import Comparison, mean_and_error
 TITLE = "DP-SkGD (M24), no published experiment: block sampling against DP-CD and DP-SGD"
 
 EPSILON, DELTA = 1.0, 1e-5
-BLOCKS, SIZE, EXAMPLES, LONG = 10, 20, 50_000, 30.0
+BLOCKS, SIZE, EXAMPLES, LONG_FEATURE = 10, 20, 50_000, 30.0
 GRID = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -93,7 +93,7 @@ class OneHot:
 def made(*, blocks: int, size: int, examples: int) -> OneHot:
     """Return the block-diagonal problem; every target is 1."""
     lengths = np.ones(blocks)
-    lengths[0] = LONG
+    lengths[0] = LONG_FEATURE
     shares = (1 / lengths) / (1 / lengths).sum()
     block = np.searchsorted(np.cumsum(shares), (np.arange(examples) + 0.5) / examples)
     coordinate = block * size + np.arange(examples) % size
@@ -119,7 +119,7 @@ def laws(case: OneHot) -> dict[str, tuple[BlockSketch | NiceSketch, np.ndarray]]
     smoothness, blocks = case.smoothness, case.blocks
     by_coordinate = np.repeat(case.lengths, case.sizes)
     d = len(smoothness)
-    several = float((case.features != 0).sum(axis=1).max())  # features of one example
+    several = float((case.features != 0).sum(axis=1).max())  # the number of features of one example
     whole = float(np.sqrt((case.features**2).sum(axis=1).max()))
     steepest = np.full(d, float(np.linalg.eigvalsh(case.features.T @ case.features / len(case.targets))[-1]))
     singles = [np.array([j]) for j in range(d)]

@@ -37,7 +37,7 @@ from papers.training import (
 TITLE = "Choquette-Choo et al. 2024 (DP-SRG), Figure 1: test accuracy on MNIST at (0.1, 1e-6), one epoch"
 
 TARGET = PrivacyTarget(epsilon=0.1, delta=1e-6)
-EASY = PrivacyTarget(epsilon=4.0, delta=1e-6)
+EASY_TARGET = PrivacyTarget(epsilon=4.0, delta=1e-6)
 MOMENTUM, DECAY = 0.9, math.exp(-2.5)
 CLIPS = (0.5, 1.0, 2.0)
 RATES = (0.05, 0.07, 0.1, 0.14, 0.2)
@@ -50,12 +50,12 @@ PUBLISHED = {
 }
 
 Result = tuple[float, float]
-"""Mean and standard error."""
+"""A mean and its standard error."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The data, the order and the guarantee."""
+    """The data, the order and the guarantee of a run."""
 
     model: SoftmaxRegression
     judge: SoftmaxRegression
@@ -83,7 +83,7 @@ def run(comparison: Comparison, mnist: Path | None) -> None:
     """Sweep, then print the mean over fresh seeds of the best."""
     images = load_images(mnist)
     batch = 500 if mnist else 30
-    target = EASY if comparison.quick else TARGET
+    target = EASY_TARGET if comparison.quick else TARGET
     order = fixed_order(len(images.train), batch)
     setting = Setting(images.model(), images.judge(), order, batch, target)
     seeds, tuning = (range(1000, 1002), range(1)) if comparison.quick else (range(1000, 1040), range(4))
@@ -129,7 +129,7 @@ def run(comparison: Comparison, mnist: Path | None) -> None:
 
 def zcdp(target: PrivacyTarget) -> PrivacyTarget:
     """Return the rho with rho + 2 sqrt(rho log(1/delta)) = epsilon, the conversion that the paper states."""
-    assert target.epsilon is not None and target.delta is not None  # both targets here are so
+    assert target.epsilon is not None and target.delta is not None  # both targets here have both
     log = -math.log(target.delta)
     return PrivacyTarget(rho=(math.sqrt(log + target.epsilon) - math.sqrt(log)) ** 2)
 

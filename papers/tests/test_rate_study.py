@@ -125,7 +125,7 @@ def made_cell(job: study.RateJob, row: str, sigma: float, best: float, top: floa
 
 def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
     job, other = (replace(study.SEEN[3], epsilon=epsilon) for epsilon in (1.0, 2.0))
-    limits = predictors.FIRST._replace(walk=12.0, reach=6.0)
+    limits = predictors.FIRST_LIMITS._replace(walk=12.0, reach=6.0)
     path, rows = tmp_path / "rates.jsonl", list(study.ROWS)[1:]
     cells = []
     for one, scale in ((job, 1.0), (other, 0.3)):

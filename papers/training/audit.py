@@ -20,7 +20,7 @@ from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Calibration
 
 Trial = Callable[[int, int], float]
-"""From (world, seed) to a score, larger where the releases look like world 1: worlds 0 and 1 are the neighbours."""
+"""A function of (world, seed) to a score, larger where releases look like world 1; worlds 0 and 1 are neighbours."""
 
 MIN_TRIALS = 100
 
@@ -56,7 +56,7 @@ class AuditReport:
 
     @property
     def refutes(self) -> bool:
-        """Whether the releases were told apart better than the claim allows."""
+        """Return whether the releases were told apart better than the claim allows."""
         return self.mu > self.claimed_mu or self.epsilon_direct > self.claimed_epsilon
 
 

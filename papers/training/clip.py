@@ -14,7 +14,7 @@ class Contributions(Protocol):
     """What each example of a batch adds to one step: m arrays of the parameters' shape, in whatever form is cheap."""
 
     def __len__(self) -> int:
-        """M."""
+        """Return m."""
 
     def norms(self) -> np.ndarray:
         """Return the 2-norm of each contribution, shape (m,)."""
@@ -37,30 +37,30 @@ class Rows:
         self.array = np.asarray(array, dtype=np.float64)
 
     def __len__(self) -> int:
-        """M."""
+        """Return m."""
         return len(self.array)
 
     def norms(self) -> np.ndarray:
-        """Root of the sum of squares of each row."""
+        """Return the root of the sum of squares of each row."""
         flat = self.array.reshape(len(self.array), -1)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped by clipped_sum
+        with np.errstate(over="ignore", invalid="ignore"):  # clipped_sum drops what is not finite
             return np.sqrt(np.einsum("ij,ij->i", flat, flat))
 
     def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
-        """One product with the rows that count."""
+        """Return one product with the rows that count."""
         used = weights != 0
         rows = self.array if used.all() else self.array[used]
         return np.tensordot(weights[used], rows, axes=1)
 
     def dense(self) -> np.ndarray:
-        """The array."""
+        """Return the array."""
         return self.array
 
 
 GradientFunction = Callable[[np.ndarray, np.ndarray], "np.ndarray | Contributions"]
-"""From (weights, indices of the batch's examples) to contributions, one per example: `Contributions`, or an array of
-shape (m, *weights.shape). An array of the weights' own shape is one contribution of the whole batch: the unit of
-privacy is then the batch (a user's device, say), and the function must have used nobody else's data."""
+"""A function of weights and the indices of a batch's examples to contributions, one per example: `Contributions`, or
+an array of shape (m, *weights.shape). An array of the weights' own shape is one contribution of the whole batch: the
+unit of privacy is then the batch (a user's device, say), and the function must have used nobody else's data."""
 
 
 def contributions_at(gradient: GradientFunction, weights: np.ndarray, batch: np.ndarray) -> Contributions:

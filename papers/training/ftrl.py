@@ -21,8 +21,8 @@ from papers.training.optimizers import Optimizer
 from papers.training.private_sums import Sums
 
 Observer = Callable[[int, np.ndarray, np.ndarray], None]
-"""Called after each step with its number (from 0), the new weights and what the step released. It may read the weights
-that are private anyway (a test accuracy, say); what it tells about the training data is not covered."""
+"""A function called after each step with its number (from 0), the new weights and what the step released. It may read
+the weights that are private anyway (a test accuracy, say); what it tells about the training data is not covered."""
 
 
 @dataclass(frozen=True)

@@ -22,23 +22,23 @@ class OuterProducts:
     residuals: np.ndarray
 
     def __len__(self) -> int:
-        """M."""
+        """Return m."""
         return len(self.features)
 
     def norms(self) -> np.ndarray:
-        """Product of the two norms."""
+        """Return the product of the two norms."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.linalg.norm(self.features, axis=1) * np.linalg.norm(self.residuals, axis=1)
 
     def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
-        """One matrix product over the examples that count."""
+        """Return one matrix product over the examples that count."""
         used = weights != 0
         if used.all():
             return self.features.T @ (self.residuals * weights[:, None])
         return self.features[used].T @ (self.residuals[used] * weights[used, None])
 
     def dense(self) -> np.ndarray:
-        """Every outer product, shape (m, inputs, outputs)."""
+        """Return every outer product, shape (m, inputs, outputs)."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.features[:, :, None] * self.residuals[:, None, :]
 
@@ -59,7 +59,7 @@ class SoftmaxRegression:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the weights."""
+        """The shape of the weights."""
         return self.features.shape[1], self.classes
 
     def __call__(self, weights: np.ndarray, batch: np.ndarray) -> OuterProducts:

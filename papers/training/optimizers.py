@@ -11,7 +11,7 @@ import numpy as np
 from factorize.errors import InvalidParameter
 
 Step = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From weights and the step's (noisy) gradient to the next weights; called once per step, in order."""
+"""A function from weights and the step's (noisy) gradient to the next weights; called once per step, in order."""
 
 
 class Optimizer(Protocol):

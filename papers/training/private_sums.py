@@ -117,7 +117,7 @@ class PrivateSums:
 
     @property
     def clip_norm(self) -> float:
-        """Bound on the norm of one contribution."""
+        """The bound on the norm of one contribution."""
         return self.calibration.clip_norm
 
     @property
@@ -147,7 +147,7 @@ class PrivateSums:
             raise InvalidParameter(f"noise of shape {noise.shape} for sums of shape {total.shape}", field="noise")
         self.step += 1
         noisy: np.ndarray = total + noise
-        noisy = noisy.astype(noise.dtype).astype(noisy.dtype)  # beyond its digits a total of float64 would show
+        noisy = noisy.astype(noise.dtype).astype(noisy.dtype)  # a total of float64 would show beyond the noise's digits
         return noisy / (self.divisor or 1)
 
     def check(self, order: Order | BallsInBins) -> None:
@@ -192,7 +192,7 @@ class PrivateSums:
 
 
 class PlainSums:
-    """No guarantee: the baseline that the others are compared with, or a study of noise without clipping.
+    """Sums with no guarantee: the baseline that the others are compared with, or a study of noise without clipping.
 
     Args:
         divisor: divisor where steps are means.
@@ -222,4 +222,4 @@ class PlainSums:
 
 
 Sums = PrivateSums | PlainSums
-"""What the algorithms ask of a door."""
+"""The doors that the algorithms ask for sums."""

@@ -18,15 +18,15 @@ from factorize.privacy import Calibration, Presence
 from papers.training.audit import run_seeds
 
 Batches = Callable[[int], Iterable[Any]]
-"""From a seed to the batches of one run, as arrays of indices: what the job does, with all its randomness anew."""
+"""A function of a seed to the batches of one run, as arrays of indices: what the job does, all randomness anew."""
 
 MIN_RUNS = 20
-_FOUND = 0.95
+_DETECTION_RATE = 0.95
 
 
 @dataclass(frozen=True)
 class SamplingReport:
-    """What the runs say of the sampling.
+    """The runs' evidence about the sampling.
 
     Attributes:
         findings: what a true sampler does with less than 1 - confidence in all; empty where nothing was found.
@@ -48,7 +48,7 @@ class SamplingReport:
 
     @property
     def refutes(self) -> bool:
-        """Whether the job does not sample as the claim counts on."""
+        """Return whether the job does not sample as the claim counts on."""
         return bool(self.findings)
 
 
@@ -94,7 +94,7 @@ def audit_sampling(
         )
     taken = np.array([_presence(batches(one), canaries, steps) for one in run_seeds(seed, runs)])
     findings, cells, trials = [], len(canaries) * law.cells(steps), 0
-    level = (1 - confidence) / 3  # a third each for single steps, for all steps, and for pairs of steps
+    level = (1 - confidence) / 3  # single steps, all steps, and pairs of steps get a third each
     total = 0
     for place, canary in enumerate(canaries):
         own, odd = law.split(taken[:, place])
@@ -118,10 +118,10 @@ def audit_sampling(
 
 
 class _Law(Presence):
-    """What a true sampler does with one example, step by step."""
+    """The law by which a true sampler takes one example, step by step."""
 
     def cells(self, steps: int) -> int:
-        """Steps in which one example may be taken, each with a test of its own."""
+        """The steps in which one example may be taken, each with a test of its own."""
         return -(-steps // self.period) if self.independent else self.period
 
     def split(self, taken: np.ndarray) -> tuple[np.ndarray, str]:
@@ -147,7 +147,7 @@ def _presence(batches: Iterable[object], canaries: Sequence[int], steps: int) ->
 
 
 def _often(own: np.ndarray, who: str, law: _Law, level: float) -> list[str]:
-    """Steps that take an example more often than chance explains: the one that does so most."""
+    """Return steps that take an example more often than chance explains: the one that does so most."""
     counts, runs = own.sum(axis=0), len(own)
     worst = int(counts.argmax())
     if counts[worst] < _critical(runs, law.probability, level):
@@ -157,7 +157,7 @@ def _often(own: np.ndarray, who: str, law: _Law, level: float) -> list[str]:
 
 
 def _together(taken: np.ndarray, law: _Law, level: float) -> list[str]:
-    """Neighbouring steps of one example that come together more often than independent ones."""
+    """Return neighbouring steps of one example that come together more often than independent ones."""
     if not law.independent:
         return []
     both, count = 0, 0
@@ -182,4 +182,4 @@ def _detectable(trials: int, critical: int) -> float:
     """Return the probability whose counts reach the critical one with probability 0.95; infinite where none does."""
     from scipy.special import betaincinv
 
-    return float("inf") if critical > trials else float(betaincinv(critical, trials - critical + 1, _FOUND))
+    return float("inf") if critical > trials else float(betaincinv(critical, trials - critical + 1, _DETECTION_RATE))

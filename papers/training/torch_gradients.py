@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""From the outputs and the targets of one example, each with a leading 1, to a number."""
+"""A function from the outputs and the targets of one example, each with a leading 1, to a number."""
 
 
 class ModuleGradients:
@@ -60,7 +60,7 @@ class ModuleGradients:
 
     @property
     def shape(self) -> tuple[int]:
-        """Of the flat weights."""
+        """The shape of the flat weights."""
         return (sum(shape.numel() for shape in self._names.values()),)
 
     def weights(self) -> np.ndarray:
