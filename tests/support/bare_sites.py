@@ -44,7 +44,7 @@ def closure(requirements: list[str]) -> set[str]:
         try:
             further = distribution(name).requires or []
         except PackageNotFoundError:
-            assert ";" in entry, f"{name} is required and not installed"  # by its marker, on another machine
+            assert ";" in entry, f"{name} is required and not installed"  # its marker is for another machine
             continue
         found.add(name)
         waiting += [one for one in further if "extra ==" not in one]

@@ -34,7 +34,7 @@ PAIRS = [
 ]
 
 ROUNDED = 1.01
-"""The sigma below have four digits, and delta moves by 60 times as many parts."""
+"""The room for sigma's rounding: those below have four digits, and delta moves by 60 times as many parts."""
 # C = I and one epoch (random allocation): bins, sigma, epsilon, and an interval of delta by convolution.
 INTERVALS = [
     (10, 0.8, 1.0, 1.79630e-2, 1.79832e-2),
@@ -53,7 +53,7 @@ def of_matrix(rows: object) -> BinGram:
 
 
 def inverse_roots(taps: int, n: int) -> InverseBandedToeplitz:
-    """BISR: the first coefficients of (1 - x)^(1/2)."""
+    """Return BISR: the first coefficients of (1 - x)^(1/2)."""
     column = np.cumprod(np.concatenate([[1.0], 1 - 1.5 / np.arange(1, taps)]))
     return InverseBandedToeplitz(column, n)
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PATIENCE = 300_000
-"""Milliseconds: a loaded machine is slow, and a page that hangs is found by it all the same."""
+"""The patience in milliseconds: a loaded machine is slow, and a page that hangs is found by it all the same."""
 
 
 def chromium() -> str | None:
-    """The program, if it is installed."""
+    """Return the program, if it is installed."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -57,7 +57,7 @@ class Watched:
         self.page.wait_for_selector("main h1")
 
     def pixels(self) -> list[list[list[int]]]:
-        """Rows of colours of the heatmap, once it is drawn."""
+        """Return rows of colours of the heatmap, once it is drawn."""
         self.page.wait_for_selector("canvas[data-state=done]")
         script = """() => {
             const { width, height } = document.querySelector("canvas[data-state]");
@@ -68,7 +68,7 @@ class Watched:
         return self.page.evaluate(script)
 
     def barriers(self) -> list[Any]:
-        """What axe finds of WCAG and good practice."""
+        """Return what axe finds of WCAG and good practice."""
         from axe_playwright_python.sync_playwright import Axe
 
         found = Axe().run(self.page).response["violations"]

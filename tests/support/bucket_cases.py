@@ -31,7 +31,7 @@ def _watched(name: str) -> Callable[..., Any]:
         try:
             answer = getattr(Bucket, name)(self, *arguments)
             return iter(list(answer)) if name == "list" else answer
-        finally:  # that nothing is there is an answer too
+        finally:  # an answer that nothing is there is one too
             self.watch(name, count, True)
 
     return call
@@ -62,7 +62,7 @@ def killing(at: int, done: bool) -> Callable[[str, int, bool], None]:
 
 
 def store_on(bucket: Bucket, url: str = "s3://bucket") -> Store:
-    """The store on a bucket, created if it is not there."""
+    """Return the store on a bucket, created if it is not there."""
     store = Store(bucket, url)
     store.check_format(create=True)
     return store

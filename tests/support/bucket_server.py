@@ -35,11 +35,11 @@ class BucketServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to reach it."""
+        """Return the variables that a process needs to reach it."""
         return ENVIRONMENT | {"AWS_ENDPOINT_URL": self.url}
 
     def bucket(self) -> str:
-        """A new bucket; its URL."""
+        """Make a bucket, and return its URL."""
         name = f"bucket-{next(self._numbers)}"
         signature = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"
         request = urllib.request.Request(f"{self.url}/{name}", method="PUT", headers={"Authorization": signature})

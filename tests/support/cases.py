@@ -11,10 +11,10 @@ from specs import spec_of
 from factorize.spec import Spec
 
 N = 12
-"""Steps of the cases in which every mechanism meets every workload."""
+"""The steps of the cases in which every mechanism meets every workload."""
 
 SIZES = {144: (3, 8), 320: (4, 10), 2100: (3, 10)}
-"""Larger counts of steps, each with two counts of epochs."""
+"""The larger counts of steps, each with two counts of epochs."""
 
 
 def recursions_of(n: int) -> dict[str, dict[str, Any]]:
@@ -114,12 +114,12 @@ FAST = [name for name in MECHANISMS if name != "semidefinite"]
 
 
 def fits(workload: str, objective: str) -> bool:
-    """Weights are one per output, and two of the matrices have another number of outputs."""
+    """Return whether weights fit: they are one per output, and two of the matrices have another number of outputs."""
     return objective != "weighted" or spec_of(WORKLOADS[workload]).workload.m == 12
 
 
 def in_turn(mechanism: str, workload: str, participation: str) -> list[str]:
-    """Objectives that fit, from the one whose turn it is."""
+    """Return objectives that fit, from the one whose turn it is."""
     names = list(OBJECTIVES)
     turn = FAST.index(mechanism) + list(WORKLOADS).index(workload) + list(PARTICIPATIONS).index(participation)
     first = turn % len(names)
@@ -127,7 +127,7 @@ def in_turn(mechanism: str, workload: str, participation: str) -> list[str]:
 
 
 def small(participations: int = 1) -> Iterator[tuple[str, str, str, str]]:
-    """Names of cases of 12 steps: each mechanism and workload with the participations whose turn it is, from one to all."""
+    """Yield names of cases of 12 steps: each mechanism and workload with the participations whose turn it is, one to all."""
     for (i, mechanism), (j, workload) in itertools.product(enumerate(FAST), enumerate(WORKLOADS)):
         for k, participation in enumerate(PARTICIPATIONS):
             if (k - i - j) % len(PARTICIPATIONS) < participations:
@@ -135,7 +135,7 @@ def small(participations: int = 1) -> Iterator[tuple[str, str, str, str]]:
 
 
 def covering(n: int) -> Iterator[tuple[str, str, str, str]]:
-    """Names of cases: at 12 steps every two kinds have met; at more, few with each mechanism, at 2,100 some with a recursion."""
+    """Yield names of cases: at 12 steps every two kinds have met; at more, few with each mechanism, at 2,100 some with a recursion."""
     if n == N:
         yield from small()
         return

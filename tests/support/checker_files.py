@@ -36,7 +36,7 @@ def participation_of(rng: np.random.Generator, n: int) -> dict[str, Any]:
 
 
 def min_sep_patterns(n: int, separation: int, most: int) -> list[tuple[int, ...]]:
-    """Every set of at most `most` steps whose neighbours are at least `separation` apart."""
+    """Yield every set of at most `most` steps whose neighbours are at least `separation` apart."""
     return [
         chosen
         for size in range(1, most + 1)
@@ -56,7 +56,7 @@ def patterns_of(participation: dict[str, Any], n: int) -> list[tuple[int, ...]]:
 
 
 def true_squares(array: np.ndarray, participation: dict[str, Any]) -> tuple[Fraction, Fraction]:
-    """Largest signed and largest absolute Gram sum over every pattern, in integers of the smallest unit."""
+    """Return the largest signed and absolute Gram sum over every pattern, in integers of the smallest unit."""
     ratios = [[entry.as_integer_ratio() for entry in row] for row in array.tolist()]
     unit = math.lcm(*(denominator for row in ratios for _, denominator in row))
     columns = list(zip(*([p * (unit // q) for p, q in row] for row in ratios), strict=True))
@@ -92,26 +92,26 @@ def strategy_of(rng: np.random.Generator, n: int, structure: str) -> Matrix:
 def random_result(
     rng: np.random.Generator, structure: str, participation: dict[str, Any] | None = None, n: int | None = None
 ) -> Factorization:
-    """A certified result: no optimum of anything, and every claim true."""
+    """Return a certified result: no optimum of anything, and every claim true."""
     n = n or int(rng.choice([4, 6]))
     participation = participation_of(rng, n) if participation is None else participation
     workload = [{"kind": "prefix", "n": n}, {"kind": "momentum", "n": n, "momentum": 0.9}, {"kind": "identity", "n": n}]
     document = {
         "workload": workload[rng.integers(3)],
         "participation": participation,
-        "mechanism": {"kind": "dense"},  # whose class holds every C
+        "mechanism": {"kind": "dense"},  # the class of this kind holds every C
         "objective": {"kind": "lambda_tau", "tau": 2} if rng.random() < 0.3 else {"kind": "mean"},
     }
     return claimed(parse_spec(document), strategy_of(rng, n, structure))
 
 
 def parts(result: Factorization) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Manifest and tensors, free to be spoilt."""
+    """Return manifest and tensors, free to be spoilt."""
     return copy.deepcopy(result.manifest), {name: array.copy() for name, array in result.tensors().items()}
 
 
 def sealed(manifest: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
-    """The bytes of a file in which every digest is right that can be, whatever the rest says."""
+    """Return the bytes of a file in which every digest is right that can be, whatever the rest says."""
     matrices = manifest.get("matrices")
     entries = [*matrices.values(), manifest.get("dual")] if isinstance(matrices, dict) else [manifest.get("dual")]
     for entry in entries:
@@ -152,7 +152,7 @@ def in_fractions(array: np.ndarray) -> np.ndarray:
 
 
 def inverted(array: np.ndarray) -> np.ndarray:
-    """The inverse of a lower-triangular matrix of fractions, by substitution."""
+    """Return the inverse of a lower-triangular matrix of fractions, by substitution."""
     n = len(array)
     found = np.full((n, n), Fraction(0), dtype=object)
     for i in range(n):
@@ -163,7 +163,7 @@ def inverted(array: np.ndarray) -> np.ndarray:
 
 
 def true_losses(decoder: np.ndarray, objective: dict[str, Any]) -> dict[str, Fraction]:
-    """The losses of A C^-1 at sensitivity 1, by their definitions."""
+    """Return the losses of A C^-1 at sensitivity 1, by their definitions."""
     errors = (decoder**2).sum(axis=1).tolist()
     m, tau = len(errors), objective.get("tau", 0)
     chosen = {"mean": sum(errors) / m, "max": max(errors)}.get(objective["kind"], Fraction(0))
@@ -178,7 +178,7 @@ def true_losses(decoder: np.ndarray, objective: dict[str, Any]) -> dict[str, Fra
 
 
 def rejected(data: bytes) -> bool:
-    """Whether the checker refuses a file, or does not support all that it claims."""
+    """Return whether the checker refuses a file, or does not support all that it claims."""
     try:
         return not check_factor_file(data).supported
     except FactorizeError:

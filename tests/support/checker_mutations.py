@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 
 def participation(rng: Generator, n: int) -> dict[str, Any]:
-    """One of few enough patterns to enumerate."""
+    """Return one of few enough patterns to enumerate."""
     while True:
         found = participation_of(rng, n)
         wide = found["kind"] == "min_sep" and (n > 8 and found["min_sep"] < n // 3)
@@ -45,7 +45,7 @@ def result(rng: Generator, structure: str = "dense", chosen: dict[str, Any] | No
 
 
 def dense(structure: str, tensors: dict[str, np.ndarray], n: int) -> np.ndarray:
-    """C as an array."""
+    """Return C as an array."""
     if structure == "dense":
         return tensors["C"]
     out = np.zeros((n, n))
@@ -57,7 +57,7 @@ def dense(structure: str, tensors: dict[str, np.ndarray], n: int) -> np.ndarray:
 
 
 def workload(spec: dict[str, Any]) -> np.ndarray:
-    """A, for the three kinds in use here."""
+    """Return A, for the three kinds in use here."""
     n = spec["workload"]["n"]
     mu = {"identity": None, "prefix": 0.0, "momentum": spec["workload"].get("momentum")}[spec["workload"]["kind"]]
     if mu is None:
@@ -230,7 +230,7 @@ MUTATIONS: dict[str, Callable[[Generator], Any]] = {
 
 
 def spoilt(name: str, seed: int) -> Iterator[Case]:
-    """Endlessly many files of one class that are truly wrong."""
+    """Yield without end files of one class that are truly wrong."""
     rng = np.random.default_rng([seed, *name.encode()])
     while True:
         found = MUTATIONS[name](rng)
@@ -243,7 +243,7 @@ def spoilt(name: str, seed: int) -> Iterator[Case]:
 
 
 def valid(seed: int) -> Iterator[bytes]:
-    """Endlessly many files whose claims are true, every structure in turn; the truth is asserted."""
+    """Yield without end files whose claims are true, every structure in turn; the truth is asserted."""
     rng = np.random.default_rng(seed)
     for structure in itertools.cycle(("dense", "toeplitz", "banded")):
         own = result(rng, structure)

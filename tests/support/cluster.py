@@ -87,13 +87,13 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(1 << 16):
             writer.write(data)
             await writer.drain()
-    with contextlib.suppress(OSError):  # also after a reset, or the other side would wait
+    with contextlib.suppress(OSError):  # the same after a reset, or the other side would wait
         if writer.can_write_eof():
             writer.write_eof()
 
 
 class Cluster:
-    """The running parts. Those that die are started anew by `start_...`.
+    """The running parts of a cluster. Those that die are started anew by `start_...`.
 
     Args:
         folder: for logs and copies.
@@ -121,7 +121,7 @@ class Cluster:
         stack.callback(self._end)
 
     def start(self, workers: int = 2) -> str:
-        """Start everything; the balancer's URL."""
+        """Start everything, and return the balancer's URL."""
         self.start_scheduler()
         for number in range(workers):
             self.start_worker(number)
@@ -149,7 +149,7 @@ class Cluster:
         self._run(f"service{number}", "factorize.api.cli", "serve", "--port", str(self.service_ports[number]), *given)
 
     def log(self, name: str) -> str:
-        """What a part has said."""
+        """Return what a part has said."""
         return (self.folder / f"{name}.log").read_text()
 
     def _run(self, name: str, module: str, *arguments: str) -> None:
@@ -171,7 +171,7 @@ class Cluster:
 def running(
     postgres: postgres_server.PostgresServer | None = None, buckets: bucket_server.BucketServer | None = None
 ) -> Iterator[tuple[Cluster, str]]:
-    """Run a cluster, on servers that run already if they are given; it and its URL."""
+    """Run a cluster, on servers that run already if they are given; give it and its URL."""
     with tempfile.TemporaryDirectory(prefix="factorize-cluster-") as folder, ExitStack() as stack:
         cluster = Cluster(Path(folder), stack, postgres, buckets)
         yield cluster, cluster.start()

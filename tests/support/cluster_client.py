@@ -26,11 +26,11 @@ class ClusterClient(Client):
         self._each = [Client(f"http://127.0.0.1:{port}") for port in ports]
 
     def solves(self) -> float:
-        """Solver processes that all services together have started."""
+        """Return the solver processes that all services together have started."""
         return sum(client.solves() for client in self._each)
 
     def one(self) -> Client:
-        """The client of one of the services, past the balancer: for what each keeps to itself."""
+        """Return the client of one of the services, past the balancer: for what each keeps to itself."""
         return self._each[0]
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -42,7 +42,7 @@ class ClusterClient(Client):
 
 @contextmanager
 def shared_cluster(postgres: PostgresServer, buckets: BucketServer) -> Iterator[Any]:
-    """Run a cluster until it is ready; its client."""
+    """Run a cluster until it is ready; give its client."""
     with cluster.running(postgres, buckets) as (parts, url):
         client = ClusterClient(url, parts.service_ports)
         client.until("/readyz", lambda answer: answer.get("status") == "ready")

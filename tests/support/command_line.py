@@ -22,7 +22,7 @@ PROGRAM = (sys.executable, "-m", "factorize.api.cli")
 
 @dataclass(frozen=True)
 class Run:
-    """How a command ended and what it said."""
+    """The end of a command, and what it said."""
 
     code: int
     out: str
@@ -32,14 +32,14 @@ class Run:
         return json.loads(self.out)
 
     def error(self, code: int) -> str:
-        """What stderr says of an expected error: no traceback, nothing on stdout."""
+        """Return what stderr says of an expected error: no traceback, nothing on stdout."""
         assert self.code == code, self
         assert "Traceback" not in self.err and self.out == "", self
         return self.err
 
 
 def environment(home: Path) -> dict[str, str]:
-    """No setting from outside; the default store is below `home`."""
+    """Return variables without settings from outside; the default store is below `home`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FACTORIZE_", "XDG_"))}
     return kept | {"PYTHONPATH": str(ROOT), "HOME": str(home), "COLUMNS": "100"}
 
@@ -83,5 +83,5 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _heed_interrupts() -> None:
-    """A shell has its background jobs ignore SIGINT, and their children inherit that."""
+    """Let a command heed SIGINT: a shell has its background jobs ignore it, and their children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

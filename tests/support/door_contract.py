@@ -394,7 +394,7 @@ def ended_on_the_way() -> Iterator[None]:
 
 
 def _ended(door: Door, folder: Path) -> None:
-    """The run takes no step more, and what it saves then is nothing, or the state of the step before."""
+    """See that the run takes no step more, and saves then nothing, or the state of the step before."""
     run = door.begin(folder / "one")
     first = door.step(run)
     with ended_on_the_way():
@@ -456,7 +456,7 @@ RULES: dict[str, tuple[str, Callable[[Door, Path], None]]] = {
     "resumed": ("a restart from a checkpoint", _resumed),
     "state_without_key": ("a checkpoint that somebody reads", _state_without_key),
 }
-"""By name: the row of the table in docs/adapters.md, and what has to hold."""
+"""The rules by name: the row of the table in docs/adapters.md, and what has to hold."""
 RIGHT = ("resumed", "state_without_key")
 
 

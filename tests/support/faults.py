@@ -79,7 +79,7 @@ class Faults:
         self.luck = random.Random(seed)
         self.cluster, self.proxy, self.restarted = cluster, proxy, frozenset(restarted)
         self.codes: defaultdict[str, list[int]] = defaultdict(list)
-        """How the parts have ended that were started anew."""
+        """The exit codes of the parts that were started anew."""
         self._ending = threading.Event()
         self.client = Client(self.cluster.start())
         supervisor = threading.Thread(target=self._supervise)
@@ -93,7 +93,7 @@ class Faults:
         self.waits: list[float] = []
 
     def run(self, faults: Iterable[str], *, posts: int = POSTS) -> str:
-        """Inject faults, then see that nothing is lost or wrong; what was found, in one line."""
+        """Inject faults, then see that nothing is lost or wrong; return what was found, in one line."""
         self._until_ready()
         for fault in faults:
             self._post(posts)

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def answering(words: bytes) -> Iterator[int]:
-    """Listen on loopback and say these bytes, once to each; the port. A client that asks for more waits."""
+    """Listen on loopback and say these bytes, once to each; give the port. A client that asks for more waits."""
     heard: list[socket.socket] = []
 
     def serve() -> None:
-        with suppress(OSError):  # the end
+        with suppress(OSError):  # it has ended
             while True:
                 heard.append(server.accept()[0])
                 heard[-1].sendall(words)

@@ -15,7 +15,7 @@ from factorize.spec import Spec, parse_spec
 
 @dataclass(frozen=True, eq=False)
 class Handmade(CertifiedFactors):
-    """What `CertifiedFactors` asks for, and C."""
+    """The parts that `CertifiedFactors` asks for, and C."""
 
     strategy: Any
     sensitivity: Any = None

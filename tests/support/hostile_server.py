@@ -21,7 +21,7 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 
 Fault = Callable[["Handler", int, dict[str, str], bytes], None]
 _OWN = {"content-length", "transfer-encoding", "connection", "date", "server"}
-"""Headers that each server writes for itself."""
+"""The headers that each server writes for itself."""
 
 
 def make(n: int, *, dense: bool = False, **spec: Any) -> Factorization:
@@ -72,7 +72,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is part of the tests."""
+        """Say nothing: a client that went away is part of the tests."""
 
 
 class Handler(BaseHTTPRequestHandler):

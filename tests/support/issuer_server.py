@@ -23,20 +23,20 @@ SCOPES = {"mf.read": ("read",), "mf.write": ("submit", "upload")}
 
 @cache
 def private_key(kind: str) -> Any:
-    """A key of its own for each name: `rsa...` or `ec...`."""
+    """Return a key of its own for each name: `rsa...` or `ec...`."""
     if kind.startswith("ec"):
         return ec.generate_private_key(ec.SECP256R1())
     return rsa.generate_private_key(65537, 1024 if kind == "rsa-short" else 2048)
 
 
 def public_jwk(kind: str, kid: str | None = None) -> dict[str, Any]:
-    """The entry of a key set for a key."""
+    """Return the entry of a key set for a key."""
     maker = ECAlgorithm if kind.startswith("ec") else RSAAlgorithm
     return {**maker.to_jwk(private_key(kind).public_key(), as_dict=True), "kid": kid or kind, "use": "sig"}
 
 
 class IssuerServer:
-    """What the issuer publishes, and how often it was asked.
+    """The server of an issuer: what it publishes, and how often it was asked.
 
     Attributes:
         keys: entries of the key set.
@@ -51,7 +51,7 @@ class IssuerServer:
         self.asked: list[str] = []
 
     def issuer(self, **other: Any) -> Issuer:
-        """What the settings say of it."""
+        """Return what the settings say of it."""
         given = {"issuer": NAME, "audience": AUDIENCE, "jwks_url": f"{self.url}/jwks?v=1", "scopes": SCOPES}
         return Issuer(**(given | other))
 

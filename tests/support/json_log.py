@@ -1,4 +1,4 @@
-"""What the logger of this package writes as lines of JSON."""
+"""The lines of JSON that the logger of this package writes."""
 
 from __future__ import annotations
 

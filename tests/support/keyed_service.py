@@ -27,7 +27,7 @@ class Keyed:
         self.tokens |= {name: self.token("read", "submit", "upload", name=name) for name in ("one", "two")}
 
     def token(self, *scopes: str, name: str = "", quotas: KeyQuotas = UNLIMITED, days: float = DEFAULT_DAYS) -> str:
-        """A new key's; of a name that nobody else has by default."""
+        """Return the token of a new key; of a name that nobody else has by default."""
         whose = name or f"test {next(self._numbers)}"
         return self.register.create(KeyRequest(name=whose, scopes=list(scopes), days=days, quotas=quotas))[1].text
 

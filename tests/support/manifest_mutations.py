@@ -15,7 +15,7 @@ OTHER_TYPES: tuple[Any, ...] = (None, True, False, 0, 1, 1.0, "", "1", "0x1p+0",
 NUMBERS = (-1.0, -1e300, -5e-324, -0.5, 5e-324, 2.0**-1023, 1e-161, 1e161, 1e300, 1.7e308, -1, 10**14, 10**6)
 KEYS = ("privacy", "epsilon", "value", "certificate", "x", "", "digest", "C")
 FREE = (("solver",), ("digest",), ("spec_digest",))
-"""What says where a file comes from, on which nothing rests; and digests, which are made right."""
+"""The fields that say where a file comes from, on which nothing rests; and digests, which are made right."""
 
 
 class Mutation(NamedTuple):
@@ -27,7 +27,7 @@ class Mutation(NamedTuple):
 
 
 def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value within a document, itself first."""
+    """Yield every value within a document, itself first."""
     yield path, document
     inner = (
         document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
@@ -37,7 +37,7 @@ def nodes(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def at(document: Any, path: Path) -> Any:
-    """The value at a place."""
+    """Return the value at a place."""
     for key in path:
         document = document[key]
     return document
@@ -47,7 +47,7 @@ MISSING = object()
 
 
 def changed(document: dict[str, Any], path: Path | str, value: Any) -> dict[str, Any]:
-    """A copy with another value at a place, written as keys or as keys with slashes between; or with none, `MISSING`."""
+    """Return a copy with another value at a place, written as keys or as keys with slashes between; with `MISSING`, none."""
     *outer, last = path.split("/") if isinstance(path, str) else path
     copied = copy.deepcopy(document)
     holder = at(copied, tuple(outer))
@@ -59,7 +59,7 @@ def changed(document: dict[str, Any], path: Path | str, value: Any) -> dict[str,
 
 
 def mutations(original: dict[str, Any], rng: np.random.Generator) -> Iterator[Mutation]:
-    """Endlessly many, of every kind in turn."""
+    """Yield mutations without end, of every kind in turn."""
     places = [(path, value) for path, value in nodes(original) if path[:1] not in FREE]
     kinds = (_key, _type, _number, _removed, _integer_as_real, _item)
     while True:

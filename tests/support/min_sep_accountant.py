@@ -79,7 +79,7 @@ def steps(draws: int, n: int, apart: int, chance: float, rng: np.random.Generato
 def _log_ratio(size: np.ndarray, apart: int, chance: float, longer: float, z: np.ndarray) -> np.ndarray:
     """Return the log likelihood ratio by a recursion from the last step to the first."""
     n = len(size)
-    after = [np.zeros(len(z)) for _ in range(apart)]  # of those that are free 0, 1, ... steps later
+    after = [np.zeros(len(z)) for _ in range(apart)]  # the part for examples that are free 0, 1, ... steps later
     for t in range(n - 1, -1, -1):
         column = longer * size[:, t]
         taken = np.log(chance) + z @ column - column @ column / 2 + after[apart - 1]

@@ -19,7 +19,7 @@ import pytest
 from factorize.encoding import canonical_json
 
 Tamper = Callable[[Path, Path, Random], None]
-"""Spoils a mirror in the first folder; the second has an older one of the same owner."""
+"""A function that spoils a mirror in the first folder; the second has an older one of the same owner."""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -100,7 +100,7 @@ OBJECTS: dict[str, Tamper] = {
     "manifests exchanged": lambda folder, older, random: _swap(folder, "v1/factorizations/*"),
     "specs exchanged": lambda folder, older, random: rewrite(folder, _answer_otherwise),
 }
-"""What digests alone show."""
+"""The changes that digests alone show."""
 INDEX: dict[str, Tamper] = {
     "index spoilt": lambda folder, older, random: spoil(folder / "index.json", random),
     "revocation hidden": lambda folder, older, random: rewrite(folder, lambda index: index.update(revoked={})),
@@ -115,6 +115,6 @@ INDEX: dict[str, Tamper] = {
         next(older.glob("signatures/*")).read_bytes()
     ),
 }
-"""What a signature shows."""
+"""The changes that a signature shows."""
 TIME: dict[str, Tamper] = {"rolled back": _roll_back}
-"""What the client's memory shows."""
+"""The changes that the client's memory shows."""

@@ -8,7 +8,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "examples/notebooks"
 OF_HUGGING_FACE = "private_lora"
-"""Needs transformers and peft, and runs in tests/huggingface."""
+"""The notebook that needs transformers and peft, and runs in tests/huggingface."""
 
 
 def run_cells(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ _CANDIDATES = itertools.count(random.SystemRandom().randrange(_COUNT))  # other 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; this process is not given one again."""
+    """Return ports that nobody listens on now; this process is not given one again."""
     return list(itertools.islice(filter(_is_free, (_LOWEST + one % _COUNT for one in _CANDIDATES)), count))
 
 

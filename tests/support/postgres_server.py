@@ -47,7 +47,7 @@ class PostgresServer:
         self._process.wait(600)
 
     def database(self) -> str:
-        """A new database; its URL."""
+        """Make a database, and return its URL."""
         name = f"ledger{next(self._numbers)}"
         create = [str(self._programs / "createdb"), "-h", str(self.folder), "-U", USER, "-T", "template0", name]
         subprocess.run(create, check=True)
@@ -74,7 +74,7 @@ def running() -> Iterator[PostgresServer]:
 
 
 def programs() -> Path | None:
-    """Where the programs of the newest installed release are."""
+    """Return where the programs of the newest installed release are."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
     on_path = shutil.which("initdb")
     if on_path:
@@ -83,5 +83,5 @@ def programs() -> Path | None:
 
 
 def _as_user() -> dict[str, Any]:
-    """PostgreSQL does not run as root; Debian's package brings a user of its own."""
+    """Return the user to run as: PostgreSQL does not run as root; Debian's package brings a user of its own."""
     return {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}

@@ -1,4 +1,4 @@
-"""What a power loss may leave of a store: recorded operations, every subset of what was not synced, stores in memory."""
+"""The states that a power loss may leave of a store: recorded operations, every subset of what was not synced, in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is durable at one moment, what is not, and how many steps of the script had returned."""
+    """The state of one moment: what is durable, what is not, and how many steps of the script had returned."""
 
     names: dict[Path, Content | None]
     pending: tuple[Change, ...]
@@ -55,7 +55,7 @@ class PowerModel(Files):
     """
 
     TOGETHER = 1
-    """One after the other, so that every moment between two of them is kept."""
+    """The steps that are taken together: one after the other, so that every moment between two of them is kept."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -151,7 +151,7 @@ def apply(names: dict[Path, Content | None], change: Change) -> None:
 
 
 def together(one: Moment, other: Moment) -> Moment:
-    """Two writers that have come this far each, at the same moment."""
+    """Yield two writers that have come this far each, at the same moment."""
     return Moment(
         {**one.names, **other.names},
         (*one.pending, *other.pending),
@@ -161,20 +161,20 @@ def together(one: Moment, other: Moment) -> Moment:
 
 
 def without_staging(moment: Moment) -> Moment:
-    """The same moment without names in `tmp/`, which mean nothing to a store: each would double the states."""
+    """Return the same moment without names in `tmp/`, which mean nothing to a store: each would double the states."""
     kept = tuple(change for change in moment.pending if change.path.parent.name != STAGING)
     names = {path: content for path, content in moment.names.items() if path.parent.name != STAGING}
     return replace(moment, pending=kept, names=names)
 
 
 def survivors(moment: Moment) -> Iterator[Tree]:
-    """Every state that a power loss at this moment may leave."""
+    """Yield every state that a power loss at this moment may leave."""
     for chosen in itertools.product([False, True], repeat=len(moment.pending)):
         names = dict(moment.names)
         for change in itertools.compress(moment.pending, chosen):
             apply(names, change)
         reached: dict[Path, Content | None] = {}
-        for name in sorted(names, key=str):  # folders before what is in them
+        for name in sorted(names, key=str):  # folders come before what is in them
             if not reached or name.parent in reached:
                 reached[name] = names[name]
         loose = sorted({c for c in reached.values() if c is not None and _unsynced(moment, c)}, key=id)

@@ -39,7 +39,7 @@ def on_ranks(world: int, folder: Path, work: Callable[..., Any], *given: Any) ->
 
 
 def whole(parts: Iterable[Any]) -> np.ndarray:
-    """What the ranks hold together, flattened."""
+    """Return what the ranks hold together, flattened."""
     full = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in parts]
     return torch.cat([part.detach().reshape(-1) for part in full]).numpy()
 

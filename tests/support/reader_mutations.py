@@ -33,9 +33,9 @@ from factorize.format.manifest import ENDLESS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
 FIRST = 48
-"""Rows that are compared of strategies without end."""
+"""The rows that are compared of strategies without end."""
 OF_NO_NOISE = ("is not the one that C and the workload define", "InvalidSpec", "does not hash to its spec digest")
-"""Refusals of what noise is not made from: loading compares C_inv and B to 1e-9, and knows what C is good for."""
+"""The refusals of what noise is not made from: loading compares C_inv and B to 1e-9, and knows what C is good for."""
 NAMES = ("", "C", "C.", "C_inv", "B", "D", "C.row_scale", "C.column_scale", "C.coefficients", "C.x", "dual.C", "dual.",
          "dual.weights", "dual.x", "tree.nodes", "tree.x", "C.tree.nodes", "C..", "c", "C_inv.", "C.theta")  # fmt: skip
 STRUCTURES = ("dense", "toeplitz", "banded_toeplitz", "banded", "buffered", "state_space", "tree", "blt", "redrawn",
@@ -57,7 +57,7 @@ Change = Callable[[np.random.Generator, Manifest, Tensors], None]
 
 
 class Reading(NamedTuple):
-    """What a reader takes a file for.
+    """The file as a reader takes it.
 
     Attributes:
         steps: n.
@@ -74,7 +74,7 @@ class Reading(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What came of one change; `disagreement` is empty where all is well."""
+    """The outcome of one change; `disagreement` is empty where all is well."""
 
     what: str
     refused: bool
@@ -94,7 +94,7 @@ class Original:
 
 
 def originals() -> list[Original]:
-    """One for each golden file: every structure, type and participation."""
+    """Return one for each golden file: every structure, type and participation."""
     return [Original(path) for path in sorted(GOLDEN.glob("*.safetensors"))]
 
 
@@ -106,36 +106,36 @@ def _claim(stated: Any) -> tuple[float, str, str]:
 
 
 def read_whole(path: Path) -> Reading:
-    """As the library and the service do: rows of C and of C^-1."""
+    """Read as the library and the service do: rows of C and of C^-1."""
     found = load(path)
     steps = ENDLESS if found.endless else found.strategy.n
     stop = min(steps, FIRST)
     noising: np.ndarray | None = None
-    with suppress(InvalidStrategy):  # a C that is ill-conditioned
+    with suppress(InvalidStrategy):  # a C may be ill-conditioned
         noising = found.rows("C_inv", 0, stop)
     return Reading(steps, found.rows("C", 0, stop), noising, _claim(found.certificate.sensitivity))
 
 
 def read_light(path: Path) -> Reading:
-    """As a training job does: unit vectors in the place of normals."""
+    """Read as a training job does: unit vectors in the place of normals."""
     factors = load_light(path)
     stop = min(factors.steps, FIRST)
     noising: np.ndarray | None = None
     with suppress(
         UnsupportedProblem, InvalidStrategy
-    ):  # no noise: nu_toeplitz without end, a C that is ill-conditioned
+    ):  # there is no noise: nu_toeplitz without end, or a C that is ill-conditioned
         source = source_of(factors)
         if isinstance(source, Streamable):
             noising = impulses(source, stop)
         else:
             noising = np.array([source.make()(step) for step in range(stop)])
-    if noising is not None and not np.isfinite(noising).all():  # noise beyond double precision, which tells nothing
+    if noising is not None and not np.isfinite(noising).all():  # noise beyond double precision tells nothing
         noising = None
     return Reading(factors.steps, None, noising, _claim(factors.sensitivity))
 
 
 def impulses(source: Streamable, stop: int) -> np.ndarray:
-    """Rows of C^-1 as the recurrence makes them."""
+    """Return rows of C^-1 as the recurrence makes them."""
     recurrence = source.recurrence()
     state, units = np.zeros((recurrence.vectors, stop)), np.eye(stop)
     rows = np.empty((stop, stop))
@@ -174,7 +174,7 @@ INVERTIBLE = 1e9  # condition of rows, of whose inverse seven digits are compare
 
 
 def attained(noising: np.ndarray, participation: str) -> float:
-    """A sensitivity that noise made with these rows really has, or less: of patterns with equal contributions.
+    """Return a sensitivity that noise made with these rows really has, or less: of patterns with equal contributions.
 
     0 where the rows cannot be inverted in doubles: a C with a diagonal of 1e-30 has an inverse whose own is rounding.
     """
@@ -208,7 +208,7 @@ def judge(original: Original, what: str, data: bytes, folder: Path) -> Verdict:
             found[name] = f"{type(error).__name__}: {error}"
     readings = {name: reading for name, reading in found.items() if isinstance(reading, Reading)}
     if isinstance(found["whole"], str) and any(word in found["whole"] for word in OF_NO_NOISE) and "light" in readings:
-        rest = of_noise(original, data)  # what the client looks at has to read alike
+        rest = of_noise(original, data)  # the client looks at this, so that it has to read alike
         if rest != data:
             return Verdict(what, False, judge(original, what, rest, folder).disagreement)
     exact = proved_exactly(data)
@@ -273,7 +273,7 @@ def _same(reading: Reading, original: Original, name: str) -> bool:
 
 
 def _inverse(strategy: np.ndarray, noising: np.ndarray) -> bool:
-    """Whether C N is I, but for the factor of at least 1 by which the client covers its own rounding."""
+    """Return whether C N is I, but for the factor of at least 1 by which the client covers its own rounding."""
     strategy, noising = strategy[:, : len(strategy)], noising[:, : len(noising)]  # the rest of these rows is zero
     with np.errstate(all="ignore"):
         factor = float(strategy[0] @ noising[:, 0])
@@ -483,7 +483,7 @@ CHANGES: dict[str, Change] = {
     )
 }  # fmt: skip
 TWICE = ("field", "value", "added", "restated")
-"""Changes of which there are more kinds than others, drawn twice as often."""
+"""The changes of which there are more kinds than others, drawn twice as often."""
 
 
 def changed(rng: np.random.Generator, original: Original) -> tuple[str, bytes]:

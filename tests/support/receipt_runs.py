@@ -29,7 +29,7 @@ GUARANTEED = {"epsilon": 2.0, "delta": 1e-5}
 
 @dataclass
 class Run:
-    """A receipt's text, the bytes of its factors, their sensitivity, and each C, shape (12, 12); one column without end."""
+    """A run: the receipt's text, the bytes of its factors, their sensitivity, and each C, shape (12, 12); one column without end."""
 
     text: bytes
     files: list[bytes]

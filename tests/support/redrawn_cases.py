@@ -11,7 +11,7 @@ from factorize.structures.redrawn import RedrawnMatrix
 
 
 def likely(n: int, *, buffers: int = 3, redraws: int = 2, lag: int | None = None, seed: int = 0) -> RedrawnMatrix:
-    """Numbers as a solver finds them: slow decays, C^-1 with a falling tail."""
+    """Return numbers as a solver finds them: slow decays, C^-1 with a falling tail."""
     rng, lag = np.random.default_rng(seed), max(1, n // 4) if lag is None else lag
     decay = 1 - np.logspace(-2.2, -0.1, buffers) * (1 + 0.1 * rng.random((n, buffers)))
     inputs, direct = np.zeros((redraws + 1, n, buffers)), np.zeros((redraws + 1, n))
@@ -24,7 +24,7 @@ def likely(n: int, *, buffers: int = 3, redraws: int = 2, lag: int | None = None
 
 
 def wild(n: int, buffers: int, redraws: int, lag: int, seed: int) -> RedrawnMatrix:
-    """Any signs, decays beyond 1 and exact zeros among them."""
+    """Return numbers of any signs, decays beyond 1 and exact zeros among them."""
     rng = np.random.default_rng(seed)
     decay, output = rng.choice([-1.2, -0.5, 0.0, 0.3, 1.0, 1.1], (n, buffers)), rng.standard_normal((n, buffers))
     inputs, direct = rng.standard_normal((redraws + 1, n, buffers)), rng.standard_normal((redraws + 1, n))
@@ -35,7 +35,7 @@ def wild(n: int, buffers: int, redraws: int, lag: int, seed: int) -> RedrawnMatr
 
 
 def inverse(matrix: RedrawnMatrix) -> np.ndarray:
-    """K column by column, by the definition."""
+    """Return K column by column, by the definition."""
     n, decay, output = matrix.n, in_fractions(matrix.decay), in_fractions(matrix.output)
     inputs, direct = in_fractions(matrix.input), in_fractions(matrix.direct)
     found = np.full((n, n), Fraction(0), dtype=object)

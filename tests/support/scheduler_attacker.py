@@ -38,7 +38,7 @@ class Bomb:
 
 
 def answer(folder: str, task: str) -> Any:
-    """What this worker does in place of a solve."""
+    """Return what this worker answers in place of a solve."""
     worker = get_worker()
     ended = {"ending": "DONE", "digest": "0" * 64, "error": None, "seconds": 1.0, "timings": {}, "progress": None}
     for said in (
@@ -71,7 +71,7 @@ async def say_more(dask_scheduler: Scheduler, folder: str, task: str) -> None:
             {"status": "error", "exception": form, "traceback": form, "op": "error"},
         ):
             for name, client in dask_scheduler.client_comms.items():
-                if "factorize" in name:  # a service's, not the attacker's own
+                if "factorize" in name:  # it is a service's, not the attacker's own
                     client.send(message)
 
 

@@ -12,14 +12,14 @@ import schemathesis
 from hypothesis import strategies as st
 
 KNOWN = {"workload": {"kind": "prefix", "n": 6}, "mechanism": {"kind": "square_root"}}
-"""Stored before the run."""
+"""A spec that is stored before the run."""
 UNKNOWN = [{"workload": {"kind": "prefix", "n": n}, "mechanism": {"kind": "dense"}} for n in (4, 5, 7)]
 MATRIX = struct.pack("<4d", 1.0, 0.0, 0.5, 1.0)
 
 
 @schemathesis.hook
 def before_generate_body(context: Any, strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Every second spec is a good one."""
+    """Make every second spec a good one."""
     if context.operation.path in ("/v1/factorizations", "/v1/canonicalize"):
         return st.one_of(st.sampled_from([KNOWN, *UNKNOWN]), strategy)
     return strategy
@@ -27,7 +27,7 @@ def before_generate_body(context: Any, strategy: st.SearchStrategy[Any]) -> st.S
 
 @schemathesis.hook
 def map_case(context: Any, case: Any) -> Any:
-    """Most matrices have as many numbers as the query says."""
+    """Give most matrices as many numbers as the query says."""
     if context.operation.path == "/v1/matrices" and len(repr(case.body)) % 4:
         case.body, case.query = MATRIX, {"rows": 2, "columns": 2}
     return case
@@ -35,6 +35,6 @@ def map_case(context: Any, case: Any) -> Any:
 
 @schemathesis.check
 def every_answer_has_its_id(_context: Any, answer: Any, _case: Any) -> None:
-    """A problem states the one of the header."""
+    """See that a problem states the id of the header."""
     (name,) = answer.headers["x-request-id"]
     assert answer.status_code < 400 or answer.json()["request_id"] == name

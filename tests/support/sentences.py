@@ -12,7 +12,7 @@ from pathlib import Path
 
 ITEM = re.compile(r"( *)([-*+]|\d+\.)( +)(?=\S)")
 APART = re.compile(r" *(#|\||```|~~~|<|\$\$|\[[^\]]+\]: |!!! |\?\?\? |=== |:::|---$|> )")
-"""How a line begins that is no prose."""
+"""The beginnings of lines that are no prose."""
 END = re.compile(r"""[.!?][)"'*_”]*\s+(?=["'(*_“`\[$]*[A-Z0-9`\[$])""")
 ABBREVIATIONS = (
     "e.g.",
@@ -31,7 +31,7 @@ ABBREVIATIONS = (
     "resp.",
 )
 HELD = re.compile(r"(`+)[^`]+?\1|\$[^$]+\$|\]\([^)]*\)")
-"""What is never divided: code, formulas, and the targets of links."""
+"""The parts that are never divided: code, formulas, and the targets of links."""
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -78,7 +78,7 @@ def check_described(method: str, target: str, status: int, body: bytes) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service has answered."""
+    """An answer of the service."""
 
     status: int
     headers: dict[str, str]
@@ -88,7 +88,7 @@ class Answer:
         return json.loads(self.body)
 
     def problem(self, status: int, slug: str) -> Any:
-        """The document of a problem, checked to be a complete one of this kind."""
+        """Return the document of a problem, checked to be a complete one of this kind."""
         assert (self.status, self.headers["content-type"]) == (status, "application/problem+json"), self
         document = self.json()
         assert document["type"] == f"/problems/{slug}", document
@@ -142,12 +142,12 @@ class Client:
         return self.send("POST", "/v1/canonicalize", spec).json()["spec_digest"]
 
     def solves(self) -> float:
-        """Solver processes that this service has started."""
+        """Return the solver processes that this service has started."""
         lines = self.get("/metrics").body.decode().splitlines()
         return float(next(line for line in lines if line.startswith("factorize_solves_total ")).split()[1])
 
     def connected(self) -> socket.socket:
-        """A connection of one's own."""
+        """Give a connection of one's own."""
         host, port = self.host.rsplit(":", 1)
         return socket.create_connection((host, int(port)), timeout=600)
 
@@ -172,7 +172,7 @@ class LiveService(Client):
         self.folder = Path(urlsplit(service.store.url).path)
 
     def one(self) -> Client:
-        """The client of one service, which is this one; a cluster has several."""
+        """Return the client of one service, which is this one; a cluster has several."""
         return self
 
     def go(self) -> None:
@@ -198,7 +198,7 @@ def serving(store: Path | str, *, solver: str = SOLVER, **options: Any) -> Itera
         options: further settings.
     """
     settings = Settings(store=str(store), **options)
-    in_bucket = "://" in settings.store  # whose workers need the environment of the test
+    in_bucket = "://" in settings.store  # its workers need the environment of the test
     pool = None if in_bucket else shared_pool((solver, PROVER), settings.capacity_mb, settings.processors)
     service = SolverService(settings, pool=pool)
     running = server(settings, service=service)

@@ -26,7 +26,7 @@ N = 5
 SPECS = {"w": P("data", "model"), "b": P(("data", "model")), "c": P(None, "model"), "s": P()}
 SHAPES = {"w": (16, 6), "b": (24,), "c": (3, 8), "s": (5,)}
 EXCHANGED = re.compile(r"= (?!\(?pred\[)[^=\n]* (all-gather|all-reduce|all-to-all|collective-permute)[a-z-]*\(")
-"""What devices exchange in a compiled program, but for one truth value: whether the sums are finite."""
+"""The exchanges of devices in a compiled program, but for one truth value: whether the sums are finite."""
 
 
 def drawn(update: Any, zero: Any, state: Any) -> np.ndarray:
@@ -46,7 +46,7 @@ def found(name: str, mesh: Mesh) -> dict[str, Any]:
     zero = {key: jnp.zeros(shape, jnp.float32) for key, shape in SHAPES.items()}
     alone = drawn(jax.jit(noise.update), zero, noise.init(zero))
     spread = jax.device_put(zero, {key: NamedSharding(mesh, spec) for key, spec in SPECS.items()})
-    noise.close()  # two layouts of one noise, to compare their bits
+    noise.close()  # two layouts of one noise are compared bit by bit
     state, update = noise.init(spread), jax.jit(noise.update)
     program = update.lower(spread, state).compile().as_text()
     kept = {key: P(None, *spec) for key, spec in SPECS.items()} if state.buffers else ()

@@ -35,7 +35,7 @@ def factorization(
     dual: dict[str, np.ndarray] | None = None,
     **changes: Any,
 ) -> Factorization:
-    """A certified factorization; the identity by default, `converged` as the solver says."""
+    """Return a certified factorization; the identity by default, `converged` as the solver says."""
     asked = spec_of({**document_of(n, "identity"), **changes}) if of is None else of
     solver = {"mechanism": asked.mechanism.kind, "version": "0", "seconds": seconds, "environment": {}}
     outcome = Outcome.CLOSED_FORM if converged else Outcome.ITERATION_LIMIT
@@ -112,7 +112,7 @@ class ShortWrites(Files):
 
 
 def path_of(store: Any, key: str) -> Path:
-    """The file behind a key of a store in a directory."""
+    """Return the file behind a key of a store in a directory."""
     assert isinstance(store.objects, Directory)
     return store.objects.root / key
 

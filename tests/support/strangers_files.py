@@ -17,7 +17,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def tensor_proto(array: np.ndarray, kind: int = 2, number: int = 4) -> bytes:
-    """What `tf.io.serialize_tensor` writes: dtype, shape, tensor_content."""
+    """Return what `tf.io.serialize_tensor` writes: dtype, shape, tensor_content."""
     sides = b"".join(field(2, b"\x08" + varint(side)) for side in array.shape)
     numbers = array.astype({1: "<f4", 2: "<f8"}[kind]).tobytes()
     return b"\x08" + varint(kind) + field(2, sides) + field(number, numbers)

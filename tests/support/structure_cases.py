@@ -68,14 +68,14 @@ NAMES = list(strategies())
 
 
 def signed_buffers(n: int, seed: int) -> BufferedMatrix:
-    """Two states that turn, and one that changes its sign."""
+    """Return two states that turn, and one that changes its sign."""
     rng = np.random.default_rng(seed)
     turning = rng.uniform(-1, 1, (n, 2, 2, 2))
     return BufferedMatrix(1 + rng.random(n), turning, rng.standard_normal((n, 4)), rng.standard_normal((n, 4)))
 
 
 def exact(matrix: Matrix) -> np.ndarray:
-    """C in fractions, by the definition of its structure."""
+    """Return C in fractions, by the definition of its structure."""
     n = matrix.n
     if isinstance(matrix, ColumnScaled):
         return np.asarray(exact(matrix.inner) * in_fractions(matrix.scale))

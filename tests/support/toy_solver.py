@@ -24,7 +24,7 @@ MODULES = ("toy_solver", "toy_solver")
 
 
 def make_ready() -> None:
-    """Nothing is needed."""
+    """Do nothing: nothing is needed."""
 
 
 def solve(request: dict[str, Any], tell: Tell) -> str:
@@ -57,7 +57,7 @@ QUESTIONS = {"solve": solve}
 def make_and_store(
     question: str, request: dict[str, Any], *, place: Any, store: Any, stages: Any, limits: Any
 ) -> Manifest:
-    """What `make_and_store` of a pool does, without a proof and with a store that is a folder."""
+    """Do what `make_and_store` of a pool does, without a proof and with a store that is a folder."""
     digest = place.pair.solver.ask(
         question,
         {**request, "store": store.objects.root.as_posix()},
@@ -81,4 +81,4 @@ def dask_setup(_worker: Any) -> None:
 
 
 POOL = Pool(memory_mb=1000, modules=MODULES)
-"""Of a worker of dask; nothing is started before it is needed."""
+"""The pool of a worker of dask; nothing is started before it is needed."""

@@ -14,7 +14,7 @@ from factorize.errors import InvalidSpec, UnsupportedProblem, Violation
 
 
 def make_ready() -> None:
-    """Nothing is needed."""
+    """Do nothing: nothing is needed."""
 
 
 def do(request: dict[str, Any], tell: Tell) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def do(request: dict[str, Any], tell: Tell) -> dict[str, Any]:
             time.sleep(600)
         case "sleep":
             time.sleep(600)
-        case "hold":  # the interpreter's lock
+        case "hold":  # it keeps the interpreter's lock
             tell(iteration=os.getpid())
             ctypes.PyDLL(None).sleep(600)
     print("noise of a library")

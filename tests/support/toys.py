@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 NEW = ROOT / "tests/toys"
 PACKAGES = ("factorize", "solvers", "api")
 UNFINISHED = shutil.ignore_patterns("*.tmp.*", "*.pyc.*")
-"""Compiled code that another process is writing."""
+"""Compiled code that another process is writing, which is not copied."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Toy:
-    """What adds one.
+    """The changes and files that add one kind.
 
     Attributes:
         files: new ones.
@@ -58,7 +58,7 @@ class Toy:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many files, new ones and those that more than an entry is written into, and how many entries."""
+        """Return how many files, new ones and those that more than an entry is written into, and how many entries."""
         return len({*self.files, *(change.path for change in self.written)}), len(self.entries)
 
 

@@ -35,7 +35,7 @@ def texts() -> list[dict[str, str]]:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A word is a token."""
+    """Return a tokenizer for which a word is a token."""
     vocabulary = {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -43,7 +43,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def llama() -> LlamaForCausalLM:
-    """One small layer with weights of its own."""
+    """Return one small layer with weights of its own."""
     torch.manual_seed(1)
     sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 16}
     return LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2))
@@ -63,7 +63,7 @@ def make_trainer(kind: str, folder: Path, **arguments: Any) -> PrivateTraining:
         config = SFTConfig(**{"bf16": False, **settings})
         return PrivateSFTTrainer(llama(), config, privacy=privacy, **given)
     words = [[3 + (i + k * (1 + i % 3)) % 10 for k in range(8)] for i in range(EXAMPLES)]
-    labels = [[*row[: 3 + i % 5], *[-100] * (5 - i % 5)] for i, row in enumerate(words)]  # of different lengths
+    labels = [[*row[: 3 + i % 5], *[-100] * (5 - i % 5)] for i, row in enumerate(words)]  # they have different lengths
     data = [{"input_ids": torch.tensor(a), "labels": torch.tensor(b)} for a, b in zip(words, labels, strict=True)]
     return PrivateTrainer(
         get_peft_model(llama(), LORA), TrainingArguments(**settings), train_dataset=data, privacy=privacy

@@ -10,12 +10,12 @@ from papers.training import PrivateSums
 
 
 def nothing(weights: np.ndarray, batch: np.ndarray) -> np.ndarray:
-    """The gradients of examples that contribute nothing."""
+    """Return the gradients of examples that contribute nothing."""
     return np.zeros((len(batch), *weights.shape))
 
 
 class UnitNoise:
-    """Row t of the identity in step t, so that what comes out is a row of a linear map."""
+    """Noise of which row t is that of the identity in step t, so that what comes out is a row of a linear map."""
 
     def __init__(self, n: int) -> None:
         self.steps = n
@@ -27,7 +27,7 @@ class UnitNoise:
 
 
 def unit_door(n: int) -> PrivateSums:
-    """A door for means of one example, in whatever order; its noise is no noise at all."""
+    """Return a door for means of one example, in whatever order; its noise is no noise at all."""
     every_step = {"kind": "fixed_epochs", "epochs": n}
     target = PrivacyTarget(epsilon=2.0, delta=1e-5)
     made = FilteredNoise(INDEPENDENT, target, n, steps=n, participation=every_step, divisor=1, seed=1 << 70)
