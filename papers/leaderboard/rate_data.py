@@ -89,7 +89,23 @@ def shells(inputs: int = 6, classes: int = 3) -> Data:
     return parted((x / inputs**0.5)[:, None].astype(np.float32), ranks * classes // len(x), 30_000)
 
 
-MAKERS = {"teacher": teacher, "word counts": word_counts, "waveforms": waveforms, "shells": shells}
+def hinges(inputs: int = 18, classes: int = 4, hidden: int = 12) -> Data:
+    """Return inputs of a sphere, each with the class whose sum of random hinge functions is the largest."""
+    luck = np.random.default_rng(8)
+    x = luck.normal(size=(33_000, inputs))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    scores = np.maximum(x @ luck.normal(size=(inputs, hidden)), 0) @ luck.normal(size=(hidden, classes))
+    labels = (scores - np.median(scores, axis=0)).argmax(axis=1)
+    return parted(x[:, None].astype(np.float32), labels, 30_000)
+
+
+MAKERS = {
+    "teacher": teacher,
+    "word counts": word_counts,
+    "waveforms": waveforms,
+    "shells": shells,
+    "hinges": hinges,
+}
 """The data that are made without numbers of one's own."""
 
 

@@ -231,5 +231,28 @@ DRAWN = [
 
 They were listed when four of LAST were trained and the rule was fixed.
 """
+JUDGES = [
+    RateJob("sgd", "constant", "logistic", "waveforms", 100, 80, 5, 10.0, 0.0),
+    RateJob("momentum", "cosine", "wide perceptron", "mixture", 60, 120, 3, 1.5, 0.0),
+    RateJob("adam", "cosine", "logistic", "odd mnist", 100, 50, 3, 1.0, 0.0),
+    RateJob("adamw", "cosine", "perceptron", "table", 100, 120, 8, 0.7, 0.0),
+    RateJob("sgd", "cosine", "convolution", "few symbols", 80, 100, 3, 6.0, 0.0),
+    RateJob("momentum", "warmup_cosine", "narrow perceptron", "word counts", 200, 40, 5, 1.5, 0.0),
+    RateJob("adam", "cosine", "broad perceptron", "hinges", 120, 160, 6, 4.0, 0.0),
+    RateJob("adamw", "constant", "logistic", "noisy mnist", 120, 40, 4, 10.0, 0.0),
+    RateJob("sgd", "constant", "wide perceptron", "hinges", 100, 40, 5, 10.0, 0.0),
+    RateJob("momentum", "cosine", "convolution", "long sequences", 60, 100, 8, 0.7, 0.0),
+    RateJob("adam", "warmup_cosine", "wide perceptron", "broad mixture", 120, 40, 6, 1.0, 0.0),
+    RateJob("adamw", "cosine", "wide perceptron", "word counts", 200, 50, 3, 1.5, 0.0),
+    RateJob("sgd", "warmup_cosine", "wide perceptron", "text", 60, 60, 3, 6.0, 0.0),
+    RateJob("momentum", "cosine", "perceptron", "short text", 150, 80, 8, 4.0, 0.0),
+    RateJob("adam", "constant", "convolution", "three symbols", 40, 100, 4, 6.0, 0.0),
+    RateJob("adamw", "constant", "narrow perceptron", "broad mixture", 200, 60, 4, 8.0, 0.0),
+    RateJob("sgd", "constant", "wide perceptron", "long text", 40, 120, 5, 8.0, 0.0),
+    RateJob("momentum", "warmup_cosine", "perceptron", "hinges", 150, 50, 4, 1.5, 0.0),
+    RateJob("adam", "cosine", "logistic", "shells", 120, 60, 4, 1.0, 0.0),
+    RateJob("adamw", "warmup_cosine", "wide convolution", "long sequences", 120, 160, 3, 10.0, 0.0),
+]
+"""Twenty more, drawn with a generator of seed 67 and listed before any was trained, which judge the present rule."""
 QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""

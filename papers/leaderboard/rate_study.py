@@ -32,7 +32,7 @@ from factorize.training.orders import fixed_order
 from factorize.training.rate_check import ArrayRateCheck
 from papers.leaderboard.layered_models import Mapped, Network, convolution, logistic, perceptron, trained, transformer
 from papers.leaderboard.rate_data import JUDGED_EXAMPLES, Data, data_of
-from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, QUICK, SEEN, RateJob
+from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, JUDGES, LAST, NEWEST, QUICK, SEEN, RateJob
 from papers.leaderboard.systems import SAMPLERS
 from papers.reproductions.kept_results import solved_once
 from papers.reproductions.together import correlated_rows, poisson_batches
@@ -264,7 +264,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     path = asked.out or (FACTORS_FOLDER / "rates-quick.jsonl" if asked.quick else RESULTS)
-    jobs = QUICK if asked.quick else HELD_OUT + NEWEST + FRESH + LAST + DRAWN if asked.held_out else SEEN
+    jobs = QUICK if asked.quick else HELD_OUT + NEWEST + FRESH + LAST + DRAWN + JUDGES if asked.held_out else SEEN
     for cell in run(jobs, path, asked.mnist, FACTORS_FOLDER):
         print(told(cell), flush=True)
 
