@@ -163,8 +163,9 @@ def compare(
         batch_size: expected examples per step.
         samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given.
         max_seconds: mechanisms that would take longer are listed as refused.
-        seconds: for all: what promises most is tried first, and the rest is listed as refused; no limit by default.
-        parameters: of the model, adds the seconds of a step's noise to each row.
+        seconds: processor seconds for all: what promises most is tried first, and the rest is listed as refused; no
+            limit by default.
+        parameters: the number of the model's parameters, adds the seconds of a step's noise to each row.
         service: URL of a service that compares.
         progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
         **words: fields of the spec, as for `solve`; `**{"mechanism.buffers": 4}` where a name is an argument above.
@@ -220,21 +221,22 @@ def recommend(
     Args:
         workload: what the optimizer sums, or the optimizer (`"adamw"`): a name with its fields as keywords, or plain
             data; `n` follows.
-        examples: in the data set.
+        examples: the number of examples in the data set.
         batch_size: examples of a step.
         epochs: passes over the data, 1 by default.
-        clients: in a fleet, in place of `examples`: federated training.
-        clients_a_round: asked in each round.
-        rounds: of the whole run.
+        clients: the number of clients in a fleet, in place of `examples`: federated training.
+        clients_a_round: clients that are asked in each round.
+        rounds: rounds of the whole run.
         check_in: rounds after which a client returns by itself; by default the server chooses among all.
         offline: share of the fleet that does not answer, 0 by default.
-        epsilon: of (epsilon, delta)-DP, zero-out.
+        epsilon: the epsilon of (epsilon, delta)-DP, zero-out.
         delta: see `epsilon`.
         memory: vectors of noise state that may be kept, each as large as the model; of several budgets the largest is
             answered, and all are in `document["budgets"]`.
-        samplings: that the loader can do, beside a fixed order; by default all.
-        parameters: of the model, for the seconds that a step's noise takes.
-        seconds: for all, 10 by default: what promises most is tried first, and the answer says what was not.
+        samplings: schemes that the loader can do, beside a fixed order; by default all.
+        parameters: the number of the model's parameters, for the seconds that a step's noise takes.
+        seconds: processor seconds for all, 10 by default: what promises most is tried first, and the answer says what
+            was not.
         service: URL of a service that compares.
         progress: whether a bar is drawn, or a function that is told mechanisms done, their total and one that runs.
         **words: fields of the workload and the objective (docs/spec.md).

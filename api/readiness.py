@@ -48,7 +48,7 @@ class Readiness:
         self._answers: dict[str, Future[list[Missing]]] = {}
         self._lock = threading.Lock()
         self._probed: float | None = None
-        """When the store took a file; None where it never has, which is by intention."""
+        """The time at which the store took a file; None where it never has, which is by intention."""
 
     def look(self, seconds: float = ANSWER_SECONDS) -> list[Missing]:
         """Return all that is missing and all that is noteworthy; blocks for so many seconds at most."""
@@ -104,6 +104,6 @@ class Readiness:
 
 
 def _said(error: Exception) -> str:
-    """What an error says, in a line: a database's own words, without its statement."""
+    """Return what an error says, in a line: a database's own words, without its statement."""
     own = getattr(error, "orig", None) or error
     return " ".join(str(own).split())[:500]

@@ -90,7 +90,7 @@ def _use_one_thread() -> None:
 
 
 class Results:
-    """What a store holds, for many readers at once. Safe for threads.
+    """The results of a store, for many readers at once. Safe for threads.
 
     Args:
         store: the store.

@@ -91,7 +91,7 @@ class Issuer(BaseModel):
 
 
 class Settings(BaseSettings):
-    """Where things are, and how much of them there may be."""
+    """The settings of a service: where things are, and how much of them there may be."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, use_attribute_docstrings=True)
 

@@ -165,7 +165,7 @@ def _in_form(
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """What it takes to make and prove a form, from above where its matrices are dense."""
+    """The cost of making and proving a form, from above where its matrices are dense."""
 
     memory_mb: int
     file_bytes: int

@@ -100,7 +100,7 @@ def log_to_stderr(form: str) -> None:
 
 
 def writes_json() -> bool:
-    """Whether `log_to_stderr` has been told to write JSON in this process."""
+    """Return whether `log_to_stderr` has been told to write JSON in this process."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 

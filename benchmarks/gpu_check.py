@@ -1,4 +1,4 @@
-"""What only a GPU can show: bits, law and speed of the noise, and of a private step, on a CUDA device. A few minutes.
+"""Checks that only a GPU can make: bits, law and speed of the noise, and of a private step, on CUDA. A few minutes.
 
     python -m benchmarks.gpu_check
 

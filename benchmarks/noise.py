@@ -1,4 +1,4 @@
-"""What correlated noise costs beside independent noise: time and memory of one step of 10^7 parameters.
+"""The cost of correlated noise beside independent noise: time and memory of one step of 10^7 parameters.
 
     python -m benchmarks noise
 

@@ -1,4 +1,4 @@
-"""What the service costs beside the solver: a cached POST, and a file of 128 MiB against a raw loopback transfer.
+"""The cost of the service beside the solver: a cached POST, and a file of 128 MiB against a raw loopback transfer.
 
     python -m benchmarks.service
 

@@ -46,7 +46,7 @@ class KeyRequest(Frozen, use_attribute_docstrings=True):
     scopes: Annotated[list[_Scope], Field(min_length=1, max_length=16)] = [Scope.READ]
     """What its holder may do; `admin` includes the others."""
     days: Annotated[float, Field(gt=0, le=MAX_DAYS)] = DEFAULT_DAYS
-    """Until it ends."""
+    """Days until the key ends."""
     quotas: KeyQuotas = UNLIMITED
     """Limits of its holder."""
 

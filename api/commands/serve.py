@@ -1,4 +1,4 @@
-"""What an operator does: `factorize serve`, `worker`, `fsck`, `gc`, `revoke` and `audit verify`."""
+"""The commands of an operator: `factorize serve`, `worker`, `fsck`, `gc`, `revoke` and `audit verify`."""
 
 from __future__ import annotations
 

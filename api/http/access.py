@@ -1,4 +1,4 @@
-"""What a route asks of its callers, a key that may do what the route does, and the call that it gets of one."""
+"""Access to routes: the key that a route asks of its callers, and the call that it gets of one."""
 
 import asyncio
 import ipaddress
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Access:
-    """What one route asks. It leaves the caller in `scope["state"]["caller"]`, too.
+    """The access to one route. It leaves the caller in `scope["state"]["caller"]`, too.
 
     Args:
         scope: what a caller needs; None is open to everyone.

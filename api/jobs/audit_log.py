@@ -157,7 +157,7 @@ class AuditLog:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedLog:
-    """What a check has found.
+    """The findings of a check.
 
     Args:
         rows: that fit, each to the one before.

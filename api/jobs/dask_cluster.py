@@ -78,7 +78,7 @@ def plain(value: object) -> Any:
 
 
 class _Reading:
-    """How a message is read: a count of frames, their lengths, and the frames, the first of which is msgpack."""
+    """The reading of a message: a count of frames, their lengths, and the frames, the first of which is msgpack."""
 
     stream: Any
     abort: Any  # of dask's class

@@ -16,7 +16,7 @@ KEPT_SECONDS = 3600.0
 
 
 class LongAnswer(NamedTuple):
-    """What the ledger knows of an answer: how far it is as JSON, and the answer once it is there."""
+    """The state of an answer in the ledger: how far it is as JSON, and the answer once it is there."""
 
     progress: str | None
     answer: str | None

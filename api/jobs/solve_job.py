@@ -29,7 +29,7 @@ TERMINAL = frozenset({"done", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """What is asked of the engine.
+    """An order to the engine.
 
     Args:
         spec_digest: sha256 of the canonical spec, 64 hex digits.
@@ -126,7 +126,7 @@ _MAX_TIME = 1e11  # seconds since 1970
 
 @dataclass(frozen=True, slots=True)
 class SolveEnding:
-    """How one solve ended.
+    """The end of one solve.
 
     Args:
         ending: the kind of end.

@@ -120,7 +120,7 @@ def _compared(job: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> lis
     late = any(one["out_of_time"] for one in table["refused"])
     wanted = {
         "without sampling, within the memory": lambda one: (
-            # Where the time did not last for any correlated noise, its absence names no best.
+            # The absence of any correlated noise names no best where the time did not last for one.
             one["sampling"] is None
             and one["noise_vectors"] <= table["budget"]
             and (not late or one["mechanism"] != "identity")

@@ -20,17 +20,17 @@ class CalibrationRequest(Frozen, use_attribute_docstrings=True):
     """A privacy target and a sampling scheme; or a noise whose privacy is asked for."""
 
     epsilon: Positive | None = None
-    """Of (epsilon, delta)-DP."""
+    """The epsilon of (epsilon, delta)-DP."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
-    """With `epsilon`; else reported."""
+    """The delta that goes with `epsilon`; without one, delta is reported."""
     rho: Positive | None = None
-    """Of rho-zCDP."""
+    """The rho of rho-zCDP."""
     mu: Positive | None = None
-    """Of mu-GDP."""
+    """The mu of mu-GDP."""
     sigma: Positive | None = None
     """A given noise, for sums: with `delta`, epsilon is answered; with `epsilon`, delta."""
     spent_mu: NonNegative | None = None
-    """Of the target, spent by independent runs on the same data without sampling: the noise is for the rest."""
+    """What independent runs on the same data have spent of the target without sampling: the noise is for the rest."""
     steps: Count | None = None
     """Of the run, where it stops early: what its first steps release. The stop may depend neither on the data nor on
     what was released."""
@@ -48,15 +48,15 @@ class CalibrationRequest(Frozen, use_attribute_docstrings=True):
     batch_size: Count | None = None
     """Expected examples of a step, of the Poisson schemes; it divides nothing."""
     bins: Count | None = None
-    """Of `balls_in_bins` and `random_allocation`; by default the steps of an epoch."""
+    """The bins of `balls_in_bins` and `random_allocation`; by default the steps of an epoch."""
     method: Literal["verified", "deterministic"] = "verified"
-    """Of `balls_in_bins` and `b_min_sep`."""
+    """How `balls_in_bins` and `b_min_sep` find the noise: by a claim that samples test, or by bounds alone."""
     work: Annotated[int, Field(ge=0, le=WORK)] | None = None
     """Samples times bins that may test a claim of `balls_in_bins`, 2^28 at most: fewer prove a little less."""
 
     @property
     def question(self) -> Question:
-        """What the numbers ask; raises InvalidParameter for nothing, or two things."""
+        """Return what the numbers ask; raises InvalidParameter for nothing, or two things."""
         return question_of(**{name: getattr(self, name) for name in _ASKED_FIELDS})
 
 

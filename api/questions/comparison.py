@@ -51,11 +51,11 @@ class CompareRequest(Frozen, use_attribute_docstrings=True):
     bytes_per_parameter: NonNegative | None = None
     """The same budget in bytes, at 4 for a number."""
     epsilon: Positive | None = None
-    """Also the noise at this privacy, with `delta`."""
+    """The epsilon, with `delta`, of the privacy at which noise is stated too."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
-    """With `epsilon`."""
+    """The delta that goes with `epsilon`."""
     dataset_size: Count | None = None
-    """With `batch_size`: rows under sampling too."""
+    """Examples in the data set; with `batch_size` it adds rows under sampling."""
     batch_size: Count | None = None
     """Expected examples per step."""
     samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
@@ -63,9 +63,9 @@ class CompareRequest(Frozen, use_attribute_docstrings=True):
     max_seconds: Positive | None = None
     """Mechanisms that would take longer are listed as refused."""
     seconds: Positive | None = None
-    """Of processors, for all: what promises most is tried first, and the rest is listed as refused."""
+    """Processor seconds for all: what promises most is tried first, and the rest is listed as refused."""
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
-    """Of the model: adds the seconds of a step's noise."""
+    """Parameters of the model, which add the seconds of a step's noise."""
 
     @model_validator(mode="after")
     def _pairs(self) -> CompareRequest:

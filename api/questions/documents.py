@@ -72,7 +72,7 @@ class Advice(Document):
 
     @property
     def spec(self) -> JsonObject:
-        """What `factorize.solve` takes."""
+        """The spec, as `factorize.solve` takes it."""
         return dict(self.document["spec"])
 
     @property
@@ -82,7 +82,7 @@ class Advice(Document):
 
     @property
     def loader(self) -> str:
-        """What the training job's loader has to do."""
+        """The duties of the training job's loader."""
         return str(self.document["loader"])
 
     @property

@@ -38,7 +38,7 @@ _Vectors = Annotated[int, Field(ge=0, le=10**6)]
 
 
 class Run(NamedTuple):
-    """What follows from the numbers of a job.
+    """The numbers that follow from those of a job.
 
     Attributes:
         title: the job in a few words.
@@ -71,19 +71,19 @@ class Job(Frozen, use_attribute_docstrings=True):
     """A training job that wants a mechanism, whoever its data come from."""
 
     epsilon: Positive
-    """Of (epsilon, delta)-DP, zero-out."""
+    """The epsilon of (epsilon, delta)-DP, zero-out."""
     delta: _Delta
-    """With `epsilon`."""
+    """The delta that goes with `epsilon`."""
     memory: Annotated[list[_Vectors], Field(min_length=1, max_length=8)] = list(DEFAULT_MEMORY)
     """Vectors of noise state that may be kept; of several budgets the answer is for the largest."""
     parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
-    """Of the model: adds the seconds of a step's noise."""
+    """Parameters of the model, which add the seconds of a step's noise."""
     workload: JsonObject | None = None
     """What the optimizer sums, without `n`, or the optimizer itself; running sums by default."""
     objective: JsonObject | None = None
-    """By default the mean, or at a constant learning rate lambda_tau over all steps."""
+    """The objective; by default the mean, or at a constant learning rate lambda_tau over all steps."""
     seconds: Positive = DEFAULT_SECONDS
-    """Of processors, for all: what promises most is tried first, and the answer says what was not."""
+    """Processor seconds for all: what promises most is tried first, and the answer says what was not."""
 
     @field_validator("workload")
     @classmethod
@@ -138,7 +138,7 @@ class RecommendRequest(Job, use_attribute_docstrings=True):
     """A training job on a data set."""
 
     examples: _Examples
-    """In the data set."""
+    """Examples in the data set."""
     batch_size: _Examples
     """Examples of a step; expected ones where batches are random."""
     epochs: Count = 1
@@ -182,11 +182,11 @@ class FleetRequest(Job, use_attribute_docstrings=True):
     """A federated training job: the guarantee is of one client, whose rounds a timer keeps apart."""
 
     clients: _Examples
-    """In the fleet."""
+    """Clients in the fleet."""
     clients_a_round: _Examples
-    """Asked in each round."""
+    """Clients that are asked in each round."""
     rounds: _Examples
-    """Of the whole run."""
+    """Rounds of the whole run."""
     check_in: Count | None = None
     """Rounds after which a client returns by itself; by default the server chooses among all."""
     offline: Annotated[float, Field(ge=0, lt=1)] = 0.0

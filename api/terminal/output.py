@@ -1,4 +1,4 @@
-"""What commands share: options, results as text on stdout, what their terms mean, remarks on stderr, and exit codes.
+"""The parts that commands share: options, results on stdout, what their terms mean, remarks on stderr, and exit codes.
 
 Every expected error has one code:
 0 ok, 2 usage or a bad spec, 3 a solve failed, 4 verification failed, 5 service unreachable, 6 a stated claim was not

@@ -78,7 +78,7 @@ class WorkerPair:
 
 
 class SolvePlace:
-    """What a call holds: a pair of workers, and mostly memory and threads, until it gives all of it back.
+    """The place of a call: a pair of workers, and mostly memory and threads, until it gives all of it back.
 
     Args:
         pair: the workers.

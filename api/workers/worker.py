@@ -149,7 +149,7 @@ Progress = Callable[[JsonObject], object]
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """What an answer may take.
+    """The limits of an answer.
 
     Args:
         seconds: wall limit.

@@ -1,4 +1,4 @@
-"""What predicts accuracy and the best rate: `python -m papers.leaderboard.rate_predictors [--write]`, from the results.
+"""Predictors of accuracy and the best rate: `python -m papers.leaderboard.rate_predictors [--write]`, from the results.
 
 Nothing is trained. Cells of one job are ranked by errors that are computed before the run; the limits of
 `factorize.training.learning_rate` are fitted to the accuracies at all rates, by leaving out one job at a time.

@@ -1,4 +1,4 @@
-"""What every reproduction prints: published beside reproduced, with standard error and verdict, and a file of it."""
+"""Comparisons that reproductions print: published beside reproduced, with standard error and verdict, and a file."""
 
 from __future__ import annotations
 

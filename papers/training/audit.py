@@ -27,7 +27,7 @@ MIN_TRIALS = 100
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit measured, each number a lower bound at the stated confidence.
+    """The measurements of an audit, each number a lower bound at the stated confidence.
 
     Attributes:
         mu: of Gaussian differential privacy: no mu-GDP algorithm with a smaller mu has error rates this small.

@@ -11,7 +11,7 @@ from factorize.errors import InvalidParameter
 
 
 class Contributions(Protocol):
-    """What each example of a batch adds to one step: m arrays of the parameters' shape, in whatever form is cheap."""
+    """The contribution of each example to one step: m arrays of the parameters' shape, in whatever form is cheap."""
 
     def __len__(self) -> int:
         """Return m."""

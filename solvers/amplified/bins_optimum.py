@@ -163,7 +163,7 @@ def search_for(problem: Problem, report: Reporter) -> Found:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Where a search ended.
+    """The end of a search.
 
     Attributes:
         family: of the strategy.

@@ -110,7 +110,7 @@ def largest_form(values: Array, gradients: Array) -> tuple[float, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Amplified:
-    """Where a strategy stands under sampling.
+    """The standing of a strategy under sampling.
 
     Attributes:
         multiplier: sigma at clip norm 1 and without a divisor, a point estimate.

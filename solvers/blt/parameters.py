@@ -132,7 +132,7 @@ _MIN_GRADIENT = 1e-11  # a smaller gradient is rounding
 
 @dataclass(frozen=True)
 class BltMinimum:
-    """Where a descent ended.
+    """The end of a descent.
 
     Attributes:
         variables: the best point.

@@ -140,7 +140,7 @@ def _sizes(spec: Spec, epochs: int) -> tuple[int, int]:
 
 
 class RedrawnOptimum(NamedTuple):
-    """Where a search ended.
+    """The end of a search.
 
     Attributes:
         numbers: of C^-1, every class scaled to a sensitivity of just below 1.

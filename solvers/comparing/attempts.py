@@ -51,7 +51,7 @@ class Attempt:
 
     @property
     def always(self) -> bool:
-        """Whether it is tried however little time there is: leads, and what all others are set against."""
+        """Return whether it is tried however little time there is: leads, and what all others are set against."""
         return self.lead or self.mechanism["kind"] == "identity"
 
     def refuse(self, reason: str, *, out_of_time: bool = False) -> None:

@@ -130,7 +130,7 @@ def _budget(buffers: int | None, bytes_per_parameter: float | None) -> int | Non
 
 
 class _News(NamedTuple):
-    """What a running mechanism says.
+    """The news of a running mechanism.
 
     Attributes:
         kind: of the mechanism, or name of a sampling.
@@ -167,7 +167,7 @@ class _Run:
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
         tasks = [partial(self._try, group) for group in groups(plans, hurried=hurried)]
-        # In a hurry the rows come first: what they are measured against chooses none.
+        # The rows come first in a hurry: what they are measured against chooses none.
         tasks.insert(sum(plan.always for plan in plans) if hurried else 0, partial(self._bound, common))
         run_all(tasks, self._hear, workers=workers)
         solved = [plan for plan in plans if plan.solved is not None]

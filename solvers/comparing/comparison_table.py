@@ -18,7 +18,7 @@ _TIE_MARGIN = 1e-3  # memory decides between losses that are closer than this
 
 @dataclass(frozen=True)
 class CompareProgress:
-    """How far a comparison is.
+    """The progress of a comparison.
 
     Attributes:
         done: mechanisms solved or refused.

@@ -26,7 +26,7 @@ _SECOND_LEAD_SHARE = 0.5  # the lead of a public order may take this part of the
 
 
 class ComparisonPlan:
-    """What one comparison tries, within which memory and time.
+    """The plan of one comparison: what it tries, within which memory and time.
 
     Args:
         spec: as it was asked.
@@ -101,7 +101,7 @@ class ComparisonPlan:
             tried = [self._plan(Attempt(*lead, lead=True)) for lead in leads(self.spec, budget, privacy)]
             had = [plan for plan in tried if plan.spec is not None]
             fixed = list({plan.mechanism["kind"]: plan for plan in had[::-1] if plan.sampling is None}.values())[::-1]
-            # In bins over several epochs the second one may lead: at a large epsilon by 4 %.
+            # The second one may lead in bins over several epochs: at a large epsilon by 4 %.
             chosen += fixed if privacy is not None and not self.spec.participation.single else fixed[:1]
             chosen += [plan for plan in had if plan.sampling]
         return distinct(chosen)

@@ -25,7 +25,7 @@ _SWITCH_SECONDS = 5e-4
 
 News = TypeVar("News")
 Tell = Callable[[News], None]
-"""What a task calls with its news; raises `Cancelled` where all are to end."""
+"""A function that a task calls with its news; it raises `Cancelled` where all are to end."""
 
 
 def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, workers: int) -> None:

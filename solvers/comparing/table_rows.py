@@ -26,7 +26,7 @@ _MAX_SPEC_CHARACTERS = 4000  # a command shows a spec of at most this many chara
 
 @dataclass(frozen=True)
 class TableRows:
-    """How results become rows.
+    """The making of rows from results.
 
     Attributes:
         privacy: of the noise that each row states, or None.

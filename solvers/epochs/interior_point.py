@@ -44,7 +44,7 @@ _MIN_SINGULAR_VALUE = 1e-9  # T has lost the digits of a vector below this part 
 
 
 class Cone(ABC):
-    """What the blocks U_p may be, by their unknowns (v, entries below the diagonal), shape (patterns, 1 + pairs)."""
+    """The cone of the blocks U_p by their unknowns (v, entries below the diagonal), shape (patterns, 1 + pairs)."""
 
     def sensitivity(self, grams: Array) -> float:
         """Return the largest squared sensitivity of blocks of an X on the path, shape (patterns, steps, steps)."""

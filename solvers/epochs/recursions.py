@@ -80,7 +80,7 @@ def own(spec: Spec) -> bool:
 
 
 def _is_filtered(spec: Spec, k: int) -> bool:
-    """Whether the filters of `ring` find the dual."""
+    """Return whether the filters of `ring` find the dual."""
     system = _system(spec)
     if system is None or system.feed.shape[1] > _MAX_STATES:
         return False
@@ -93,7 +93,7 @@ def _is_filtered(spec: Spec, k: int) -> bool:
 
 
 def _harmless(system: StateSpace, lost: np.ndarray, k: int) -> bool:
-    """Whether steps are lost in every epoch or in none, and their columns are multiples of the next."""
+    """Return whether steps are lost in every epoch or in none, and their columns are multiples of the next."""
     by_class = lost.reshape(k, -1)
     if (by_class.any(axis=0) & ~by_class.all(axis=0)).any():
         return False

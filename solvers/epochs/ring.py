@@ -67,7 +67,7 @@ def _empty(shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """What one group of eight poles leaves behind for the columns of X."""
+    """The traces that one group of eight poles leaves behind for the columns of X."""
 
     filters: Filters
     responses: TwoArrays

@@ -25,7 +25,7 @@ from factorize.solvers.methods.lanes import (
 System = FourArrays
 """Coefficients by class and epoch: follow, feed, read and through."""
 Filters = ThreeArrays
-"""By class: the gains K, what was seen, V, and the starts Y^T."""
+"""The filters by class: the gains K, what was seen, V, and the starts Y^T."""
 Ends = ThreeArrays
 
 

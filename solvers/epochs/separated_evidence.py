@@ -68,7 +68,7 @@ def _epochs(own: Problem) -> int:
 
 
 def _decomposed(own: Problem) -> bool:
-    """Whether the target is small enough to be decomposed at every step."""
+    """Return whether the target is small enough to be decomposed at every step."""
     return max(own.n, own.workload.m) <= MAX_N_DENSE
 
 

@@ -23,7 +23,7 @@ _MIN_RISE = 0.1  # a bound that rises by less than this part of the gap that is 
 
 
 class Search(Protocol[Point]):
-    """How a solver goes from one point to the next."""
+    """A solver's way from one point to the next."""
 
     def gap(self, at: Point) -> float:
         """Return how far the point is from what is searched for."""
@@ -49,7 +49,7 @@ class Iterate:
 
 @dataclass(frozen=True)
 class End(Generic[Point]):
-    """How a search ended.
+    """The end of a search.
 
     Attributes:
         best: the point with the smallest gap.

@@ -129,7 +129,7 @@ class Filtered:
         return sum_of(above, partial(sum_below, loops, states[1]), together=self._pays(poles))
 
     def generators(self, v: Array, poles: Poles) -> Generators:
-        """As many states per pole as the workload has: transition ``Phi[i-1]^T``, input e1, output ``w sigma``."""
+        """Return the workload's number of states per pole: transition ``Phi[i-1]^T``, input e1, output ``w sigma``."""
         n, count, s = self.size, poles.nodes.size, self._states
         loops, state = np.empty((n, s * (s + 1), count)), np.empty((_ROWS, count))
         self._filters.close(self._steps, v, poles.nodes, poles.weights**2, self._back, state, loops)

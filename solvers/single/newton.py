@@ -85,7 +85,7 @@ Point = TypeVar("Point", bound=DualPoint)
 
 
 class Structure(Protocol):
-    """What the method needs to know of a workload A, with ``L = (A^T A)^-1``."""
+    """A workload A as the method needs to know it, with ``L = (A^T A)^-1``."""
 
     size: int
 

@@ -72,7 +72,7 @@ class Pair:
 
 
 class TwoSided(Protocol):
-    """What the method needs to know of a workload."""
+    """A workload as the method needs to know it."""
 
     def start(self) -> tuple[Array, Array]:
         """Row and column weights to start from, positive, of any scale."""

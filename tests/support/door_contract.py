@@ -93,7 +93,7 @@ def of_unseen_batches(make: Callable[..., Any]) -> dict[str, Mistake]:
 
 
 class Mistake(NamedTuple):
-    """What a door does about a mistake.
+    """A mistake, and what a door does about it.
 
     Attributes:
         outcome: `refused`; or `right`, `said` or `believed`, which the act sees for itself.

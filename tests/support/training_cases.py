@@ -1,4 +1,4 @@
-"""What the tests of the training algorithms share: data without gradients, noise of one unit row per step."""
+"""The parts that tests of training algorithms share: data without gradients, noise of one unit row per step."""
 
 from __future__ import annotations
 
