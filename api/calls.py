@@ -154,12 +154,12 @@ def compare(
     """Return every mechanism that fits a spec side by side, and which to take.
 
     Args:
-        spec: as for `solve`.
+        spec: the spec, as for `solve`.
         buffers: vectors of noise state that may be kept for each parameter; several in one run.
         bytes_per_parameter: the same budget in bytes, at 4 bytes a number.
-        epsilon: with `delta`, adds error and noise at this privacy to each row.
+        epsilon: an epsilon that, with `delta`, adds error and noise at this privacy to each row.
         delta: see `epsilon`.
-        dataset_size: with `batch_size`, adds rows that count on sampling.
+        dataset_size: examples in the data set; with `batch_size`, adds rows that count on sampling.
         batch_size: expected examples per step.
         samplings: schemes that rows may count on, beside a fixed order; by default all where sizes are given.
         max_seconds: mechanisms that would take longer are listed as refused.

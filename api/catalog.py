@@ -67,7 +67,7 @@ class Catalog:
         Args:
             workload: only those of this kind of workload.
             before: only those that are older than this.
-            limit: how many at most.
+            limit: the most results to return.
             search: only those whose spec has each of these words, or a digest that begins with it.
         """
         self.catch_up()

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: by default those of the process.
+        arguments: the words after the program's name, by default those of the process.
     """
     gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
     leave_working_folder()

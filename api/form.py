@@ -19,7 +19,7 @@ class Form:
 
     Args:
         matrices: names; C alone by default.
-        dtype: of their numbers; as they were certified first by default.
+        dtype: type of their numbers; as they were certified first by default.
     """
 
     matrices: tuple[MatrixName, ...] = ()

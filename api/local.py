@@ -37,7 +37,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Man
 
     Args:
         spec: what is asked; `auto` is named.
-        store: where results are kept.
+        store: the store that keeps results.
         progress: called between steps of the solver, and before the proof and the publication.
 
     Raises:
@@ -76,7 +76,7 @@ def keep(result: Factorization, store: Store, *, strict: bool = False) -> Manife
 
     Args:
         result: the result.
-        store: where it is kept.
+        store: the store that keeps it.
         strict: see `factorize.api.proof.prove`.
     """
     return store.put(result, check=partial(prove, store=store.url, strict=strict))

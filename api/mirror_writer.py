@@ -55,8 +55,8 @@ def write_mirror(
         results: the store. Results that answer a matrix of a user's own stay in it.
         target: a folder or the URL of a bucket.
         private_key: signs the index.
-        days: after which the index is no longer believed.
-        address: where the folder will be served, for the commands on the pages.
+        days: days after which the index is no longer believed.
+        address: address at which the folder will be served, for the commands on the pages.
         remark: is told of each result that is written.
 
     Raises:

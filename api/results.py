@@ -29,7 +29,7 @@ class RowBlocks:
 
     Args:
         factorization: an open one.
-        matrix: which matrix.
+        matrix: name of the matrix.
         start: first row.
         stop: one past the last row.
     """

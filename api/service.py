@@ -96,7 +96,7 @@ class SolverService:
     """Store, ledger and engine. Safe for threads.
 
     Args:
-        settings: where they are.
+        settings: the settings, which say where they are.
         pool: workers that others use too; by default the service has and ends its own.
 
     Raises:
@@ -182,7 +182,7 @@ class SolverService:
         Args:
             source: JSON text, plain data that came through the strict reader, or a spec.
             form: what the result's file is to hold; C alone by default.
-            caller: who asks, and holds the job then.
+            caller: the one who asks, and holds the job then.
 
         Raises:
             MalformedJson, InvalidSpec, UnsupportedProblem: see `parse_spec` and `solvers.choose`.
@@ -330,8 +330,8 @@ class SolverService:
         """Store inline matrices for the worker, and check that those known by name were uploaded.
 
         Args:
-            spec: with the matrices.
-            caller: whose uploads they may be.
+            spec: the spec with its matrices.
+            caller: the one whose uploads they may be.
             within: pointer to the spec in what was posted.
 
         Raises:

@@ -61,12 +61,12 @@ class Issuer(BaseModel):
     Attributes:
         issuer: what a token's `iss` has to be.
         audience: what its `aud` has to hold.
-        jwks_url: where the issuer's public keys are, https:// or on loopback.
+        jwks_url: address of the issuer's public keys, https:// or on loopback.
         algorithms: signatures that are taken.
         scopes_claim: claim that holds words: a text with spaces, or a list of texts.
-        scopes: for such a word, the scopes that it gives; words that are not here give none.
-        leeway_seconds: how far the clocks of issuer and service may be apart.
-        longest_seconds: from a token's `iat` to its `exp`; one that is good for longer is refused.
+        scopes: the scopes that each such word gives; words that are not here give none.
+        leeway_seconds: seconds that the clocks of issuer and service may be apart.
+        longest_seconds: the most seconds from a token's `iat` to its `exp`; one that is good for longer is refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

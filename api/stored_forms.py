@@ -39,7 +39,7 @@ class Forms:
     """Further forms of a store's results. Safe for threads.
 
     Args:
-        results: of the store.
+        results: results of the store.
         catalog: knows forms that are stored already; their files may be gone by now.
         holdings: says what callers have left.
         engine: says what memory there is.
@@ -84,7 +84,7 @@ class Forms:
         Args:
             result: any result of the factorization.
             form: what the file is to hold.
-            caller: for whom it is made.
+            caller: the one for whom it is made.
 
         Raises:
             TooLarge: it is estimated to take more memory or time than it may, or it took more.

@@ -146,7 +146,7 @@ def record_job(
     """Record the span of a job that has ended now, with a span for each stage of its solve.
 
     Args:
-        traceparent: of the request that asked for it, or nothing.
+        traceparent: the trace of the request that asked for it, or nothing.
         submitted: when, ISO 8601.
         attributes: what else is said of the job.
         timings: when each stage began and ended, in seconds since 1970.

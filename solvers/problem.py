@@ -180,7 +180,7 @@ class Estimate:
     """Rough cost of a solve, certificate included.
 
     Attributes:
-        seconds: on two cores of a present-day machine; right within a factor of about three.
+        seconds: seconds on two cores of a present-day machine; right within a factor of about three.
         bytes: largest resident memory; meant to be above the truth.
     """
 

@@ -42,7 +42,7 @@ class Entry:
     """One solver.
 
     Attributes:
-        solve: from a problem and a progress callback to a claim.
+        solve: a function from a problem and a progress callback to a claim.
         supports: the reason why a canonical spec is outside this solver, with the way out, or None.
         estimate: cost of a canonical spec that is supported, without evidence for a bound over all matrices.
         own: whether the solver is for a canonical spec of its mechanism; if not, it is not asked for a reason.

@@ -63,13 +63,13 @@ class Caller:
     """The caller of a route, known by a key, by an issuer's token, or by nothing where no key is asked for.
 
     Args:
-        owner: to whom jobs, uploads and usage belong: `key:<name>`, `oidc:<hash>`; nothing where no key is asked for.
+        owner: name that owns jobs, uploads and usage: `key:<name>`, `oidc:<hash>`; nothing where no key is asked for.
         name: what the operator calls the caller.
         scopes: what the caller may do.
         quotas: and how much.
         ends: when the caller's token of an issuer ends, in seconds since 1970; no key that they make outlives it.
         key: id of the key that the caller asks with; keys of one name are one owner's.
-        address: from where a caller without a key asks.
+        address: address from which a caller without a key asks.
     """
 
     owner: str
@@ -123,7 +123,7 @@ class QuotaExhausted(FactorizeError):
 
     Args:
         message: limit, use and remedy.
-        seconds: after which the same request may be taken.
+        seconds: seconds after which the same request may be taken.
     """
 
     slug = "quota-exhausted"
@@ -157,7 +157,7 @@ class Token:
     """A token, taken apart. Its text form shows the id alone.
 
     Args:
-        id: which key it is of, 12 hexadecimal digits.
+        id: id of its key, 12 hexadecimal digits.
         secret: 64 hexadecimal digits.
     """
 
@@ -206,7 +206,7 @@ class AccessKey:
 
     Args:
         id: 12 hexadecimal digits.
-        name: whose it is: jobs, uploads and quotas belong to the name.
+        name: name of its holder, to which jobs, uploads and quotas belong.
         scopes: what its holder may do.
         secret_sha256: sha256 of its secret.
         created: when it was made.

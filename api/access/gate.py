@@ -108,7 +108,7 @@ def credential_in(values: list[bytes]) -> bytes:
     """Return the credential of a request.
 
     Args:
-        values: of all its Authorization fields.
+        values: values of all its Authorization fields.
 
     Raises:
         AccessRefused: there is none, several, or one of another scheme.

@@ -56,7 +56,7 @@ class Holdings:
         """Refuse work that takes more than is left of the day's core-seconds, or any where none are left.
 
         Args:
-            caller: who asks for it.
+            caller: the one who asks for it.
             core_seconds: what it is estimated to take; 0 where that is not known before it ends.
 
         Raises:
@@ -156,9 +156,9 @@ class Holdings:
         """Have a caller hold a job, at the end of the transaction that claims it; see `Ledger.claim`.
 
         Args:
-            caller: who has asked for it.
+            caller: the one who has asked for it.
             core_seconds: what it is estimated to take.
-            connection: in that transaction.
+            connection: a connection in that transaction.
             job: the job.
             claimed: whether it is begun for this caller.
 
@@ -200,7 +200,7 @@ class Holdings:
         """Note who has sent a matrix of doubles; without keys, it is everybody's.
 
         Args:
-            caller: who has sent it.
+            caller: the one who has sent it.
             sha256: its name.
             shape: rows and columns.
             within_spec: whether it came in a spec, whose submission is written down anyway.

@@ -58,7 +58,7 @@ class KeyRegister:
 
     Args:
         engine: the ledger's database.
-        actor: who changes them, for the audit log.
+        actor: the one who changes them, for the audit log.
         medium: opens the store's medium; called when an id is first written or read. None keeps no account there.
     """
 
@@ -135,7 +135,7 @@ class KeyRegister:
         Args:
             state: only those that are `active`, `expired` or `revoked`.
             after: only those made before this one, by its id.
-            limit: how many at most; all by default.
+            limit: the most keys to return; all by default.
 
         Raises:
             NotFound: there is no key `after`.

@@ -54,11 +54,11 @@ class Item:
     """One entry of the list and what became of it.
 
     Attributes:
-        label: where it stands in the list.
+        label: its place in the list.
         state: one of `STATES`.
         spec_digest: what is asked; None for a bad one.
-        digest: of the stored result.
-        origin: where that came from.
+        digest: digest of the stored result.
+        origin: the place that the result came from.
         seconds: the estimate.
         bytes: the estimate.
         error: why it is bad or has failed.
@@ -108,8 +108,8 @@ def write_report(path: Path, rows: Iterable[Row]) -> None:
     """Write a report; it appears whole, and one row is held at a time.
 
     Args:
-        path: as `check_path` has let through.
-        rows: in the order of the list.
+        path: the path, as `check_path` has let it through.
+        rows: the rows in the order of the list.
     """
     with write_whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         if path.suffix.lower() == ".csv":

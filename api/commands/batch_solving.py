@@ -44,7 +44,7 @@ class LocalLanes:
     """Solves specs with a pool of workers and stores what was proved.
 
     Args:
-        store: where results are kept.
+        store: the store that keeps results.
         shown: shows the progress of a large spec.
         processors: threads of all specs that are solved at a time; by default all.
         solver: module of the workers that solve.
@@ -93,7 +93,7 @@ class RemoteLanes:
     """Posts specs to a service and looks at their jobs until they end, each in a thread that mostly sleeps.
 
     Args:
-        url: of the service.
+        url: URL of the service.
         _shown: shows nothing.
         most: jobs that are waited for at a time.
     """
@@ -132,7 +132,7 @@ def solve_all(specs: Iterable[tuple[Item, Spec]], lanes: LocalLanes | RemoteLane
 
     Args:
         specs: what is to be solved.
-        lanes: who solves.
+        lanes: the lanes that solve.
         ended: called in this thread, once for each spec whose end is certain.
 
     Raises:

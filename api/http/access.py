@@ -23,7 +23,7 @@ class Call:
 
     Attributes:
         request: the request.
-        caller: who asks.
+        caller: the one who asks.
         admitted: looks whether the caller would be let in again; None where no key was needed.
     """
 

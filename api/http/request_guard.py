@@ -70,9 +70,9 @@ class HttpCounts:
         """Count a request whose answer begins.
 
         Args:
-            method: of the request.
-            route: that has the request; `none` where none has it.
-            status: of the answer.
+            method: method of the request.
+            route: route that has the request; `none` where none has it.
+            status: status of the answer.
             seconds: since the request began.
         """
         known = method if method in _COUNTED_METHODS else "other"
@@ -89,7 +89,7 @@ class RequestGuard:
     Args:
         app: the application behind it.
         settings: the limits, and whether all requests are audited.
-        counts: of requests.
+        counts: counters of requests.
         audit: the audit log.
     """
 

@@ -33,7 +33,7 @@ class AnswerSchemas:
     """The schemas of a table of answers.
 
     Args:
-        tables: as `read_tables` returns them.
+        tables: the tables as `read_tables` returns them.
     """
 
     def __init__(self, tables: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def complete(document: JsonObject, rows: Sequence[RouteRow], tables: JsonObject,
     """Add to each operation what all of them have, and the shared components.
 
     Args:
-        document: as the framework makes it.
+        document: the document as the framework makes it.
         rows: the routes, with what they ask of callers.
         tables: what is stated beside the routes; see `read_tables`.
         keys: whether the service asks for keys; else the document says that no key is another choice.

@@ -33,7 +33,7 @@ class WorkKind:
         places: requests that are worked on at once.
         line: requests that may wait for a place.
         seconds: what one is taken to last, until some have been measured.
-        kept: of the places, for requests that are estimated to take `SMALL_SECONDS` or less.
+        kept: places that are kept for requests which are estimated to take `SMALL_SECONDS` or less.
         each: places that one key may have.
     """
 
@@ -62,7 +62,7 @@ class _Waiting:
 
     Args:
         order: the least is next: small ones first, then by how many of the caller's came before, then by arrival.
-        owner: who asks.
+        owner: the one who asks.
         small: whether it may have a kept place.
         turn: done when it has its place.
     """
@@ -141,7 +141,7 @@ class WorkGate:
 
         Args:
             name: a key of `WORK_KINDS`.
-            owner: who asks; empty where the service has no keys, which counts as one caller without a share.
+            owner: the one who asks; empty where the service has no keys, which counts as one caller without a share.
 
         Raises:
             ProblemAnswer: 429, with the seconds after which to try again.
@@ -166,7 +166,7 @@ class WorkGate:
 
         Args:
             name: a key of `WORK_KINDS`.
-            owner: who asks.
+            owner: the one who asks.
             seconds: what it is estimated to take.
         """
         self.check(name, owner)

@@ -33,7 +33,7 @@ class ChainHead:
 
     Args:
         seq: number of the last row; 0 before the first.
-        hash: of the last row.
+        hash: hash of the last row.
     """
 
     seq: int = 0
@@ -75,9 +75,9 @@ def add_row(
     """Add a row within a transaction that writes, as the last of its statements.
 
     Args:
-        connection: in the transaction of the change.
+        connection: a connection in the transaction of the change.
         event: what is done: `submission`, `upload`, `revocation`, ...
-        actor: who does it: a caller's, or `operator:<user>` for commands.
+        actor: the one who does it: a caller's name, or `operator:<user>` for commands.
         subject: id of what it is done to.
         detail: plain data, a few numbers and names; never a secret or a body.
     """
@@ -132,7 +132,7 @@ class AuditLog:
         """Note a refusal: the first of its kind and caller as a row, those of the next minute as a number in the next.
 
         Args:
-            actor: who was refused.
+            actor: the one who was refused.
             kind: why.
         """
         at = time.monotonic()
@@ -160,8 +160,8 @@ class VerifiedLog:
     """The findings of a check.
 
     Args:
-        rows: that fit, each to the one before.
-        head: of the log.
+        rows: the number of rows that fit, each to the one before.
+        head: the head of the log.
         since: time of the first row, or None.
         expected: whether the head that was asked for is among the rows; None where none was.
     """

@@ -27,7 +27,7 @@ def secure(address: str, settings: Settings) -> None:
     """Let all that this process says to a scheduler go over TLS, or refuse to talk to it where others may listen.
 
     Args:
-        address: of the scheduler, `tls://host:port` or `tcp://host:port`.
+        address: the scheduler's address, `tls://host:port` or `tcp://host:port`.
         settings: name the certificates, or none.
 
     Raises:
@@ -70,7 +70,7 @@ def run_worker(
     """Solve what the scheduler gives until SIGTERM or SIGINT, or until the scheduler is gone.
 
     Args:
-        address: of the scheduler; `secure` has looked at it.
+        address: the scheduler's address; `secure` has looked at it.
         store: URL of the store that solves write to, as this machine reaches it.
         memory_mb: memory for all running solves, in units of 2^20 bytes; by default 80 % of the machine's.
         processors: threads for all running solves; by default all.

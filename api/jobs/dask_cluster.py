@@ -146,7 +146,7 @@ class SchedulerClient:
     it. Safe for threads.
 
     Args:
-        address: of the scheduler.
+        address: the scheduler's address.
         listen: called with each event of a running solve, in dask's event loop; must not block.
 
     Raises:

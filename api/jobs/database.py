@@ -166,7 +166,7 @@ def having(search: str, text: sa.ColumnElement[str], *digests: sa.ColumnElement[
     Args:
         search: words, with spaces, commas and brackets between them; `n=64` is also what JSON says.
         text: a spec in one line, or as JSON.
-        digests: of the spec, and of what answers it.
+        digests: digests of the spec, and of what answers it.
     """
     conditions = []
     for word in re.findall(r"[^\s,()\0]+", search):

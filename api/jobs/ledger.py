@@ -55,7 +55,7 @@ class Ledger:
 
         Args:
             url: SQLAlchemy URL, ``sqlite:////path/jobs.sqlite`` or ``postgresql+psycopg://...``.
-            lease_seconds: without a renewal, after which the jobs of an owner are anybody's.
+            lease_seconds: seconds without a renewal after which the jobs of an owner are anybody's.
 
         Raises:
             StoreUnavailable: the database cannot be opened, or was written by another release.
@@ -138,7 +138,7 @@ class Ledger:
         Args:
             job: the job.
             owner: id of the engine that takes it.
-            deaths: how many deaths its last start counts as.
+            deaths: the number of deaths that its last start counts as.
             ended: whether the process of the engine that has it is known to have ended; its lease counts no more.
 
         Returns:
@@ -228,7 +228,7 @@ class Ledger:
             state: only jobs in this state.
             workload: only jobs with this kind of workload.
             before: only those before this entry: when it was submitted, and its spec digest.
-            limit: how many jobs at most.
+            limit: the most jobs on a page.
             holder: only jobs that this caller holds.
             search: only jobs whose spec has each of these words, or a digest that begins with it.
         """

@@ -35,8 +35,8 @@ class WorkerLoad(NamedTuple):
     """The load of a machine, or of a worker elsewhere as it was seen a few seconds ago.
 
     Attributes:
-        address: of the worker, or `local`.
-        solves: how many it runs.
+        address: the worker's address, or `local`.
+        solves: the number of solves that it runs.
         memory_mb: what it offers, in units of 2^20 bytes.
     """
 
@@ -69,7 +69,7 @@ def carry_out(
         job: the solve.
         store: URL of the store that keeps the result.
         say: takes an event.
-        place: whose workers do it.
+        place: the place whose workers do it.
         cancelled: looked at ten times a second; True ends the solve.
     """
 
@@ -103,7 +103,7 @@ def solve_and_store(
     Args:
         job: the solve.
         store: URL of the store that keeps the result.
-        place: whose workers do it.
+        place: the place whose workers do it.
         report: gets the newest progress event, at most two a second, none in the first 0.1 s.
         cancelled: see `carry_out`.
     """

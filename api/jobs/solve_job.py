@@ -38,10 +38,10 @@ class JobOrder:
         memory_mb: memory the solve is admitted with, in units of 2^20 bytes.
         seconds_limit: wall limit in seconds.
         threads: threads of the solve.
-        caller: who asked first; callers take turns.
-        request_id: of the request that asked.
+        caller: the one who asked first; callers take turns.
+        request_id: id of the request that asked.
         client_request_id: what its client calls it, or nothing.
-        traceparent: of the trace that it belongs to (W3C Trace Context), or nothing.
+        traceparent: the trace that it belongs to (W3C Trace Context), or nothing.
     """
 
     spec_digest: str
@@ -134,7 +134,7 @@ class SolveEnding:
         error: ``{"type", "message"}``; None when done.
         seconds: wall time.
         timings: when each of its stages began and ended, in seconds since 1970.
-        progress: how far it last said it was; None unless done.
+        progress: the last progress that it told; None unless done.
     """
 
     ending: Ending

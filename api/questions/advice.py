@@ -187,9 +187,9 @@ def advice_text(advice: Mapping[str, Any], code: tuple[str, ...], kept: str = ""
     """Return advice for people.
 
     Args:
-        advice: from `advise`.
+        advice: the advice that `advise` returns.
         code: frameworks whose lines are shown.
-        kept: where the factorization is, as a line of its own; empty where it is kept nowhere.
+        kept: the place of the factorization, as a line of its own; empty where it is kept nowhere.
     """
     job, sigma = advice["job"], advice["sigma"]
     lines = [

@@ -119,7 +119,7 @@ def comparison(
 
     Args:
         request: what is asked.
-        store: where a user's matrices are, if there is one.
+        store: the store that has a user's matrices, if there is one.
         report: see `Report`; what it raises ends the comparison.
         service: URL of a service that compares, in place of this process.
         keep: given the factorization that is recommended, where this process has solved it.
@@ -163,8 +163,8 @@ def with_use(table: JsonObject, parameters: int | None) -> dict[str, object]:
     """Return the table with `loader` in each row, and with `seconds_per_step` where the model's size is known.
 
     Args:
-        table: as plain data.
-        parameters: of the model, or None.
+        table: the table as plain data.
+        parameters: the number of the model's parameters, or None.
     """
     steps = table["spec"]["workload"].get("n")
     pace = None if parameters is None else step_pace()

@@ -38,7 +38,7 @@ def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[
     """Return the answers to all questions that were not answered by options.
 
     Args:
-        kind: of the job.
+        kind: kind of the job.
         known: answers by name; those that are None are asked for.
         ask: see `Ask`.
         tell: shows why an answer is none.

@@ -22,8 +22,8 @@ class Optimizer(Frozen):
     """An optimizer of a training loop.
 
     Attributes:
-        learning_rates: of the steps, relative to the largest; constant by default.
-        weight_decay: that the loop uses; the answer is for none.
+        learning_rates: rates of the steps, relative to the largest; constant by default.
+        weight_decay: weight decay that the loop uses; the answer is for none.
     """
 
     if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Scaled(Optimizer):
     """An optimizer that divides each gradient, and may average the steps.
 
     Attributes:
-        momentum: by which steps are averaged, if at all.
+        momentum: momentum by which steps are averaged, if at all.
     """
 
     momentum: Fraction = 0.0

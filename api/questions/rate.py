@@ -19,7 +19,7 @@ class Rates:
 
     Attributes:
         job: the training job.
-        row: of the comparison's table, as plain data.
+        row: a row of the comparison's table, as plain data.
     """
 
     job: Job

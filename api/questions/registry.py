@@ -57,15 +57,15 @@ class QuestionKind(ABC, Generic[Asked]):
     """One kind of question; a subclass is its whole statement.
 
     Attributes:
-        path: of its route.
-        scope: that a caller needs.
+        path: path of its route.
+        scope: scope that a caller needs.
         body: what is posted; its name is that of its schema.
-        example: of that.
+        example: an example of that.
         reply: name of the schema of the answer.
         work: kind of place; see `api/http/work_gate.py`.
         remedy: what to do about one that takes too much.
         seconds: wall limit.
-        threads: that it may use; 0 for all of the solves.
+        threads: threads that it may use; 0 for all of the solves.
     """
 
     path: str

@@ -33,8 +33,8 @@ class StepPace(NamedTuple):
         """Return the seconds of one step's noise for a model of so many parameters.
 
         Args:
-            row: of a comparison.
-            parameters: of the model.
+            row: a row of a comparison.
+            parameters: the number of the model's parameters.
             steps: n, None where training has no end.
         """
         redraws = float(row["redraws"])

@@ -42,14 +42,14 @@ class Run(NamedTuple):
 
     Attributes:
         title: the job in a few words.
-        steps: of the run.
+        steps: steps of the run.
         divisor: what a mean is divided by.
-        participation: of one example, or of one client, as plain data.
+        participation: participation of one example, or of one client, as plain data.
         numbers: the job's own, and those that follow from them.
         units: name of the field with the number of those whose data are protected.
         independent: what independent noise is called.
         notes: what is to be known of it, whatever the answer is.
-        objective: by which rows are ordered, in place of the mean; a job's own comes first.
+        objective: objective by which rows are ordered, in place of the mean; a job's own comes first.
         sampled: what a comparison is told of sampling.
         loader: what has to be done that no sampling scheme says: `loader` and `secret`.
     """

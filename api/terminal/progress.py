@@ -186,7 +186,7 @@ def display(label: str = "", total: int | None = None, *, visible: bool = True) 
     """Show solves on stderr or below a notebook's cell while the block runs.
 
     Args:
-        label: of the one thing that the block does; empty where it says itself what it begins and ends.
+        label: name of the one thing that the block does; empty where it says itself what it begins and ends.
         total: number of solves for an overall bar; None for a single solve.
         visible: whether anything is shown. Without rich (the extra `[cli]`) a terminal gets plain lines.
     """

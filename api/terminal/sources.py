@@ -175,8 +175,8 @@ def copy_stored(results: Store, manifest: Manifest, path: Path, accept: Callable
 
     Args:
         results: the store.
-        manifest: of the result.
-        path: where to write.
+        manifest: manifest of the result.
+        path: the file to write.
         accept: is called with the whole file before it gets its name, and raises where it may not.
 
     Raises:

@@ -168,9 +168,9 @@ def options_of(
 
     Args:
         *models: `module:Class`, whose fields are taken in their order.
-        names: of the fields that are taken; all by default.
+        names: names of the fields that are taken; all by default.
         but: fields that are not.
-        flags: of options that are not called as their fields.
+        flags: flags of options that are not called as their fields.
         kind: type of all values, where the command reads texts itself.
     """
 

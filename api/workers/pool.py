@@ -43,7 +43,7 @@ class WorkerPair:
     """A solver and a prover.
 
     Args:
-        modules: of the two.
+        modules: the modules of the two.
     """
 
     def __init__(self, modules: tuple[str, str]) -> None:
@@ -100,7 +100,7 @@ class Solve(Future[Any]):
 
     Args:
         call: gets its place, and what says whether it was cancelled.
-        order: of those that wait the least comes first.
+        order: its place among those that wait, of which the least comes first.
         room: memory in units of 2^20 bytes, and threads.
         fresh: whether its workers are its own.
     """
@@ -126,9 +126,9 @@ class Pool:
     """Pairs of workers and places for calls. Safe for threads; nothing is started before it is needed.
 
     Args:
-        memory_mb: for all running calls, in units of 2^20 bytes; by default 80 % of what this process may use.
+        memory_mb: memory for all running calls, in units of 2^20 bytes; by default 80 % of what this process may use.
         processors: threads of all running calls; by default those of this process.
-        modules: of solver and prover.
+        modules: the modules of solver and prover.
     """
 
     def __init__(

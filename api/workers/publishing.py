@@ -59,10 +59,10 @@ def make_and_store(
     Args:
         question: `solve` or `form`; see `api/questions/registry.py`.
         request: what it is about.
-        place: whose workers do it; given back before the publication, which waits for a disk.
-        store: where it is kept.
+        place: the place whose workers do it; given back before the publication, which waits for a disk.
+        store: the store that keeps it.
         stages: told of each step.
-        limits: of either worker, and the wall limit of both together.
+        limits: limits of either worker, and the wall limit of both together.
 
     Raises:
         WorkerEnded: a worker gave no answer.

@@ -171,7 +171,7 @@ class Worker:
     """One process, started when it is first needed. One question at a time; `start` and `kill` are for any thread.
 
     Args:
-        module: whose questions it answers.
+        module: the module whose questions it answers.
     """
 
     def __init__(self, module: str) -> None:
@@ -198,7 +198,7 @@ class Worker:
         """Return the answer to a question; blocks.
 
         Args:
-            question: which of the module's.
+            question: name of one of the module's questions.
             request: what it is about.
             limits: what the answer may take.
             progress: gets progress events.

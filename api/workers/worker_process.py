@@ -71,7 +71,7 @@ def main(name: str, watch: int) -> None:
     """Answer the questions of a module, its `QUESTIONS`, after its `make_ready`.
 
     Args:
-        name: of the module.
+        name: name of the module.
         watch: descriptor of a pipe whose other end the parent alone holds.
     """
     _end_with_parent(watch)

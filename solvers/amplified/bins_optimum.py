@@ -166,10 +166,10 @@ class Found:
     """The end of a search.
 
     Attributes:
-        family: of the strategy.
-        variables: in it.
+        family: family of the strategy.
+        variables: its variables in the family.
         value: logarithm of the estimated error at the privacy.
-        steps: of the search.
+        steps: steps of the search.
     """
 
     family: Family

@@ -35,7 +35,7 @@ class ColumnLoss:
 
     Attributes:
         error: form in 1 / f, shape (n, n).
-        products: of the columns of |T|, shape (n, n).
+        products: products of the columns of |T|, shape (n, n).
         forms: D, shape (forms, b, b).
     """
 
@@ -69,12 +69,12 @@ class ColumnFit:
     """Factors for one Toeplitz matrix.
 
     Args:
-        problem: with the workload and the objective.
-        sampling: with epsilon and delta.
-        column: of T, shape (n,).
+        problem: the problem with the workload and the objective.
+        sampling: the sampling with epsilon and delta.
+        column: first column of T, shape (n,).
 
     Attributes:
-        products: of the columns of |T|, shape (n, n).
+        products: products of the columns of |T|, shape (n, n).
         error: form in 1 / f, shape (n, n).
     """
 

@@ -99,7 +99,7 @@ def largest_form(values: Array, gradients: Array) -> tuple[float, Array]:
     """Return (mean of the values^p)^(1/p), nearly the largest one, and its derivative.
 
     Args:
-        values: of the forms, shape (forms,), positive.
+        values: values of the forms, shape (forms,), positive.
         gradients: theirs, shape (forms, variables).
     """
     top = values.max()
@@ -134,12 +134,12 @@ def amplify(
     """Return sigma and D of a strategy by the star sampler.
 
     Args:
-        gram: of its bins, in plain doubles, shape (b, b).
+        gram: Gram matrix of its bins, in plain doubles, shape (b, b).
         n: number of steps.
-        sampling: with epsilon and delta.
-        seed: of the common random numbers; an estimate chooses C and proves nothing.
-        forms: of strategies near by, shape (forms, b, b): the largest one says what sigma may be.
-        samples: of the estimate, at most.
+        sampling: the sampling with epsilon and delta.
+        seed: seed of the common random numbers; an estimate chooses C and proves nothing.
+        forms: forms of strategies near by, shape (forms, b, b): the largest one says what sigma may be.
+        samples: the most samples of the estimate.
         tolerance: relative, of sigma; by default far below the estimate's own error.
     """
     held = BinGram(gram, n)

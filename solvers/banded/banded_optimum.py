@@ -187,7 +187,7 @@ def start(problem: Problem, landscape: Landscape, report: Reporter) -> GramPoint
     Where the workload is not Toeplitz and has many steps, it is that of the prefix sum. With fewer, the better of both.
 
     Args:
-        problem: with a banded mechanism.
+        problem: a problem with a banded mechanism.
         landscape: its loss.
         report: asked after each step whether to go on.
 

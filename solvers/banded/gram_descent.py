@@ -48,7 +48,7 @@ class GramPoint:
     Attributes:
         unknowns: logarithms of the columns' shares, and X[j + d, j] at [d, j] of columns of norm 1, shape (bands, n).
         loss: tr(T^T T X^-1).
-        gradient: with respect to the unknowns.
+        gradient: derivative with respect to the unknowns.
         shares: squared column norms, which sum to 1 within a pattern, shape (n,).
         rows: C, as in band_kernels.py, of columns of norm 1.
         curvature: diagonals and offsets of W and X^-1, what a preconditioner is made of.
@@ -221,7 +221,7 @@ class GramDescent:
 
     Args:
         landscape: the loss.
-        first: where to start.
+        first: the point to start from.
     """
 
     def __init__(self, landscape: Landscape, first: GramPoint) -> None:

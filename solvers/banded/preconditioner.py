@@ -41,7 +41,7 @@ class Preconditioner:
     Attributes:
         own: factor of each entry in the whitened change, zero past the end of each band, shape (bands - 1, n).
         link: factor of each entry in the one after it on its chain, zero without one, shape (bands - 1, n).
-        symbol: by frequency of lag and centre, shape (bands - 1, n).
+        symbol: the symbol by frequency of lag and centre, shape (bands - 1, n).
     """
 
     own: Array
@@ -119,9 +119,9 @@ def _spectrum(diagonal: Array, offsets: Array, bands: int) -> Array:
     """Return sum_l (1 - |l| / bands) mean_j(r_{j+l, j}) cos(l theta), r the correlations of A: never negative.
 
     Args:
-        diagonal: of A, positive but for steps that move nothing, shape (n,).
+        diagonal: diagonal of A, positive but for steps that move nothing, shape (n,).
         offsets: A[j + d, j] at [d - 1, j].
-        bands: where the taper ends.
+        bands: the distance at which the taper ends.
 
     Returns:
         Values at theta = pi i / (16 bands), shape (16 bands + 1,).

@@ -120,7 +120,7 @@ class SeriesLoss:
 
     Args:
         parameters: what the variables stand for; the coefficients fall unless its end is free.
-        loss: of a column.
+        loss: loss of a column.
     """
 
     def __init__(self, parameters: Alternating, loss: ToeplitzLoss) -> None:

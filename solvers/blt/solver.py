@@ -179,7 +179,7 @@ def best_point(
 
     Args:
         problem: one participation, or None is returned.
-        loss: without normalisation.
+        loss: the loss without normalisation.
         variables: its minimum.
         report: told the number of each step; what it raises ends the search.
     """

@@ -138,7 +138,7 @@ class BufferedOptimum:
 
     Attributes:
         loss: the function, with the arrays of its strategy.
-        end: where it is stationary.
+        end: the end of the search, where the loss is stationary.
         optimum: the dual without a limit on buffers.
     """
 
@@ -155,10 +155,10 @@ def optimise(
     Args:
         p: shape (n,), positive.
         q: shape (n,), non-negative, ``q[0] = 0``.
-        buffers: how many.
-        tolerance: on the loss relative to its lower bound.
+        buffers: the number of buffers.
+        tolerance: tolerance on the loss relative to its lower bound.
         report: told of the steps.
-        intervals: of the splines; chosen by n if left out.
+        intervals: the number of the splines' intervals; chosen by n if left out.
 
     Raises:
         FloatingPointError: the plain truncation is lost to rounding already.

@@ -31,9 +31,9 @@ class BufferedLoss:
         p: diagonal of (W A)^-1, shape (n,).
         q: negated subdiagonal, shape (n,), ``q[0] = 0``.
         v: dual weights, shape (n,).
-        buffers: how many.
-        lower_bound: of the loss at sensitivity 1.
-        intervals: of the splines.
+        buffers: the number of buffers.
+        lower_bound: lower bound of the loss at sensitivity 1.
+        intervals: the number of the splines' intervals.
     """
 
     def __init__(self, p: Array, q: Array, v: Array, buffers: int, lower_bound: float, intervals: int) -> None:

@@ -143,9 +143,9 @@ class RedrawnOptimum(NamedTuple):
     """The end of a search.
 
     Attributes:
-        numbers: of C^-1, every class scaled to a sensitivity of just below 1.
+        numbers: numbers of C^-1, every class scaled to a sensitivity of just below 1.
         value: loss / lower bound - 1.
-        steps: of the search.
+        steps: steps of the search.
         finished: whether the rule on gains stopped it.
         optimum: the dual without a limit on states.
     """
@@ -167,8 +167,8 @@ def search(
         q: negated subdiagonal, shape (n,), non-negative, ``q[0] = 0``.
         epochs: k; divides n.
         buffers: states.
-        redraws: below k.
-        tolerance: on the loss relative to the lower bound, at which the search ends.
+        redraws: the number of redraws, below k.
+        tolerance: tolerance on the loss relative to the lower bound, at which the search ends.
         report: told of the steps.
 
     Raises:

@@ -59,7 +59,7 @@ class RedrawnLoss:
         epochs: k.
         buffers: p.
         redraws: q, below k.
-        lower_bound: of the loss at sensitivity 1.
+        lower_bound: lower bound of the loss at sensitivity 1.
     """
 
     def __init__(self, decoder: BidiagonalDecoder, epochs: int, buffers: int, redraws: int, lower_bound: float) -> None:

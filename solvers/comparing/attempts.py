@@ -28,14 +28,14 @@ class Attempt:
     """A mechanism to try, and what came of it.
 
     Attributes:
-        mechanism: as plain data.
-        sampling: to optimise it for, as plain data, or None.
+        mechanism: the mechanism as plain data.
+        sampling: the sampling to optimise it for, as plain data, or None.
         lead: whether it stands for its kind in a hurry: solved first, to a loose tolerance, and to the end.
-        spec: of the whole solve; None where it is refused.
+        spec: spec of the whole solve; None where it is refused.
         held: what answers it already, or None.
         needed: its cost.
         entries: rows, and why there are none.
-        bound: that its certificate holds.
+        bound: the bound that its certificate holds.
         solved: kept where it is calibrated under sampling.
     """
 

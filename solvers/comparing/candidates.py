@@ -73,7 +73,7 @@ def within(mechanism: JsonObject, spec: Spec, vectors: int | None) -> bool:
     """Return whether a mechanism may keep no more than so many vectors of state: what keeps all rows needs n.
 
     Args:
-        mechanism: as plain data.
+        mechanism: the mechanism as plain data.
         spec: canonical.
         vectors: the budget, or None for any number.
     """
@@ -111,7 +111,7 @@ def optimised(
     Args:
         spec: canonical.
         buffers: vectors of state that may be kept, or None for the usual sizes.
-        privacy: with the epsilon and delta that C is to be best at.
+        privacy: privacy with the epsilon and delta that C is to be best at.
     """
     if privacy is None or spec.participation.passes is None:
         return
@@ -137,7 +137,7 @@ def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Ite
     Args:
         spec: canonical.
         buffers: vectors of state that may be kept, or None for the usual number.
-        privacy: with the epsilon and delta of the bins; None without them.
+        privacy: privacy with the epsilon and delta of the bins; None without them.
     """
     for count in _states(spec, buffers):
         yield {"kind": "buffered_linear", "buffers": count}, None
@@ -157,7 +157,7 @@ def tolerance(spec: Spec, mechanism: dict[str, object], *, lead: bool = False) -
 
     Args:
         spec: canonical.
-        mechanism: as plain data.
+        mechanism: the mechanism as plain data.
         lead: whether it is to be had quickly.
     """
     if lead:

@@ -133,8 +133,8 @@ class _News(NamedTuple):
     """The news of a running mechanism.
 
     Attributes:
-        kind: of the mechanism, or name of a sampling.
-        ended: how many have ended, 0 or 1.
+        kind: kind of the mechanism, or name of a sampling.
+        ended: the number that have ended, 0 or 1.
     """
 
     kind: str

@@ -41,8 +41,8 @@ class Row:
         mechanism: kind.
         parameters: its other fields, without `normalization`.
         normalization: `none`, `columns` or `auto`, or None where the mechanism has no such option.
-        tolerance: that it was solved to; the spec's, but looser for buffered_linear under a schedule of epochs.
-        spec_digest: of the spec with this mechanism and tolerance; asking for it gives this result.
+        tolerance: the tolerance of its solve: the spec's, but looser for buffered_linear under a schedule of epochs.
+        spec_digest: digest of the spec with this mechanism and tolerance; asking for it gives this result.
         loss: at the stated sensitivity; the table is sorted by `loss.objective`.
         relative_gap: loss.objective over the comparison's lower bound, minus 1; None without a bound.
         sensitivity: value, kind and rule, for the spec's participation.
@@ -52,15 +52,15 @@ class Row:
         redraws: earlier normals that a step makes again for each parameter, beside its own; on average over the steps.
         noise_of_steps: root mean squared noise of a single step, at sigma 1 per entry of Z; an estimate.
         seconds: solve and certificate, beside whatever else ran; of what was found solved, its loading.
-        origin: where the result came from.
+        origin: the place that the result came from.
         converged: whether the tolerance was met within the mechanism's class.
-        warnings: of the certificate.
+        warnings: warnings of the certificate.
         calibration: noise at the privacy asked for, or None.
         rmse_at_privacy: root mean squared error at that noise, or None.
         objective_at_privacy: the objective at that noise, or None; with sampling the table is sorted by it.
         sampling: the scheme of `factorize.samplings` that the calibration counts on, which then stands in for
             the spec's participation; None for a fixed order.
-        spec: as plain data; solving it gives this row's C.
+        spec: the spec as plain data; solving it gives this row's C.
         optimized_for: kind of another workload that C was optimised for, or None.
         optimized_under: the sampling that C was optimised for, or None.
         sigma_of_sums: standard deviation per entry of Z, for sums of contributions of norm 1; None without a privacy.
@@ -152,10 +152,10 @@ class Comparison:
         recommendation: the row for the budget, or None if none fits it.
         solved: the factorization of the recommended row for the budget, if there is a budget.
         recommendations: the row for each budget that was asked about, ascending, the last of them `budget`.
-        seconds: for all.
+        seconds: seconds of the whole comparison.
         samplings: the schemes that were asked for, as plain data: what the loader has to do, what is secret, and why
             no row counts on it, if none does.
-        sampled_bounds: by scheme, squared errors at the privacy that no matrix beats, with their rule.
+        sampled_bounds: squared errors at the privacy that no matrix beats, by scheme, with their rule.
     """
 
     spec: JsonObject

@@ -29,17 +29,17 @@ class ComparisonPlan:
     """The plan of one comparison: what it tries, within which memory and time.
 
     Args:
-        spec: as it was asked.
+        spec: the spec as it was asked.
         budgets: memory budgets, ascending; None for any memory.
         rows: makes the rows of the table.
-        most_seconds: that a mechanism may take by its estimate; see `compare`.
-        seconds: for all, or None.
+        most_seconds: seconds that a mechanism may take by its estimate; see `compare`.
+        seconds: processor seconds for all, or None.
         fitting: whether what keeps more than the largest budget is left out.
         look: returns what is solved already, or None.
 
     Attributes:
         spec: what other mechanisms than its own are solved for.
-        deadline: of all.
+        deadline: the deadline of all.
         claims: seconds at the end that are kept for the claims of rows in bins.
     """
 

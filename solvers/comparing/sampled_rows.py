@@ -62,7 +62,7 @@ class Solved(NamedTuple):
 
     Attributes:
         factorization: its result.
-        row: without sampling.
+        row: its row without sampling.
         lead: whether it is calibrated however little time there is.
     """
 
@@ -99,10 +99,10 @@ def calibrate_rows(
     """Yield the rows of a mechanism under the schemes that fit it, but for balls in many bins; see `with_many_bins`.
 
     Args:
-        rows: with the schemes.
+        rows: the maker of rows, with the schemes.
         one: what was solved.
         hear: told the name of a scheme before each calibration; what it raises ends all.
-        deadline: of the comparison.
+        deadline: deadline of the comparison.
     """
     for scheme in rows.fitting(one.factorization):
         if not _many(one, scheme):
@@ -116,11 +116,11 @@ def with_many_bins(
     """Return the rows under balls in many bins of the mechanisms that promise most; see `calibrate_rows`.
 
     Args:
-        rows: with the schemes.
+        rows: the maker of rows, with the schemes.
         solved: all that was solved.
         hear: told the name of a scheme before each calibration; what it raises ends all.
-        deadline: of the comparison.
-        workers: how many calibrations run at a time.
+        deadline: deadline of the comparison.
+        workers: the most calibrations that run at a time.
     """
     pairs = [(one, scheme) for one in solved for scheme in rows.fitting(one.factorization) if _many(one, scheme)]
     pairs.sort(key=lambda pair: (not pair[0].lead, *_promise(pair[0].row)))
@@ -192,9 +192,9 @@ def with_claims(
     """Return the table with claims in place of bounds for its best rows under balls in bins, and what lacks its claim.
 
     Args:
-        rows: with the schemes.
+        rows: the maker of rows, with the schemes.
         table: all rows.
-        solved: where they come from.
+        solved: the mechanisms that they come from.
         budgets: vectors of state that recommendations may keep, ascending.
         hear: told the name of a scheme before each claim; what it raises ends all.
         deadline: of the comparison; no claim begins that is not expected to end by it, but a little later those of the

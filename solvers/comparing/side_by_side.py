@@ -34,7 +34,7 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
     Args:
         tasks: begun in this order, each in a copy of the caller's context.
         hear: called in this thread with each piece of news; what it raises ends all tasks at their next news.
-        workers: how many run at a time.
+        workers: the most tasks that run at a time.
 
     Raises:
         BaseException: whatever a task or `hear` raises first, once all tasks have ended.
@@ -103,7 +103,7 @@ class Deadline:
     The clock decides nothing: on a busy machine the same mechanisms are tried, and the answer comes later.
 
     Attributes:
-        seconds: of the whole comparison, or None for no limit.
+        seconds: processor seconds of the whole comparison, or None for no limit.
     """
 
     def __init__(self, seconds: float | None) -> None:

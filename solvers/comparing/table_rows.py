@@ -26,10 +26,10 @@ _MAX_SPEC_CHARACTERS = 4000  # a command shows a spec of at most this many chara
 
 @dataclass(frozen=True)
 class TableRows:
-    """The making of rows from results.
+    """A maker of rows from results.
 
     Attributes:
-        privacy: of the noise that each row states, or None.
+        privacy: privacy of the noise that each row states, or None.
         sampling: sizes of the data set and the batch, if there are any.
         samplings: names of the schemes that rows count on, `fixed` left out; they need an epsilon and delta.
     """
@@ -44,8 +44,8 @@ class TableRows:
         Args:
             factorization: the result.
             mechanism: what was solved, as plain data.
-            seconds: that it took.
-            origin: where it came from.
+            seconds: seconds that it took.
+            origin: the place that it came from.
         """
         certificate, strategy = factorization.certificate, factorization.matrix
         cost = noise_source(strategy.structure, strategy.tensors(), strategy.n, factorization.digest).cost
@@ -133,8 +133,8 @@ def measured(row: Row, bound: LowerBound | None, sampled: Mapping[str, Mapping[s
 
     Args:
         row: the row.
-        bound: on the objective, without sampling.
-        sampled: by scheme, on the objective at the privacy.
+        bound: bound on the objective, without sampling.
+        sampled: bounds by scheme, on the objective at the privacy.
     """
     if row.sampling is None:
         known = bound is not None and bound.objective > 0

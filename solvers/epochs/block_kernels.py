@@ -33,7 +33,7 @@ def invert(blocks: Array, first: int, last: int, size: int, scratch: Array) -> N
         first: the first row to invert.
         last: the row after the last one.
         size: tiles per side.
-        scratch: for ``4 size`` vectors in each of two rows.
+        scratch: room for ``4 size`` vectors in each of two rows.
     """
     rows, scaled = scratch[0], scratch[1]
     for m in range(first, last):

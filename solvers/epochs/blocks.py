@@ -193,7 +193,7 @@ class BlockPoint:
     Attributes:
         dual: W, shape (b, k, k), sum of the diagonal constants 1.
         x: X within the classes, shape (b, k, k).
-        poles: with which X was found.
+        poles: the poles with which X was found.
         norm: N = ||A W^1/2||_*.
         lower: a lower bound of the optimum, error of the poles allowed for.
         proven_gap: relative distance to the loss of a feasible matrix; falls like the error of W.
@@ -264,7 +264,7 @@ def maximise(
         patience: steps without a clearly better gap after which rounding, not work, is what is missing; a gap that
             no rounding explains is given four times as many.
         coarse: whether W is asked for and not what is proven with it: its poles may stay as coarse as the tolerance.
-        most_steps: after which it ends.
+        most_steps: the most steps of the ascent.
     """
     finest = _POLE_ERROR * (tolerance if proven else math.sqrt(tolerance))
     error = finest if coarse else min(1e-6, max(1e-10, finest))

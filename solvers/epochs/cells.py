@@ -21,10 +21,10 @@ class Cells:
     Args:
         n: steps.
         separation: `min_sep` of the steps.
-        fewer: that of the cells.
+        fewer: `min_sep` of the cells.
 
     Attributes:
-        count: of cells; the last one may be cut.
+        count: the number of cells; the last one may be cut.
     """
 
     def __init__(self, n: int, separation: int, fewer: int) -> None:

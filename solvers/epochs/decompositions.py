@@ -108,9 +108,9 @@ class DecompositionSearch:
     """The best dual iterate and the best strategy so far, and the steps that improve them.
 
     Args:
-        first: where to start.
+        first: the iterate to start from.
         largest_system: unknowns up to which Newton's method takes over.
-        last_centring: of its central path.
+        last_centring: centring at the end of its central path.
     """
 
     def __init__(self, first: BlockIterate, largest_system: int, last_centring: float) -> None:

@@ -140,11 +140,11 @@ class PathPoint:
     """U, decomposed.
 
     Attributes:
-        unknowns: of the blocks, one array for each number of steps.
-        mu: of the barrier.
+        unknowns: unknowns of the blocks, one array for each number of steps.
+        mu: mu of the barrier.
         s: singular values of T U^1/2, shape (n,).
         g: G, shape (n, n).
-        log_determinant: of U.
+        log_determinant: log det U.
         cost: sum of v.
         gap: relative, to the loss of X made feasible; infinite away from the path.
     """
@@ -173,7 +173,7 @@ class InteriorPoint:
 
     Args:
         target: T, shape (m, n).
-        patterns: by their number of steps, see `maximal_patterns`.
+        patterns: the patterns by their number of steps, see `maximal_patterns`.
         cone: what the blocks may be.
         tolerance: gap to the loss of X to aim at.
     """

@@ -41,7 +41,7 @@ def dual_of_patterns(
     Args:
         target: T, shape (m, n).
         start: disjoint patterns that cover the steps, filled up with -1.
-        separation: between two steps of a pattern.
+        separation: the least distance of two steps of a pattern.
         most: steps of one.
         report: told after each step; what it raises ends the ascent.
     """
@@ -79,7 +79,7 @@ def dual_of_listed(
         target: T, shape (m, n).
         gram: X, near the optimum.
         patterns: filled up with n.
-        shares: of the patterns in the dual.
+        shares: shares of the patterns in the dual.
         report: told after each step; what it raises ends the ascent.
     """
     n, most = len(gram), patterns.shape[1]
@@ -133,9 +133,9 @@ def dual_carried(
 
     Args:
         target: T, shape (m, n).
-        cells: of its steps.
+        cells: the cells of its steps.
         factors: shape (patterns, most, most).
-        patterns: of cells, filled up with -1.
+        patterns: patterns of cells, filled up with -1.
         report: told after each step; what it raises ends the ascent.
     """
     n = target.shape[1]

@@ -57,10 +57,10 @@ class ListedOptimum(NamedTuple):
     Attributes:
         gram: X, of any sensitivity.
         steps: taken.
-        patterns: that count, filled up with n.
-        shares: of each, which sum to 1.
+        patterns: the patterns that count, filled up with n.
+        shares: the share of each, which sum to 1.
         target: T.
-        separation: between two steps of a pattern.
+        separation: the least distance of two steps of a pattern.
         cells: what it began with.
     """
 

@@ -257,7 +257,7 @@ def ascend(
         tolerance: relative gap.
         report: told the gap after each step.
         beyond: a smaller gap, to which cheap steps go on.
-        most_steps: after which it ends.
+        most_steps: the most steps of the ascent.
     """
     with np.errstate(all="ignore"):
         return maximise(

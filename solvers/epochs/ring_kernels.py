@@ -226,10 +226,10 @@ def spread_out(
     Args:
         system: as for `forward`.
         filters: from `forward`.
-        responses: from `backward`: the l with which class x begins, overwritten, and s_x^T.
+        responses: responses from `backward`: the l with which class x begins, overwritten, and s_x^T.
         squares: w / t^2 of eight poles.
         classes: the columns to fill, ascending.
-        gram: in the order of the classes, shape (n, n).
+        gram: Gram matrix in the order of the classes, shape (n, n).
         scratch: shape (2, S k lanes).
     """
     (follow, feed, _, _), (gains, _, starts), (adjoints, states) = system, filters, responses

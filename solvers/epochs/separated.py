@@ -161,7 +161,7 @@ def evidence(problem: Problem, report: StepReport) -> dict[str, Array]:
     """Return the best factors and patterns of the dual for vectors of any dimension, see checker/bounds/evidence.py.
 
     Args:
-        problem: with `min_sep`.
+        problem: a problem with `min_sep`.
         report: told after each step; what it raises ends the search.
     """
     target, patterns = _setting(problem)

@@ -91,8 +91,8 @@ def negative_power(series: Array, gamma: float) -> Array:
     t m_t = -sum_{0 < s <= t} (gamma s + t - s) (a_s / a_0) m_{t-s}.
 
     Args:
-        series: of a, shape (bands,), first entry positive.
-        gamma: in [0, 1].
+        series: series of a, shape (bands,), first entry positive.
+        gamma: the exponent, in [0, 1].
     """
     bands = len(series)
     if (series == 1.0).all():

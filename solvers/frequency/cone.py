@@ -133,7 +133,7 @@ class ConeProgram:
     Args:
         plant: eta, mu, L.
         frequencies: shape (k,), in (0, pi].
-        weights: of the mean over the circle, shape (k,).
+        weights: weights of the mean over the circle, shape (k,).
         lags: largest |t|.
 
     Raises:

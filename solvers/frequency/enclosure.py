@@ -209,7 +209,7 @@ def mean_enclosure(function: Callable[[Arcs], Jet], edges: Array, *, tolerance: 
 
     Args:
         function: the jet over given cells.
-        edges: of the first partition of (0, pi), increasing.
+        edges: edges of the first partition of (0, pi), increasing.
         tolerance: relative distance of the bounds at which to stop.
 
     Raises:

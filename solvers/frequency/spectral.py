@@ -39,7 +39,7 @@ class Filter:
     """A designed filter.
 
     Attributes:
-        coefficients: of C, shape (n,).
+        coefficients: coefficients of C, shape (n,).
         asymptotic: what it is worth in the long run, for the manifest.
         outcome: how the design stopped.
         steps: rounds of the design.
@@ -186,7 +186,7 @@ def minimum_phase(log_power: Callable[[Array], Array], count: int, *, tolerance:
     Args:
         log_power: logarithm of the power spectrum on frequencies in [0, pi]; taken as even.
         count: number of coefficients wanted.
-        tolerance: on the error.
+        tolerance: tolerance on the error.
 
     Raises:
         SolveFailed: the largest grid does not resolve the spectrum, or a value is not finite.

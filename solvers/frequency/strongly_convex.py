@@ -35,7 +35,7 @@ class Design:
 
     Attributes:
         multiplier: certifies the bound; |B|^2 = 1 / sqrt(psi) is its best filter.
-        bound: of F, per unit of d G^2 / (2 rho).
+        bound: bound of F, per unit of d G^2 / (2 rho).
         rounds: alternations done.
         outcome: whether the last one still gained.
     """

@@ -15,7 +15,7 @@ def solve(diagonal: Array, below: Array, right: Array, *, transposed: bool = Fal
         diagonal: positive, shape (n,).
         below: non-negative, shape (n - 1,).
         right: shape (n,) or (n, columns).
-        transposed: which of the two.
+        transposed: whether the second system is solved.
     """
     from scipy.linalg.lapack import dtbtrs
 

@@ -32,7 +32,7 @@ class Slope:
         x: shape (n,).
         value: the function.
         gradient: shape (n,).
-        direction: to the projection of a step along the gradient.
+        direction: the way to the projection of a step along the gradient.
         gap: |G|^2 / (2 mu) with the projected gradient G and the smallest curvature mu met on the last steps: what
             is left to gain if the function is no flatter than that around x. An estimate, not a bound.
     """
@@ -57,7 +57,7 @@ def descend(
     Args:
         function: value (infinite outside its domain) and gradient.
         start: shape (n,), of norm near 1, since the first step has length 1.
-        tolerance: of the function's value.
+        tolerance: tolerance of the function's value.
         report: called with (step, estimated gap); what it raises ends the descent.
         project: nearest point of the feasible set; None if there is no constraint.
     """

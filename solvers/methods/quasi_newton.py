@@ -43,7 +43,7 @@ def descend(
 
     Args:
         function: value and gradient.
-        first: where to start, with a finite value.
+        first: the point to start from, with a finite value.
         tolerance: a value at which the descent ends; and a window of steps that gains less is the last.
         enough: the same as a part of the value.
         window: steps over which the gain is judged.
@@ -177,7 +177,7 @@ class Memory:
     """The last few steps and what they changed in the gradient.
 
     Args:
-        pairs: how many are kept.
+        pairs: the number of pairs that are kept.
     """
 
     def __init__(self, pairs: int) -> None:

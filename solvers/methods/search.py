@@ -80,7 +80,7 @@ def run(
 
     Args:
         search: gives gaps and steps.
-        first: where to start.
+        first: the point to start from.
         enough: the gap at which the search ends.
         most: points to look at.
         report: told (number, gap) of each point; what it raises ends the search.

@@ -145,7 +145,7 @@ def fall(
     """Fill, for the steps of `rise`, ``x`` with ``sum_j w_j (K_j^-1)[i, i]``, and what products take.
 
     Args:
-        squares: of p and q, both of shape (n,).
+        squares: squares of p and q, both of shape (n,).
         v: shape (n,).
         t: nodes.
         w: their weights.

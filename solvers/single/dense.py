@@ -184,8 +184,8 @@ def best_of(
     """Return the strategy of the smallest loss, shape (n, n), and its loss, by the QL factors of some matrices.
 
     Args:
-        roots: with the Gram matrices to try, the best bet first.
-        loss: of a strategy, infinite where it cannot be inverted.
+        roots: roots of the Gram matrices to try, the best bet first.
+        loss: loss of a strategy, infinite where it cannot be inverted.
         enough: a loss that is small enough to try no further.
 
     Raises:

@@ -102,7 +102,7 @@ def merge(steps: FirstOrder, weights: np.ndarray) -> Merged:
 
     Args:
         steps: A as a recursion, `follow` and `feed` of shape (n,).
-        weights: of the squared row norms of B, non-negative, shape (n,).
+        weights: weights of the squared row norms of B, non-negative, shape (n,).
 
     Raises:
         SolveFailed: no row that counts sees any step.

@@ -57,8 +57,8 @@ class Pair:
         value: N.
         gap: relative gap between the bounds, as far as the evaluation can tell.
         error: relative error of N.
-        solve: from the diagonal d and the right-hand side r to y with (Z + diag(w d) + w w^T / 2) y = w r, all of shape
-            (m + n,).
+        solve: a function from the diagonal d and the right-hand side r to y with
+            (Z + diag(w d) + w w^T / 2) y = w r, all of shape (m + n,).
     """
 
     u: Array
@@ -85,7 +85,7 @@ def maximise(workload: TwoSided, *, tolerance: float, report: StepReport) -> End
     """Maximise the dual bound until the gap is at most the tolerance or rounding stops progress.
 
     Args:
-        workload: how to evaluate.
+        workload: the workload, which says how to evaluate.
         tolerance: relative gap to reach, positive.
         report: told the gap after each step; what it raises ends the solve.
     """
@@ -157,7 +157,7 @@ def iterate(product: Product, weights: Array, diagonal: Array, wanted: Array, ga
         weights: w, positive, sum 2, shape (m + n,).
         diagonal: positive, shape (m + n,).
         wanted: shape (m + n,).
-        gap: where the ascent stands; the closer, the more accurate the step.
+        gap: the gap of the ascent so far; the closer, the more accurate the step.
     """
     root = np.sqrt(weights)
 

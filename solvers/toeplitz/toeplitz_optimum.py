@@ -161,7 +161,7 @@ def optimise(n: int, error: ErrorForm, kind: ColumnClass, tolerance: float, repo
         n: number of steps.
         error: E.
         kind: the class.
-        tolerance: on the relative gap within the class.
+        tolerance: tolerance on the relative gap within the class.
         report: told the estimated gap after each step.
 
     Raises:

@@ -17,7 +17,7 @@ def test_every_field_is_an_option_with_its_meaning() -> None:
     found = options("calibrate")
     assert set(CalibrationRequest.model_fields) - {"method"} < set(found)
     assert found["dataset_size"].opts == ["--dataset-size"] and found["clip_norm"].show_default == "1.0"
-    assert found["spent_mu"].help.startswith("Of the target, spent by independent runs")
+    assert found["spent_mu"].help.startswith("What independent runs on the same data have spent")
     assert found["delta"].help == "With --epsilon; else reported." and found["adjacency"].help.startswith("zero_out")
 
 
