@@ -39,7 +39,7 @@ from factorize.factors.factorization import Factorization
 from factorize.factors.sensitivity import compare_plain
 from factorize.format.container import Container
 from factorize.format.files import Files
-from factorize.format.manifest import ENDLESS, Manifest
+from factorize.format.manifest import ENDLESS_STEPS, Manifest
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.solution import Draft, Outcome, Solution
 from factorize.spec import Spec, parse_spec
@@ -172,7 +172,7 @@ def inspect(
     data = path.read_bytes()
     manifest = Manifest.read(container := Container(data))
     user = _user_matrices(manifest.spec, store)
-    with one_blas_thread(0 if manifest.steps == ENDLESS else manifest.steps):
+    with one_blas_thread(0 if manifest.steps == ENDLESS_STEPS else manifest.steps):
         report = examined(data, user, strict=strict, proved=proved, known=known)
     if not report.supported:
         failed = "; ".join(report.failed)

@@ -18,7 +18,7 @@ from factorize.spec import Spec
 from factorize.storage.blobs import Cache, blob_key
 from factorize.storage.index import Result
 from factorize.storage.store import Store
-from factorize.structures.endless import LARGEST_ROW
+from factorize.structures.endless import MAX_ROWS
 
 BLOCK_BYTES = 1 << 22
 
@@ -137,7 +137,7 @@ class Results:
         if factorization.endless and stop is None:
             message = f"{matrix} has rows without end; give the last one too, such as rows=0:128"
             raise InvalidParameter(message, field="rows")
-        last = LARGEST_ROW if factorization.endless else factorization.shape(matrix)[0]
+        last = MAX_ROWS if factorization.endless else factorization.shape(matrix)[0]
         first, end = start or 0, last if stop is None else stop
         if not 0 <= first <= end <= last:
             message = f"rows {first}:{end} are outside {matrix}, which has rows 0:{last}"

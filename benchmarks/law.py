@@ -20,7 +20,7 @@ from factorize.client import NoiseGenerator
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import sensitivity_of
-from factorize.format.manifest import ENDLESS
+from factorize.format.manifest import ENDLESS_STEPS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.spec import parse_spec
 from factorize.structures.base import Matrix
@@ -94,7 +94,7 @@ def endless(end: float) -> Iterator[tuple[str, str, float, int]]:
     cases = list(product(ENDLESS_STRATEGIES.items(), users))
     for left, ((name, (theta, omega)), (participation, steps)) in zip(range(len(cases), 0, -1), cases, strict=True):
         strategy = BltMatrix(np.array(theta), np.array(omega), STEPS)
-        source = noise_source(strategy.structure, strategy.tensors(), ENDLESS, "")
+        source = noise_source(strategy.structure, strategy.tensors(), ENDLESS_STEPS, "")
         made = NoiseGenerator(source, calibrated(strategy, participation), 1, seed=1 << 64)
         share = (end - time.monotonic()) / left
         mu, seen = law.demanded_mu(made, steps, STEPS, time.monotonic() + share)

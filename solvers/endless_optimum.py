@@ -16,7 +16,7 @@ from factorize.solvers import blt
 from factorize.solvers.problem import Estimate, Problem, Reporter
 from factorize.spec import Spec
 from factorize.spec.mechanisms import Blt, NuToeplitz
-from factorize.structures.endless import LARGEST_PATTERN, EndlessBlt, EndlessNuToeplitz
+from factorize.structures.endless import MAX_PATTERN_STEPS, EndlessBlt, EndlessNuToeplitz
 from factorize.structures.toeplitz import BltMatrix
 from factorize.workloads import Prefix
 
@@ -35,8 +35,8 @@ def supports(spec: Spec) -> str | None:
         )
     if mechanism.normalization in ("columns", "fitted"):
         return 'columns without end have all the same norm, so there is nothing to normalise; use normalization "none"'
-    if spread is not None and spread.most > LARGEST_PATTERN:
-        return f"max_participations={spread.most} exceeds {LARGEST_PATTERN} without end; give fewer"
+    if spread is not None and spread.most > MAX_PATTERN_STEPS:
+        return f"max_participations={spread.most} exceeds {MAX_PATTERN_STEPS} without end; give fewer"
     if isinstance(mechanism, Blt):
         return blt.supports(_finite(spec))
     if not isinstance(mechanism.nu, float) or mechanism.nu == 0:

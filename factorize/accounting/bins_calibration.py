@@ -14,7 +14,7 @@ from factorize.accounting.min_sep_law import MinSepLaw
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
 from factorize.format.manifest import CertifiedFactors, certified
-from factorize.format.quantities import LARGEST_EPSILON, at_most
+from factorize.format.quantities import MAX_EPSILON, at_most
 from factorize.numbers.gaussian import mu_of, rho_of
 from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
 from factorize.privacy import Calibration, Presence
@@ -157,9 +157,9 @@ def calibrate_bins(
     clip = within_scale("clip_norm", finite_real("clip_norm", asked.clip_norm, remedy="give the norm of clipping"))
     if asked.method not in get_args(Method):
         raise InvalidParameter(f"method={str(asked.method)[:20]!r} is not verified or deterministic", field="method")
-    if question.epsilon is not None and question.epsilon > LARGEST_EPSILON:
+    if question.epsilon is not None and question.epsilon > MAX_EPSILON:
         raise InvalidParameter(
-            f"epsilon={question.epsilon!r} is above {LARGEST_EPSILON:g}, the largest of a claim; use a smaller one",
+            f"epsilon={question.epsilon!r} is above {MAX_EPSILON:g}, the largest of a claim; use a smaller one",
             field="epsilon",
         )
     held: Any = certified(factorization).opened()

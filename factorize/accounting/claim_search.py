@@ -22,7 +22,7 @@ from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_
 from factorize.checker.sampling.bets import CHUNK, MIN_WEALTH
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.format.manifest import CertifiedFactors
-from factorize.format.quantities import LARGEST_EPSILON
+from factorize.format.quantities import MAX_EPSILON
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.numbers.scalars import double_above, multiplier_of
 from factorize.privacy import PrivacyTarget
@@ -200,7 +200,7 @@ class ClaimSearch:
         if isinstance(self._asked, PrivacyTarget):
             return Level(multiplier * (1 + more), epsilon, delta)
         if self._asked.delta is not None:
-            return Level(multiplier, min(epsilon * (1 + more), LARGEST_EPSILON), delta)
+            return Level(multiplier, min(epsilon * (1 + more), MAX_EPSILON), delta)
         return Level(multiplier, epsilon, min(delta * (1 + more), 1 - 2.0**-53))
 
     def _proposed(self, margin: float) -> Level | None:

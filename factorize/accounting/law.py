@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
-from factorize.format.quantities import LARGEST_EPSILON
+from factorize.format.quantities import MAX_EPSILON
 from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, check_delta, gaussian_delta, noise_multiplier_for_epsilon
 from factorize.numbers.scalars import finite_real
 from factorize.participation import MinSep
@@ -83,9 +83,9 @@ class Curve(ABC):
         high = 1.0
         while excess(high) > 0:
             high *= 2
-            if high > LARGEST_EPSILON:
+            if high > MAX_EPSILON:
                 raise InvalidParameter(
-                    f"no epsilon up to {LARGEST_EPSILON:g} has delta={delta!r} at a sigma of {noise:g} clip norms; use "
+                    f"no epsilon up to {MAX_EPSILON:g} has delta={delta!r} at a sigma of {noise:g} clip norms; use "
                     "more noise",
                     field="sigma",
                 )

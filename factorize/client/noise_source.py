@@ -25,7 +25,7 @@ from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
 from factorize.format.manifest import CertifiedFactors
-from factorize.format.tensors import COLUMN_SCALE, ONLY_ENDLESS, SCALED, SHAPES, wrapped_structure
+from factorize.format.tensors import COLUMN_SCALE, ENDLESS_ONLY_STRUCTURES, SCALED, SHAPES, wrapped_structure
 from factorize.numbers.covered import cover_column, cover_inverse
 from factorize.numbers.triangular import series_quotient
 
@@ -86,7 +86,7 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
     Args:
         structure: of C, the contract's name.
         parts: its tensors by suffix ('' for a dense matrix).
-        n: number of steps, `ENDLESS` (factorize/format/manifest.py) where there is no last one.
+        n: number of steps, `ENDLESS_STEPS` (factorize/format/manifest.py) where there is no last one.
         digest: of the factorization.
 
     Raises:
@@ -96,7 +96,7 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
     try:
         if structure == SCALED:
             return _scaled(noise_source(wrapped_structure(parts, n), parts, n, digest), parts[COLUMN_SCALE])
-        if structure in ONLY_ENDLESS and structure not in _RECURRENCES:
+        if structure in ENDLESS_ONLY_STRUCTURES and structure not in _RECURRENCES:
             raise UnsupportedProblem(
                 f"the noise of {structure} without end takes all the noise before it, which no memory holds for ever; "
                 "use blt, which keeps one vector per buffer, or give n",

@@ -44,7 +44,7 @@ from factorize.spec import Spec, parse_spec
 from factorize.spec.mechanisms import Added
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.dense import DenseMatrix, strategy_array
-from factorize.structures.endless import LARGEST_ROW, AnyStrategy
+from factorize.structures.endless import MAX_ROWS, AnyStrategy
 from factorize.structures.layouts import describe
 from factorize.structures.toeplitz import ToeplitzMatrix
 
@@ -164,7 +164,7 @@ class Factorization(Factors):
         return self.strategy.finite()
 
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
-        last = LARGEST_ROW if self.endless else self.shape(matrix)[0]
+        last = MAX_ROWS if self.endless else self.shape(matrix)[0]
         if not 0 <= start <= stop <= last:
             raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, which has rows 0:{last}", field="rows")
         if matrix == "C":

@@ -1,4 +1,4 @@
-"""Claims about random batches, read strictly: with the keys and spellings of docs/notes/bins-1.md."""
+"""Claims about random batches, read strictly with the keys and spellings of docs/notes/bins-1.md."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from factorize.format.quantities import ClaimRefused, check_keys, integer, numbe
 
 PROTOCOL = "bins-1"
 MAX_MIN_SEP_STEPS = 2048
-"""Of a claim about b-min-sep sampling: tables of n^2 numbers are held, 100 MiB in all."""
+"""The largest n of a claim about b-min-sep sampling, whose tables of n^2 numbers take 100 MiB in all."""
 _BET = {"rule", "lambda", "samples", "shared"}
-_PLAIN = {"loss_distribution": {"rule"}, "gaussian": {"rule"}}
+_RULES_WITHOUT_BETS = {"loss_distribution": {"rule"}, "gaussian": {"rule"}}
 SAMPLINGS = {
     "balls_in_bins": {
         "pq": {"bet": {*_BET, "m"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
         "qp": {"bet": {*_BET, "eta"}, "closed_form": {"rule"}, "gaussian": {"rule"}},
     },
-    "random_allocation": {"pq": _PLAIN, "qp": _PLAIN},
+    "random_allocation": {"pq": _RULES_WITHOUT_BETS, "qp": _RULES_WITHOUT_BETS},
     "b_min_sep": {
         "pq": {"bet": {"rule", "lambda", "samples", "m"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
         "qp": {
@@ -28,7 +28,7 @@ SAMPLINGS = {
         },
     },
 }
-"""Laws of sampling: by direction the rules of evidence that each has, and their keys."""
+"""The rules of evidence for each law of sampling by direction, with the keys of each rule."""
 _KEYS = {
     *("adjacency", "attempt", "beta_log2", "clip_norm", "delta", "epsilon", "mechanism", "pq", "protocol", "qp"),
     *("sampling", "sigma", "unamplified"),
@@ -37,7 +37,7 @@ _MECHANISM = {"bins", "epochs", "factors", "n"}
 
 
 class Claim(NamedTuple):
-    """A claim whose numbers are read; see docs/notes/bins-1.md."""
+    """A claim with its numbers; see docs/notes/bins-1.md."""
 
     document: dict[str, Any]
     epsilon: float
@@ -50,7 +50,7 @@ class Claim(NamedTuple):
 
     @property
     def canonical(self) -> bytes:
-        """The bytes of which the seed is a digest."""
+        """Return the bytes whose digest is the seed."""
         return canonical_json(self.document)
 
     def key(self, direction: str) -> tuple[int, int]:
@@ -61,7 +61,7 @@ class Claim(NamedTuple):
 
 
 def read_claim(document: Mapping[str, object]) -> Claim:
-    """Read a claim, or what wraps one; raise ClaimRefused unless it has the page's keys, and floats as `float.hex`."""
+    """Read a claim, or an object around it; raise ClaimRefused unless it has the page's keys, and floats as hex."""
     held = document.get("claim")
     inner = held if "protocol" not in document and isinstance(held, Mapping) else None
     fields = dict(document if inner is None else inner)
@@ -102,7 +102,7 @@ def read_claim(document: Mapping[str, object]) -> Claim:
 
 
 def _check_beside(claim: Claim, calibration: Mapping[str, object]) -> None:
-    """What a calibration states beside its claim, and a job may read there, has to be what the claim says."""
+    """Refuse a calibration whose own fields, which a job may read, differ from its claim."""
     own = {
         "sigma_of_sums": claim.sigma,
         "epsilon": claim.epsilon,
@@ -123,7 +123,7 @@ def _check_beside(claim: Claim, calibration: Mapping[str, object]) -> None:
 
 
 def check_means(given: Mapping[str, object], name: str, sums: Fraction) -> None:
-    """Raise ClaimRefused where means are stated without a divisor, or with less noise than that of sums over it."""
+    """Raise ClaimRefused for means without a divisor, or with less noise than sums have over the divisor."""
     if given.get("divisor") is None:
         require(given.get(name) is None, f"{name} is stated and no divisor")
     else:
@@ -133,6 +133,6 @@ def check_means(given: Mapping[str, object], name: str, sums: Fraction) -> None:
 
 
 def _same(stated: object, value: object) -> bool:
-    """Whether a number is that of the claim, of its type: an integer may stand for a real, and nothing else does."""
+    """Return whether a number is that of the claim, in value and type; only an integer may stand for a real."""
     kinds = (int, float) if isinstance(value, float) else (type(value),)
     return type(stated) in kinds and stated == value

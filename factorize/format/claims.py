@@ -1,7 +1,7 @@
-"""Claims about a strategy: its certified sensitivity, which says what it is, and why it may be believed.
+"""Claims about a strategy: its certified sensitivity, with its kind and the rule that proves it.
 
-The fields of a certificate are here too, with the kind of value that each has; not whether it is true. A field that is
-not named here is refused: no reader knows what it claims.
+The module also lists the fields of a certificate, with the kind of value that each has, and does not say whether it is
+true. A field that is not listed is refused, since no reader knows what it claims.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from factorize.numbers.scalars import finite_real
 
 Kind = Literal["exact", "upper_bound"]
 
-SMALLEST_SENSITIVITY = 1e-60
-"""Below, squares in doubles bound nothing."""
+MIN_SENSITIVITY = 1e-60
+"""The smallest sensitivity; squares in doubles of a smaller one bound nothing."""
 _FIELDS = {"value", "hex", "kind", "rule", "participation"}
 _HEX = re.compile(r"0x1\.[0-9a-f]{13}p[+-][0-9]{1,4}")
 
@@ -61,10 +61,10 @@ class Sensitivity:
     """A sensitivity that says what it is.
 
     Attributes:
-        value: never below the true sensitivity of the matrix whose bytes were read.
+        value: the sensitivity, never below the true one of the matrix whose bytes were read.
         kind: `exact` if an allowed contribution attains `value` within 1e-9; else `upper_bound`.
         rule: the formula used.
-        participation: the pattern it holds for, in the contract's JSON form.
+        participation: the participation that it holds for, in the contract's JSON form.
     """
 
     value: float
@@ -74,15 +74,15 @@ class Sensitivity:
 
     def __post_init__(self) -> None:
         """Raise CertificateError where doubles cannot have bounded the value: below 1e-60, infinite or NaN."""
-        if not SMALLEST_SENSITIVITY <= self.value < math.inf:
+        if not MIN_SENSITIVITY <= self.value < math.inf:
             raise CertificateError(
-                f"a sensitivity of {self.value!r} is outside [{SMALLEST_SENSITIVITY:g}, 1.8e308), where squares in "
+                f"a sensitivity of {self.value!r} is outside [{MIN_SENSITIVITY:g}, 1.8e308), where squares in "
                 "doubles bound it; scale C, which changes no loss"
             )
 
     @property
     def exact(self) -> bool:
-        """Whether an allowed contribution attains the value, so that it is no upper bound."""
+        """Whether an allowed contribution attains the value, so that it is no mere upper bound."""
         return self.kind == "exact"
 
     def document(self) -> JsonObject:
@@ -91,7 +91,7 @@ class Sensitivity:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Sensitivity:
-        """Read it from the exact hexadecimal form; raise CorruptObject as `check_claim` does."""
+        """Read the sensitivity from its exact hexadecimal form; raise CorruptObject as `check_claim` does."""
         try:
             check_claim(manifest)
             stated = manifest["certificate"]["sensitivity"]
@@ -109,9 +109,9 @@ def check_claim(manifest: Mapping[str, Any]) -> None:
     value = float.fromhex(written)
     if value != number:
         raise CorruptObject("the sensitivity's value and its hex form are two different numbers")
-    if not SMALLEST_SENSITIVITY <= value < math.inf:
+    if not MIN_SENSITIVITY <= value < math.inf:
         raise CorruptObject(
-            f"the manifest states no sensitivity that can be: {value!r} is outside [{SMALLEST_SENSITIVITY:g}, 1.8e308)"
+            f"the manifest states no sensitivity that can be: {value!r} is outside [{MIN_SENSITIVITY:g}, 1.8e308)"
         )
     if stated["kind"] not in ("exact", "upper_bound") or not isinstance(stated["rule"], str):
         raise CorruptObject(f"the sensitivity is of kind {str(stated['kind'])[:40]!r}; it is exact or an upper_bound")
@@ -130,7 +130,7 @@ BOUNDS = ("lower_bound", "class_lower_bound")
 
 
 def check_certificate(given: Mapping[str, object]) -> None:
-    """Check all but the sensitivity; raise CorruptObject for what is missing, unknown, of another type or infinite."""
+    """Check every field but the sensitivity; raise CorruptObject if one is missing, unknown, mistyped or infinite."""
     check_fields("the certificate", given, FIELDS)
     losses = check_fields("the certificate's loss", given["loss"], set(LOSSES))
     for name in LOSSES:

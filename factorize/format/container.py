@@ -1,8 +1,8 @@
 """The container of a factor file, safetensors, read so that every byte is accounted for and no two readers can differ.
 
-Eight bytes with the header's length (little-endian), the header as JSON, the tensors' raw bytes one after the other.
-Refused beside what is damaged: names given twice, gaps and overlaps, other metadata than the manifest, other types than
-float64 and float32, numbers that are not plain integers. What is left, every safetensors library reads alike.
+A file has eight bytes with the header's length (little-endian), the header as JSON, and the tensors' raw bytes.
+Besides damaged files, the reader refuses repeated names, gaps and overlaps, metadata but the manifest, types but
+float64 and float32, and numbers that are not plain integers. All safetensors libraries read the other files alike.
 """
 
 import io
@@ -18,15 +18,15 @@ import numpy as np
 from factorize.errors import CorruptObject, InvalidParameter
 
 MANIFEST = "manifest"
-MOST_HEADER_BYTES = 100_000_000
-"""What safetensors libraries read."""
+MAX_HEADER_BYTES = 100_000_000
+"""The largest header that safetensors libraries read."""
 _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _PARTS = {"dtype", "shape", "data_offsets"}
-_NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # bytes that are no UTF-8 are in between
+_NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # Bytes that are no UTF-8 become the rest.
 
 
 def path_text(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> str:
-    """Return a path as text; raise InvalidParameter for what is none."""
+    """Return a path as text; raise InvalidParameter for anything else."""
     try:
         return os.fsdecode(path)
     except TypeError:
@@ -34,7 +34,7 @@ def path_text(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> s
 
 
 def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> Path:
-    """Return a path with `~` as the home folder; as it is where nobody has that name, or this process has no home.
+    """Return a path with `~` expanded, or as it is where no such user exists or this process has no home.
 
     Raises:
         InvalidParameter: no file can have that name.
@@ -46,7 +46,7 @@ def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> 
 
 
 class Extent(NamedTuple):
-    """Where one tensor is.
+    """The place of one tensor in a file.
 
     Attributes:
         kind: its type.
@@ -60,17 +60,17 @@ class Extent(NamedTuple):
 
 
 class Container:
-    """A factor file whose header was checked; tensors are read when they are asked for.
+    """A factor file with a checked header, whose tensors are read on demand.
 
     Args:
         source: the path, or the bytes.
 
     Attributes:
         manifest_text: the manifest as it stands in the header.
-        names: of the tensors, in the order of their bytes.
+        names: names of the tensors, in the order of their bytes.
 
     Raises:
-        CorruptObject: it is none.
+        CorruptObject: the file is no such container.
         FileNotFoundError: there is no file.
     """
 
@@ -91,19 +91,19 @@ class Container:
         self.names = tuple(self._extents)
 
     def read(self, name: str) -> np.ndarray:
-        """Return one tensor as stored; raise CorruptObject where there is none of that name."""
+        """Return one tensor as it is stored; raise CorruptObject where none has that name."""
         if name not in self._extents:
             raise CorruptObject(f"{self._what} is not a factor file: it lacks the tensor {name[:60]!r}")
         kind, shape, first = self._extents[name]
         with self._open() as stream:
             stream.seek(first)
             raw = bytearray(math.prod(shape) * kind.itemsize)
-            if stream.readinto(raw) != len(raw):  # type: ignore[attr-defined]  # files and BytesIO have it
+            if stream.readinto(raw) != len(raw):  # type: ignore[attr-defined]  # Files and BytesIO have it.
                 raise CorruptObject(f"{self._what} was cut while it was read")
         return np.frombuffer(raw, dtype=kind).reshape(shape)
 
     def lying(self, name: str) -> np.ndarray:
-        """Return one tensor where it lies in bytes that nobody can change, read-only; else as `read` does."""
+        """Return one tensor as a read-only view of immutable bytes, or else as `read` does."""
         extent = self._extents.get(name)
         if extent is None or not isinstance(self._source, bytes) or extent.first % extent.kind.itemsize:
             return self.read(name)
@@ -117,7 +117,7 @@ class Container:
 
 def _header(stream: BinaryIO, size: int) -> tuple[str, dict[str, Extent]]:
     length = int.from_bytes(stream.read(8), "little")
-    if not 2 <= length <= min(MOST_HEADER_BYTES, size - 8):
+    if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
         raise CorruptObject(f"it has {size} bytes and states a header of {length}: no safetensors file")
     text = stream.read(length)
     if text[:1] != b"{":

@@ -1,6 +1,6 @@
-"""Matrices as a manifest describes them: under which names, in which shapes and types, of which n; and nothing else.
+"""Matrices as a manifest may describe them: names, shapes, types and n, and nothing else.
 
-This is the one description that all readers of factor files go by. It does not need the packages that parse specs.
+All readers of factor files use this one description. It does not need the packages that parse specs.
 """
 
 from collections.abc import Mapping
@@ -11,33 +11,34 @@ from factorize.errors import CorruptObject
 from factorize.format.claims import check_certificate, check_claim, check_fields
 from factorize.format.tensors import (
     COLUMN_SCALE,
-    ENDLESS,
+    ENDLESS_ONLY_STRUCTURES,
+    ENDLESS_STRUCTURES,
+    INNER_STRUCTURES,
     MATRIX_NAMES,
-    ONLY_ENDLESS,
     SCALED,
     SHAPES,
-    WRAPPED,
     tensor_name,
 )
 from factorize.participation import is_canonical
 
 DTYPES = ("float64", "float32")
-"""Types in which matrices are stored; the numbers of a file are certified as they stand, in whichever of them."""
-UNBOUNDED = "unbounded"
-DERIVED = ("dense", "toeplitz")
-"""Structures of a stored C_inv or B."""
+"""The types in which matrices are stored; the numbers of a file are certified as they are, in either type."""
+ENDLESS_SIDE = "unbounded"
+"""The text that stands for a side of a shape that has no end."""
+DERIVED_STRUCTURES = ("dense", "toeplitz")
+"""The structures of a stored C_inv or B."""
 EVIDENCE = ("weights", "row_weights", "factors", "patterns")
-"""Tensors of the lower bounds' evidence, each under `dual.`."""
+"""The tensors of the lower bounds' evidence, each under `dual.`."""
 _ENTRY = {"structure", "shape", "dtype", "tensors", "sha256", "bytes"}
 _CLAIM = "encoder_sensitivity"
 
 
 class Sides(NamedTuple):
-    """Sizes of a factorization.
+    """The sizes of a factorization.
 
     Attributes:
-        rows: of A and of B; None without end.
-        n: steps; None without end.
+        rows: number of rows of A and of B; None without end.
+        n: number of steps; None without end.
     """
 
     rows: int | None
@@ -52,7 +53,7 @@ def sides_of(spec: Mapping[str, Any]) -> Sides:
     """Return the sizes that a spec asks for; raise CorruptObject where it states none."""
     workload = spec["workload"]
     shape = workload["shape"] if workload["kind"] == "matrix" else [workload["n"], workload["n"]]
-    if shape == [UNBOUNDED, UNBOUNDED]:
+    if shape == [ENDLESS_SIDE, ENDLESS_SIDE]:
         return Sides(None, None)
     if not (isinstance(shape, list) and len(shape) == 2 and all(type(side) is int and side >= 1 for side in shape)):
         raise CorruptObject(f"the spec states the size {str(shape)[:60]}, which is no number of steps")
@@ -86,7 +87,7 @@ def _check_entry(name: str, entry: Mapping[str, object], sides: Sides) -> None:
     if not isinstance(entry, dict) or not _ENTRY <= set(entry) or not set(entry) <= allowed:
         raise CorruptObject(f"{name} is described by {sorted(entry)[:8]}; it has {', '.join(sorted(_ENTRY))}")
     stated, wanted = entry["shape"], list(sides.of(name))
-    if canonical_json(stated) != canonical_json(wanted):  # 3.0 is not 3
+    if canonical_json(stated) != canonical_json(wanted):  # Here 3.0 is not 3.
         raise CorruptObject(f"{name} is stated to have shape {str(stated)[:60]}, and the spec asks for {wanted}")
     if entry["dtype"] not in DTYPES:
         stated = str(entry["dtype"])[:20]
@@ -110,16 +111,16 @@ def _check_entry(name: str, entry: Mapping[str, object], sides: Sides) -> None:
 def structures(name: str, sides: Sides) -> tuple[str, ...]:
     """Return the structures that a matrix may have."""
     if name != "C":
-        return DERIVED if sides.rows == sides.n else DERIVED[:1]
+        return DERIVED_STRUCTURES if sides.rows == sides.n else DERIVED_STRUCTURES[:1]
     if sides.n is None:
-        return ENDLESS
-    return (*(structure for structure in SHAPES if structure not in ONLY_ENDLESS), SCALED)
+        return ENDLESS_STRUCTURES
+    return (*(structure for structure in SHAPES if structure not in ENDLESS_ONLY_STRUCTURES), SCALED)
 
 
 def suffixes(structure: str) -> list[tuple[str, ...]]:
-    """Return the sets of tensors that a structure may be stored as, by suffix."""
+    """Return the sets of suffixes of the tensors that a structure may be stored as."""
     if structure == SCALED:
-        return [(*SHAPES[inner], COLUMN_SCALE) for inner in WRAPPED]
+        return [(*SHAPES[inner], COLUMN_SCALE) for inner in INNER_STRUCTURES]
     return [tuple(SHAPES[structure])]
 
 
@@ -149,6 +150,6 @@ def _check_sha256(name: str, entry: Mapping[str, object]) -> None:
 
 
 def check_participation(given: Mapping[str, object], n: int | None) -> None:
-    """Raise CorruptObject unless a participation is in canonical form: all read alike what the claim is about."""
+    """Raise CorruptObject unless a participation is in canonical form, so that all readers read it alike."""
     if not (isinstance(given, dict) and is_canonical(given, n)):
-        raise CorruptObject(f"{str(given)[:120]} is no participation of n={UNBOUNDED if n is None else n} steps")
+        raise CorruptObject(f"{str(given)[:120]} is no participation of n={ENDLESS_SIDE if n is None else n} steps")

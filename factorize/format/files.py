@@ -1,7 +1,7 @@
-"""The file operations of a store, each one system call or the shortest run of them; and files that are written whole.
+"""The file operations of a store, each one system call or the shortest run of them, and atomic writes of files.
 
 They are methods of one object so that a test can hand the store another one that records, fails or kills the process at
-the k-th call. Nothing here decides anything: what makes a publication atomic is in `factorize.storage.objects`.
+the k-th call. This module makes no decisions: `factorize.storage.objects` makes publications atomic.
 """
 
 import errno
@@ -17,10 +17,10 @@ from factorize.errors import InvalidParameter
 from factorize.format.container import local_path
 
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-"""macOS only: there, fsync leaves the data in the drive's cache."""
+"""The call that syncs on macOS, where fsync leaves the data in the drive's cache; None elsewhere."""
 
 _OS_ERROR = re.compile(r"os error (\d+)")
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not block the one who opens it
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # A FIFO must not block its opener.
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -28,8 +28,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Files:
     """The real file system. Every method raises OSError and nothing else."""
 
-    TOGETHER = 16
-    """Files that are synced at the same time."""
+    MAX_SYNCS = 16
+    """The most files that are synced at the same time."""
 
     def make_directory(self, path: Path, mode: int = 0o777) -> None:
         """Create a directory if there is none, with these permissions at most."""
@@ -48,7 +48,7 @@ class Files:
         return os.write(descriptor, data)
 
     def produce(self, path: Path, write: Callable[[Path], None]) -> None:
-        """Let safetensors write a file by its path; its error, which has the number in its text, becomes an OSError."""
+        """Let safetensors write a file by its path; its error, which holds the number as text, becomes an OSError."""
         from safetensors import SafetensorError
 
         try:
@@ -58,7 +58,7 @@ class Files:
             raise OSError(int(number[1]) if number else errno.EIO, str(error)) from None
 
     def seal(self, descriptor: int) -> None:
-        """Make a file read-only for everybody; who may reach it is decided by the store's root directory."""
+        """Make a file read-only for everybody; the store's root directory decides who may reach it."""
         os.fchmod(descriptor, 0o444)
 
     def sync(self, descriptor: int) -> None:
@@ -124,17 +124,17 @@ class Files:
 
 
 def check_is_file(target: Path) -> None:
-    """Refuse a name that a file cannot take the place of: root's would take that of a device, too."""
+    """Refuse a target that is no file; root could otherwise replace a device."""
     if target.exists() and not target.is_file():
         raise InvalidParameter(f"{target} is a folder or a device; name the file to write", field="to")
 
 
 @contextmanager
 def write_whole(target: Path) -> Iterator[Path]:
-    """Give a name to write to, and the file its own once it is on the disk; so is the name when this returns.
+    """Yield a temporary path, and then rename the file to the target; file and name are on the disk on return.
 
     Raises:
-        OSError: it cannot be written; what was there before is still there.
+        OSError: the file cannot be written; the earlier file is still there.
         InvalidParameter: see `check_is_file`.
     """
     target = local_path(target)

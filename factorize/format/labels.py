@@ -1,13 +1,13 @@
-"""Labels: a spec in one line, from its plain data."""
+"""Labels of specs, one line each, from plain data."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-CLOSE = 1e-9
-"""Rates of a peak of 1 that are nearer to a schedule's than this bear its name."""
-MAX_NAMED = 1 << 16
-"""Rates of a schedule whose name is looked for, which takes a microsecond for each."""
+RATE_TOLERANCE = 1e-9
+"""The difference from a schedule, relative to a peak of 1, below which learning rates get its name."""
+MAX_NAMED_RATES = 1 << 16
+"""The most learning rates for which a name is searched, which takes a microsecond for each rate."""
 
 
 def describe_part(document: Mapping[str, object]) -> str:
@@ -32,7 +32,7 @@ def name_schedule(rates: Sequence[float]) -> str | None:
     """Return the named schedule (docs/spec.md) that has these learning rates, which a canonical spec lists, or None."""
     n = len(rates)
     flat = next((i for i, rate in enumerate(rates) if rate != 1.0), n)
-    if not 5 <= n <= MAX_NAMED or flat == n or max(rates) != 1.0:
+    if not 5 <= n <= MAX_NAMED_RATES or flat == n or max(rates) != 1.0:
         return None
     top, last = rates.index(1.0), rates[-1]
     warmup = top + 1 if rates[min(top + 1, n - 1)] == 1.0 else 0
@@ -50,7 +50,7 @@ def name_schedule(rates: Sequence[float]) -> str | None:
         steps = [rates[flat] ** (i // flat) for i in range(n)]
         found.append(("step", {"every": flat, "factor": rates[flat]}, steps))
     for name, fields, values in found:
-        if all(abs(ours - theirs) < CLOSE for ours, theirs in zip(rates, values, strict=True)):
+        if all(abs(ours - theirs) < RATE_TOLERANCE for ours, theirs in zip(rates, values, strict=True)):
             words = [f"{field}={value:g}" for field, value in fields.items() if value]
             return f"{name}({', '.join(words)})" if words else name
     return None

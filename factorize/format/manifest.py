@@ -1,7 +1,7 @@
-"""The manifest: what it says, which parts its digest covers, and what a reader checks before believing the rest.
+"""The manifest: its fields, the parts that its digest covers, and the checks before a reader believes the rest.
 
-The one way from bytes to tensors, which loading, the light client and the store take, goes by it, too, and checks every
-byte that is used. Light on purpose: a training job reads manifests without the packages that parse specs.
+The one way from bytes to tensors, which loading, the light client and the store use, is here, too. It checks every byte
+that is used. The module stays light: a training job reads manifests without the packages that parse specs.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from factorize.format.description import check_description, named_tensors
 from factorize.format.tensors import MatrixName, check_tensors
 
 SCHEMA = 1
-ENDLESS = 10**15 - 1
-"""Steps of a strategy whose rows have no end, where a number is needed: the largest integer of a document."""
+ENDLESS_STEPS = 10**15 - 1
+"""The number that stands for the steps of a strategy whose rows have no end: the largest integer of a document."""
 _FIELDS = {"schema", "spec", "spec_digest", "digest", "matrices", "dual", "certificate", "solver"}
 _SPEC = {"workload", "participation", "objective", "mechanism", "tolerance"}
 _SOLVER = {"version", "seconds", "environment", "outcome", "iterations", "optimized_for", "asymptotic", "cast_from"}
-_MANIFEST_BYTES = 1 << 30
-_VOLATILE = ("digest", "files", "created")
-_VOLATILE_SOLVER = ("seconds", "environment")
+_MAX_MANIFEST_BYTES = 1 << 30
+_VOLATILE_FIELDS = ("digest", "files", "created")
+_VOLATILE_SOLVER_FIELDS = ("seconds", "environment")
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest: over all of it but the volatile parts."""
-    lasting = {key: value for key, value in manifest.items() if key not in _VOLATILE}
+    """Return the digest of a manifest, over all but its volatile parts."""
+    lasting = {key: value for key, value in manifest.items() if key not in _VOLATILE_FIELDS}
     solver = lasting.get("solver", {})
-    lasting["solver"] = {key: value for key, value in solver.items() if key not in _VOLATILE_SOLVER}
+    lasting["solver"] = {key: value for key, value in solver.items() if key not in _VOLATILE_SOLVER_FIELDS}
     return json_digest(lasting)
 
 
@@ -47,7 +47,7 @@ class StoredFile:
     """One file of a manifest.
 
     Attributes:
-        sha256: of the whole file; its address.
+        sha256: digest of the whole file, which is its address.
         bytes: its length.
     """
 
@@ -56,15 +56,15 @@ class StoredFile:
 
 
 class MatrixEntry(NamedTuple):
-    """What a manifest says of one matrix.
+    """The entry of a manifest for one matrix.
 
     Attributes:
-        structure: the contract's name.
+        structure: the contract's name of the structure.
         shape: both sides, None without end.
-        dtype: type in which its numbers are stored.
-        tensors: their names in the file.
-        sha256: of their bytes.
-        bytes: their length.
+        dtype: type in which the numbers are stored.
+        tensors: names of the tensors in the file.
+        sha256: digest of the tensors' bytes.
+        bytes: length of the tensors.
     """
 
     structure: str
@@ -76,14 +76,14 @@ class MatrixEntry(NamedTuple):
 
 
 class Manifest(JsonObject):
-    """What a factor file says of itself: plain data for JSON, which code reads by the properties and never changes.
+    """The description of a factor file as plain data for JSON, which code reads by properties and never changes.
 
-    `check` and `read` make one from what others sent, `sealed` from what was made here.
+    `check` and `read` make one from the data of others, `sealed` from data of this process.
     """
 
     @classmethod
     def check(cls, document: Mapping[str, object]) -> Manifest:
-        """Return a manifest; raise CorruptObject unless its schema is known, its digests and all it says fit."""
+        """Return a manifest; raise CorruptObject unless its schema is known, and its digests and fields agree."""
         try:
             if type(document["schema"]) is not int or document["schema"] != SCHEMA:
                 raise CorruptObject(f"schema {document['schema']!r} is not {SCHEMA}; use a release that knows it")
@@ -92,7 +92,7 @@ class Manifest(JsonObject):
             if json_digest(document["spec"]) != document["spec_digest"]:
                 raise CorruptObject("the manifest's spec does not hash to its spec digest")
             check_fields("the manifest", document, _FIELDS, {"files", "created"})
-            # What its parts hold, their parser says.
+            # The parser of specs checks their contents.
             check_fields("the spec", document["spec"], _SPEC, {"optimize_for", "sampling"})
             check_fields("the manifest's solver", document["solver"], {"mechanism"}, _SOLVER)
             check_description(document)
@@ -104,7 +104,7 @@ class Manifest(JsonObject):
     def read(cls, container: Container) -> Manifest:
         """Return a file's manifest, as `check` does; raise CorruptObject unless it names exactly the file's tensors."""
         try:
-            document = read_json(container.manifest_text, limit=_MANIFEST_BYTES)
+            document = read_json(container.manifest_text, limit=_MAX_MANIFEST_BYTES)
         except FactorizeError as error:
             raise CorruptObject(f"not a factor file: the manifest is not JSON: {str(error)[:200]}") from None
         if not isinstance(document, dict):
@@ -115,63 +115,63 @@ class Manifest(JsonObject):
 
     @classmethod
     def sealed(cls, document: Mapping[str, object]) -> Manifest:
-        """Return a manifest of what was made here, as it reads back from JSON, with its digest."""
+        """Return a manifest of data from this process, as it reads back from JSON, with its digest."""
         return cls(json.loads(canonical_json({**document, "digest": manifest_digest(document)})))
 
     @property
     def digest(self) -> str:
-        """Names the bytes for ever."""
+        """The name of the bytes for ever."""
         return str(self["digest"])
 
     @property
     def spec_digest(self) -> str:
-        """Names what was asked."""
+        """The name of the spec that was asked for."""
         return str(self["spec_digest"])
 
     @property
     def spec(self) -> JsonObject:
-        """What was asked, canonical."""
+        """The canonical spec."""
         return dict(self["spec"])
 
     @property
     def certificate(self) -> JsonObject:
-        """What was certified, in the contract's JSON form."""
+        """The certificate, in the contract's JSON form."""
         return dict(self["certificate"])
 
     @property
     def solver(self) -> JsonObject:
-        """Where C comes from: mechanism, version, outcome, and `cast_from` for one that was rounded."""
+        """The origin of C: mechanism, version, outcome, and `cast_from` for a rounded one."""
         return dict(self["solver"])
 
     @property
     def cast_from(self) -> str | None:
-        """Digest of the result that this one was rounded from."""
+        """The digest of the result that this one was rounded from."""
         return self.solver.get("cast_from")
 
     @property
     def created(self) -> str:
-        """When it was stored; only a store's manifest says so."""
+        """The time at which it was stored, which only a store's manifest has."""
         return str(self["created"])
 
     @property
     def proof(self) -> JsonObject:
-        """What was checked of the file before it was stored; only a store's manifest says so."""
+        """The checks of the file before it was stored, which only a store's manifest has."""
         return dict(self["files"][0].get("proof", {}))
 
     @property
     def names(self) -> list[str]:
-        """Of the matrices that the file holds."""
+        """The names of the matrices in the file."""
         return list(self["matrices"])
 
     def matrix(self, name: str) -> MatrixEntry:
-        """Return what it says of one of its matrices."""
+        """Return the entry of one matrix."""
         return MatrixEntry(*(self["matrices"][name][field] for field in MatrixEntry._fields))
 
     @property
     def steps(self) -> int:
-        """n; `ENDLESS` where the shape of C states none."""
+        """The number of steps, n; `ENDLESS_STEPS` where the shape of C states none."""
         steps = self["matrices"]["C"]["shape"][1]
-        return ENDLESS if steps is None else int(steps)
+        return ENDLESS_STEPS if steps is None else int(steps)
 
     def shape(self, matrix: MatrixName) -> tuple[int, int]:
         """Return the shape of a matrix: n x n, or for the decoder as many rows as the workload has outputs.
@@ -180,7 +180,7 @@ class Manifest(JsonObject):
             UnsupportedProblem: the matrix has rows without end.
         """
         n = self.steps
-        if n == ENDLESS:
+        if n == ENDLESS_STEPS:
             raise UnsupportedProblem(
                 f"{matrix} has rows without end, and so no last row; take noise, or a range of rows: "
                 f"factors.rows({matrix!r}, 0, 100)",
@@ -190,7 +190,7 @@ class Manifest(JsonObject):
 
     @property
     def file(self) -> StoredFile:
-        """The file of the matrices; raises CorruptObject unless it is named by sha256 and length."""
+        """The file of the matrices; reading it raises CorruptObject unless it is named by sha256 and length."""
         try:
             entry = self["files"][0]
             length = entry["bytes"]
@@ -214,12 +214,12 @@ def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.n
     """Return one matrix's tensors by suffix ('' for a dense one), as doubles, in the order that the manifest lists.
 
     Args:
-        manifest: checked.
+        manifest: the checked manifest.
         name: C, C_inv or B.
-        tensors: as stored, by their names in the file.
+        tensors: the stored tensors, by their names in the file.
 
     Raises:
-        CorruptObject: another type, length or digest than stated, or tensors that do not make such a matrix.
+        CorruptObject: a type, length or digest differs from the manifest, or the tensors make no such matrix.
     """
     entry = manifest["matrices"][name]
     arrays = {tensor: tensors[tensor] for tensor in entry["tensors"]}
@@ -241,7 +241,7 @@ def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.n
 
 
 def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the evidence by name without `dual.`; raise CorruptObject unless finite doubles hash as stated."""
+    """Return the evidence by name without `dual.`; raise CorruptObject unless it is finite and hashes as stated."""
     entry = manifest["dual"]
     if entry is None:
         return {}
@@ -254,10 +254,10 @@ def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) 
 
 
 def check_file(path: str | Path, digest: str | None = None) -> Manifest:
-    """Return the manifest of a file that is what the format allows and nothing else, and has a digest if one is given.
+    """Return the manifest of a file after checking all of it, and its digest if one is given.
 
     Raises:
-        CorruptObject: otherwise.
+        CorruptObject: the file breaks the format, or has another digest.
         FileNotFoundError: there is no file.
     """
     container = Container(path)
@@ -281,19 +281,19 @@ class CertifiedFactors(ABC):
     """A strategy C and the sensitivity that was certified for it; `factorize.Factors` does all that rests on these.
 
     Attributes:
-        manifest: what was asked, the matrices, and what was certified; checked.
+        manifest: the checked manifest: the spec, the matrices and the certificate.
     """
 
     manifest: Manifest
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
-        """Certified, with kind, rule and participation."""
+        """The certified sensitivity, with kind, rule and participation."""
         return Sensitivity.of(self.manifest)
 
     @abstractmethod
     def opened(self) -> Any:
-        """Return the `factorize.Factorization`, which has C in memory."""
+        """Return the `factorize.Factorization` with C in memory."""
 
     @abstractmethod
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
@@ -301,27 +301,27 @@ class CertifiedFactors(ABC):
 
     @property
     def digest(self) -> str:
-        """Names these bytes for ever: pin it."""
+        """The name of these bytes for ever, which jobs pin."""
         return self.manifest.digest
 
     @property
     def spec_digest(self) -> str:
-        """Names what was asked."""
+        """The name of the spec that was asked for."""
         return self.manifest.spec_digest
 
     @property
     def structure(self) -> str:
-        """Of C, the contract's name."""
+        """The contract's name of the structure of C."""
         return self.manifest.matrix("C").structure
 
     @property
     def dtype(self) -> str:
-        """Type in which C is stored; in memory its numbers are doubles."""
+        """The type in which C is stored; in memory its numbers are doubles."""
         return self.manifest.matrix("C").dtype
 
     @property
     def steps(self) -> int:
-        """n; 10^15 - 1 where the rows have no end."""
+        """The number of steps, n; 10^15 - 1 where the rows have no end."""
         return self.manifest.steps
 
 

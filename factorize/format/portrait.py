@@ -1,6 +1,6 @@
 """The portrait of a factorization in a notebook: its certificate in words, and a small picture of C, C^-1 and B.
 
-HTML and SVG as text, which ask for nothing from outside. Colours are neutral enough for light and dark pages.
+It is HTML and SVG as text, which load nothing from outside. Colours are neutral enough for light and dark pages.
 """
 
 import math
@@ -12,11 +12,11 @@ import numpy as np
 
 from factorize.format.claims import is_exact
 from factorize.format.labels import describe_spec
-from factorize.format.manifest import ENDLESS, Manifest
+from factorize.format.manifest import ENDLESS_STEPS, Manifest
 from factorize.format.tensors import MatrixName
 
-LARGEST_DRAWN = 4096
-"""Steps above which a notebook waits too long for a picture's rows."""
+MAX_DRAWN_STEPS = 4096
+"""The most steps of a matrix that is drawn; above, a notebook would wait too long for the rows."""
 _CELLS, _SIDE, _DECADES, _SHADES = 24, 120, 4.0, 10
 
 
@@ -35,7 +35,7 @@ def line(manifest: Manifest) -> str:
 
 
 def sentences(manifest: Manifest) -> list[str]:
-    """Return what the certificate says, in words."""
+    """Return the certificate in words."""
     certificate = manifest.certificate
     stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
     kind = "the exact maximum" if is_exact(stated) else "an upper bound"
@@ -61,11 +61,11 @@ def html(drawn: Any) -> str:
     """Return the portrait: the spec, the sentences, the picture where n allows one, and the digest."""
     manifest = drawn.manifest
     n = manifest.steps
-    if n > LARGEST_DRAWN:
-        size = "no last row" if n == ENDLESS else f"n={n}"
+    if n > MAX_DRAWN_STEPS:
+        size = "no last row" if n == ENDLESS_STEPS else f"n={n}"
         pictures = f"<p>{size}: no picture here; <code>factorize plot</code> draws one.</p>"
     else:
-        pictures = "".join(svg(label, thinned(drawn, name)) for name, label in _DRAWN)
+        pictures = "".join(svg(label, thinned(drawn, name)) for name, label in _LABELS)
     words = "".join(f"<li>{escape(text)}</li>" for text in sentences(manifest))
     return (
         f'<div style="font-family:sans-serif;font-size:13px;max-width:60em"><b>Factors</b> '
@@ -74,7 +74,7 @@ def html(drawn: Any) -> str:
     )
 
 
-_DRAWN: tuple[tuple[MatrixName, str], ...] = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
+_LABELS: tuple[tuple[MatrixName, str], ...] = (("C", "C"), ("C_inv", "C^-1"), ("B", "B"))
 
 
 def thinned(drawn: Any, name: MatrixName) -> np.ndarray:

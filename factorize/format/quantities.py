@@ -1,6 +1,6 @@
-"""Numbers of claims and of receipts, read strictly: by name, within limits that stand before any arithmetic.
+"""Numbers of claims and of receipts, read strictly by name, within limits that are checked before any arithmetic.
 
-Every reader asks this one table, so that a number that one of them refuses is read by none.
+Every reader uses this one table, so that all readers refuse the same numbers.
 """
 
 import math
@@ -10,20 +10,21 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from factorize.format.claims import SMALLEST_SENSITIVITY, check_fields
-from factorize.numbers.scalars import LARGEST_SCALE, SMALLEST_SCALE
+from factorize.format.claims import MIN_SENSITIVITY, check_fields
+from factorize.numbers.scalars import MAX_SCALE, MIN_SCALE
 
-LARGEST_EPSILON = 1e6
-"""Of a claim: beyond, nothing is private, and exp(epsilon) is of no use."""
+MAX_EPSILON = 1e6
+"""The largest epsilon of a claim; with a larger one nothing is private, and exp(epsilon) is of no use."""
 MAX_COUNT = 1 << 53
-_SCALES = SMALLEST_SCALE, LARGEST_SCALE
-_MULTIPLIERS = 1e-9, 1e9  # a little beyond those that are searched for
-_SENSITIVITIES = SMALLEST_SENSITIVITY, 1e300
-_EPSILONS = 0.0, LARGEST_EPSILON
+"""The largest count; doubles hold every integer up to it."""
+_SCALES = MIN_SCALE, MAX_SCALE
+_MULTIPLIERS = 1e-9, 1e9  # Searches end a little before these limits.
+_SENSITIVITIES = MIN_SENSITIVITY, 1e300
+_EPSILONS = 0.0, MAX_EPSILON
 _DELTAS = 1e-300, 1 - 2.0**-53
 LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("clip_norm", "sigma", "sigma_of_sums", "second_sigma_of_sums"), _SCALES),
-    **dict.fromkeys(("sigma_of_means", "second_sigma_of_means"), (SMALLEST_SCALE / MAX_COUNT, LARGEST_SCALE)),
+    **dict.fromkeys(("sigma_of_means", "second_sigma_of_means"), (MIN_SCALE / MAX_COUNT, MAX_SCALE)),
     **dict.fromkeys(("sensitivity", "largest_column"), _SENSITIVITIES),
     **dict.fromkeys(("noise_multiplier", "mu"), _MULTIPLIERS),
     **dict.fromkeys(("epsilon", "epsilon_without_secrecy", "epsilon_at_delta"), _EPSILONS),
@@ -37,19 +38,19 @@ LIMITS: dict[str, tuple[float, float]] = {
     "mean": (1.0, 1e6),
     "surplus": (0.0, 1e17),
 }
-"""Least and largest value by name; noise in single precision is neither zero nor infinite within those of scales."""
+"""The least and the largest value by name. Within the limits of scales, float32 noise is neither zero nor infinite."""
 
 
 class ClaimRefused(Exception):
-    """The claim, or the receipt, is none, or contradicts itself, its limits or the file."""
+    """A claim or a receipt is malformed, or contradicts itself, its limits or the file."""
 
 
 check_keys = partial(check_fields, refusal=ClaimRefused)
-"""Returns an object that has these fields, and no other; raises ClaimRefused."""
+"""The function that returns an object with these fields and no other, or raises ClaimRefused."""
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise ClaimRefused unless something holds."""
+    """Raise ClaimRefused unless a condition holds."""
     if not holds:
         raise ClaimRefused(otherwise)
 
@@ -89,17 +90,17 @@ def integer(given: Mapping[str, object], name: str, least: int = 1, most: int = 
 
 
 def at_most(value: float | Fraction, digits: int = 6) -> str:
-    """Return a number in digits that are not below it: what bounds from above is printed so."""
+    """Return a number in digits that are not below it, as an upper bound is printed."""
     return _shown(value, digits, ROUND_CEILING)
 
 
 def at_least(value: float | Fraction, digits: int = 6) -> str:
-    """Return a number in digits that are not above it: what bounds from below is printed so."""
+    """Return a number in digits that are not above it, as a lower bound is printed."""
     return _shown(value, digits, ROUND_FLOOR)
 
 
 def _shown(value: float | Fraction, digits: int, rounding: str) -> str:
-    """Return digits of a number, a double by the shortest text that is read as it."""
+    """Return digits of a number, where a double is the shortest text that reads back as it."""
     context = Context(prec=digits, rounding=rounding)
     if isinstance(value, Fraction):
         rounded = context.divide(Decimal(value.numerator), Decimal(value.denominator))

@@ -1,7 +1,7 @@
 """The receipt of a run as a file states it: its keys, the values that each may have, and the one strict reader.
 
-What is written, what a run continues and what the checker proves goes through `read_receipt`. It says nothing about
-whether a receipt is true. Texts come from closed lists, but for digests, specs (which are compared with the factor
+Receipts that are written, continued or proved go through `read_receipt`, which does not say whether a receipt is true.
+Texts come from closed lists, but for digests, specs (which are compared with the factor
 files) and names of other runs.
 """
 
@@ -24,20 +24,20 @@ LOSSES = {
     "per_client": "that a client makes its update from its own data, and of nobody else's, is the job's word",
     "not_looked_at": "the loss: nobody looked whether an example changes the gradients of others; if so, nothing holds",
 }
-"""How a job looked at its loss, and what of that is not proved."""
+"""The ways in which a job checked its loss, and the part of each that is not proved."""
 UNITS = ("example", "user")
 GENERATORS = ("sfc64", "shake128", "threefry2x32", "torch")
 REFUSALS = (
     *("too early", "not admitted", "twice", "shape", "type", "not finite", "no client id", "same client id"),
     *("another type of id", "fleet is full"),
 )
-"""Reasons for which a server refuses a contribution."""
+"""The reasons for which a server refuses a contribution."""
 Reader = Callable[[Mapping[str, Any], str], object]
 Shape = Mapping[str, "Reader | Shape"]
 
 
 def among(*values: object) -> Reader:
-    """Return what reads one of a few values."""
+    """Return a reader of one of a few values."""
 
     def read(given: Mapping[str, object], name: str) -> None:
         value = given[name]
@@ -48,12 +48,12 @@ def among(*values: object) -> Reader:
 
 
 def or_null(read: Reader) -> Reader:
-    """Return what reads null, and what something else reads."""
+    """Return a reader of null, and of everything that another one reads."""
     return lambda given, name: None if given[name] is None else read(given, name)
 
 
 def list_of(read: Reader) -> Reader:
-    """Return what reads a list whose entries something else reads."""
+    """Return a reader of a list, whose entries another one reads."""
 
     def read_all(given: Mapping[str, Any], name: str) -> None:
         require(isinstance(given[name], list), f"{name} is {str(given[name])[:40]!r}, no list")
@@ -64,7 +64,7 @@ def list_of(read: Reader) -> Reader:
 
 
 def object_of(shape: Shape) -> Reader:
-    """Return what reads an object of a shape."""
+    """Return a reader of an object of a shape."""
     return lambda given, name: _read_shape(name, given[name], shape)
 
 
@@ -120,7 +120,7 @@ CALIBRATION: Shape = {
     "sensitivity_kind": among("exact", "upper_bound"),
     "participation": _participation,
 }
-"""What is stated of every calibration, beside its sampling; the rest of it follows from this."""
+"""The fields of every calibration beside its sampling, from which its other fields follow."""
 _BINS: Shape = {
     "bins": integer,
     "epochs": integer,
@@ -132,21 +132,21 @@ _GROUPS: Shape = {
     **dict.fromkeys(("groups", "compositions", "dataset_size", "batch_size"), integer),
     **dict.fromkeys(("sampling_probability", "largest_column"), number),
 }
-SAMPLED: dict[str, Shape] = {
+SAMPLING_SHAPES: dict[str, Shape] = {
     "fixed": {},
     "cyclic_poisson": _GROUPS,
     "balls_in_bins": _BINS,
     "random_allocation": _BINS,
     "b_min_sep": {**_BINS, "sampling_probability": number, "dataset_size": integer, "batch_size": integer},
 }
-"""What is stated beside it, by sampling."""
+"""The further fields of a calibration, by sampling."""
 MOMENTS: Shape = {
     "second_sigma_of_sums": number,
     "second_sigma_of_means": or_null(number),
     "weight": number,
     "digests": list_of(_digest),
 }
-"""What is stated beside it where the squares of gradients have noise of their own."""
+"""The further fields of a calibration where the squares of gradients have noise of their own."""
 _SHAPE: Shape = {
     "schema": among(SCHEMA),
     "run": _digest,
@@ -155,7 +155,7 @@ _SHAPE: Shape = {
     "overflow_delta": number,
     "unit": among(*UNITS),
     "loss": among(*LOSSES),
-    "calibration": _any_object,  # whose shape its sampling decides
+    "calibration": _any_object,  # Its sampling decides its shape.
     "factors": list_of(object_of({"digest": _digest, "spec": _any_object})),
     "data": {"examples": integer, "used": integer, "users": or_null(integer)},
     "noise": {
@@ -187,8 +187,8 @@ def read_receipt(text: bytes) -> JsonObject:
     """Return a receipt whose digest is its own, with the keys of docs/receipt.md and values that each may have.
 
     Raises:
-        MalformedJson: it is no JSON.
-        ClaimRefused: it is no receipt; the message names the field.
+        MalformedJson: the text is no JSON.
+        ClaimRefused: the text is no receipt; the message names the field.
     """
     receipt = read_json(text)
     require(isinstance(receipt, dict), "the receipt is no JSON object")
@@ -204,11 +204,11 @@ def read_receipt(text: bytes) -> JsonObject:
     require(len(receipt["factors"]) in (1, 2), f"a receipt is of 1 or 2 factor files, not {len(receipt['factors'])}")
     calibration, both = receipt["calibration"], len(receipt["factors"]) == 2
     sampled = calibration.get("sampling")
-    shape = SAMPLED.get(sampled) if isinstance(sampled, str) else None
+    shape = SAMPLING_SHAPES.get(sampled) if isinstance(sampled, str) else None
     if shape is None:
-        raise ClaimRefused(f"the sampling {str(sampled)[:40]!r} is none of {', '.join(SAMPLED)}")
+        raise ClaimRefused(f"the sampling {str(sampled)[:40]!r} is none of {', '.join(SAMPLING_SHAPES)}")
     require(not (both and shape), "two moments have noise of their own in a fixed order only")
-    known = {"sampling": among(*SAMPLED)}
+    known = {"sampling": among(*SAMPLING_SHAPES)}
     _read_shape("calibration", calibration, {**CALIBRATION, **known, **shape, **(MOMENTS if both else {})})
     _check_units(receipt)
     _check_releases(receipt, sampled)
@@ -221,7 +221,7 @@ def read_receipt(text: bytes) -> JsonObject:
 
 
 def _check_units(receipt: Mapping[str, Any]) -> None:
-    """Compare who is protected, who is in the data, and who was counted."""
+    """Compare the units that are protected, that are in the data, and that were counted."""
     unit, data, counted = receipt["unit"], receipt["data"], receipt["steps"]["counted"]["unit"]
     most = max(data["used"], data["users"] or 0)
     require(most <= data["examples"], f"{most} are used, or users, of {data['examples']} examples")
@@ -230,7 +230,7 @@ def _check_units(receipt: Mapping[str, Any]) -> None:
 
 
 def _check_releases(receipt: Mapping[str, Any], sampled: str) -> None:
-    """Compare what else was released of the data with what is stated of all of it."""
+    """Compare further releases from the data with the guarantee that is stated for all of them."""
     others, together = receipt["others"], receipt["together"]
     alone = others == [] and "trials" not in receipt
     require((together is None) == alone, "what all runs guarantee is not stated")
@@ -247,7 +247,7 @@ def _counts(receipt: Mapping[str, Any]) -> JsonObject:
 
 
 def _check_counts(receipt: Mapping[str, Any]) -> None:
-    """Compare what the auditor counted with itself and the data."""
+    """Compare the auditor's counts with each other and with the data."""
     number_of, contributions, most, apart, period = _counts(receipt).values()
     require(None not in (number_of, contributions, most), "the receipt does not say how often an example took part")
     units = receipt["data"]["users"] or receipt["data"]["used"]
@@ -265,7 +265,7 @@ def _check_counts(receipt: Mapping[str, Any]) -> None:
 
 
 def _check_secret(receipt: Mapping[str, Any]) -> None:
-    """Refuse what a secret order does not state, and compare the probability of a step with the data."""
+    """Refuse fields that a secret order may not state, and compare the probability of a step with the data."""
     stated, examples = receipt["calibration"], receipt["data"]["users"] or receipt["data"]["examples"]
     shown = [name for name, count in _counts(receipt).items() if count is not None]
     require(not shown, f"{shown[:1]} is stated, and counts of an order that is secret show what was drawn")
@@ -275,7 +275,7 @@ def _check_secret(receipt: Mapping[str, Any]) -> None:
         batch, size, parts = stated["batch_size"], stated["dataset_size"], stated.get("groups", stated.get("bins"))
         known = f"{size} examples in {parts} groups and batches of {batch}"
         require(size <= examples, f"{known} are not of {examples} examples")
-        group = size // parts if "groups" in stated else size - (parts - 1) * batch  # those who may be drawn
+        group = size // parts if "groups" in stated else size - (parts - 1) * batch  # These examples may be drawn.
         same = batch <= group and stated["sampling_probability"] == batch / group
         require(same, f"{known} do not make the sampling probability {stated['sampling_probability']!r}")
 
@@ -284,9 +284,9 @@ def statement_of(receipt: Mapping[str, object], name: str, sha256: str) -> JsonO
     """Return the in-toto statement that a model was released by the run of a receipt.
 
     Args:
-        receipt: as it was read.
-        name: of the model.
-        sha256: of its file, or the root digest of its directory.
+        receipt: the receipt as it was read.
+        name: name of the model.
+        sha256: digest of its file, or the root digest of its directory.
     """
     return {
         "_type": "https://in-toto.io/Statement/v1",
@@ -302,7 +302,7 @@ def link_of(run: str, process: Mapping[str, object], taken: Sequence[int]) -> st
     Args:
         run: the name of the run.
         process: the earlier process's own entry of the chain, with the digest of the one before it.
-        taken: its steps, from and before.
+        taken: its first step, and the step after its last.
     """
     return json_digest({"run": run, **process, "steps": list(taken)})
 
@@ -311,7 +311,7 @@ def check_chain(run: str, steps: Mapping[str, Any]) -> None:
     """Refuse a chain in which a process does not name the one before it.
 
     Raises:
-        ClaimRefused: it is broken.
+        ClaimRefused: the chain is broken.
     """
     chain, before = steps["chain"], None
     require(len(chain) == len(steps["processes"]), "the receipt does not say which process took which steps")
@@ -321,7 +321,7 @@ def check_chain(run: str, steps: Mapping[str, Any]) -> None:
 
 
 def is_state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether the second of two receipts of one run has been in the state of the first; links bind steps before."""
+    """Return whether the second of two receipts of one run was once in the state of the first, by its links."""
     if one["steps"]["ended"]:
         return bool(one["digest"] == other["digest"])
     (mine, own), (theirs, longer) = ((each["steps"]["processes"], each["steps"]["chain"]) for each in (one, other))

@@ -1,6 +1,6 @@
-"""Tensors that each structure is stored as: their names, their shapes, and the numbers that they may hold.
+"""Tensors that store each structure: their names, their shapes, and the numbers that they may hold.
 
-This is the one place that says so for matrices that are built, written and read and for the light client.
+Matrices that are built, written and read, and the light client, all use this one list.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,11 +16,11 @@ MATRIX_NAMES: tuple[MatrixName, ...] = ("C", "C_inv", "B")
 """The strategy, the noising matrix and the decoder."""
 COLUMN_SCALE = "column_scale"
 SCALED = "scaled"
-ENDLESS = ("blt", "nu_toeplitz")
-"""Structures of a C whose rows have no end."""
-ONLY_ENDLESS = ("nu_toeplitz",)
-"""Those of them that have no other."""
-WRAPPED = (
+ENDLESS_STRUCTURES = ("blt", "nu_toeplitz")
+"""The structures of a C whose rows have no end."""
+ENDLESS_ONLY_STRUCTURES = ("nu_toeplitz",)
+"""The structures whose C always has rows without end."""
+INNER_STRUCTURES = (
     "dense",
     "toeplitz",
     "banded_toeplitz",
@@ -30,7 +30,7 @@ WRAPPED = (
     "blt",
     "inverse_banded_toeplitz",
 )
-"""Structures that `scaled` may wrap. A tree and redraws have sensitivities of their own, which scales would spoil."""
+"""The structures that `scaled` may wrap. Scales would spoil the sensitivity rules of trees and redraws."""
 
 
 def tensor_name(matrix: str, suffix: str) -> str:
@@ -42,23 +42,23 @@ def tensor_name(matrix: str, suffix: str) -> str:
 
 Parts = Mapping[str, np.ndarray]
 
-SMALLEST_GAP = 2.0**-43
-"""Between two decays of a `blt`: closer ones are one buffer in double precision."""
-SMALLEST_SCALE = 1e-100
-"""Of the entries of `inverse_coefficients` below the first, where they are not 0."""
-_HIGH = 256  # rows above whose diagonal is looked at one time
+MIN_GAP = 2.0**-43
+"""The least distance of two decays of a `blt`; closer decays are one buffer in double precision."""
+MIN_COEFFICIENT = 1e-100
+"""The least size of `inverse_coefficients` after the first that are not 0."""
+_ROWS_AT_ONCE = 256  # The part above the diagonal is checked for so many rows together.
 Check = Callable[[Parts, int | None], None]
 Shape = tuple[str | int, ...]
 
 SHAPES: dict[str, dict[str, Shape]] = {}
-"""Shape of each tensor of a structure by suffix, '' for the matrix itself: n is the number of steps, every other letter
-is at least 1 and the same wherever it stands. `scaled` has the tensors of what it wraps and `column_scale`."""
+"""The shape of each tensor of a structure by suffix, '' for the matrix itself. n is the number of steps; every other
+letter is at least 1 and has one value in a matrix. `scaled` has the tensors of its inner matrix and `column_scale`."""
 VALUES: dict[str, Check] = {}
-"""What is asked of the numbers of each structure."""
+"""The check of the numbers of each structure."""
 
 
 def stored(structure: str, shapes: dict[str, Shape]) -> Callable[[Check], Check]:
-    """Enter a structure: the shapes of its tensors, and the function below as the check of their numbers."""
+    """Return a decorator that enters a structure: the shapes of its tensors, and a function that checks the numbers."""
 
     def enter(check: Check) -> Check:
         if structure in SHAPES:
@@ -70,9 +70,9 @@ def stored(structure: str, shapes: dict[str, Shape]) -> Callable[[Check], Check]
 
 
 def check_triangular(array: np.ndarray) -> None:
-    """Raise InvalidStrategy, with its place, for an entry above the diagonal that is not 0."""
-    for start in range(0, len(array), _HIGH):
-        stop = start + _HIGH
+    """Raise InvalidStrategy for an entry above the diagonal that is not 0, and name its place."""
+    for start in range(0, len(array), _ROWS_AT_ONCE):
+        stop = start + _ROWS_AT_ONCE
         if array[start:stop, stop:].any() or np.triu(array[start:stop, start:stop], 1).any():
             i, j = np.argwhere(np.triu(array[start:stop], start + 1))[0]
             entry = float(array[start + i, j])
@@ -142,14 +142,14 @@ def refuse_coinciding(theta: np.ndarray) -> None:
     """Refuse two decays of a `blt` that double precision takes for one.
 
     Raises:
-        InvalidStrategy: naming them.
+        InvalidStrategy: two decays coincide; the message names them.
     """
     ordered = np.sort(theta)
     gaps = np.diff(ordered)
-    if len(gaps) and gaps.min() < SMALLEST_GAP:
+    if len(gaps) and gaps.min() < MIN_GAP:
         at = int(np.argmin(gaps))
         raise InvalidStrategy(
-            f"decays {float(ordered[at])!r} and {float(ordered[at + 1])!r} are closer than {SMALLEST_GAP:.2g}, so they "
+            f"decays {float(ordered[at])!r} and {float(ordered[at + 1])!r} are closer than {MIN_GAP:.2g}, so they "
             "are one buffer in double precision; add their scales and drop one"
         )
 
@@ -160,7 +160,7 @@ def _inverse_banded_toeplitz(parts: Parts, n: int | None) -> None:
     if len(column) > (n or 0):
         raise CorruptObject(f"the column of the inverse has {len(column)} entries, more than n={n}")
     below = column[1:]
-    if column[0] != 1 or ((below > -SMALLEST_SCALE) & (below != 0)).any() or not fading(column):
+    if column[0] != 1 or ((below > -MIN_COEFFICIENT) & (below != 0)).any() or not fading(column):
         raise InvalidStrategy(
             "the inverse's column is 1 and below it numbers <= -1e-100 or 0 that sum to at least -1, or its own "
             "inverse is not enclosed; store C as `toeplitz`"
@@ -168,7 +168,7 @@ def _inverse_banded_toeplitz(parts: Parts, n: int | None) -> None:
 
 
 def fading(noising: np.ndarray) -> bool:
-    """Return whether a column is 1 and then nothing positive, with a sum that is not negative, exactly."""
+    """Return whether a column is exactly 1, then not positive, with a sum that is not negative."""
     return bool((noising[1:] <= 0).all()) and sum(map(Fraction, noising.tolist())) >= 0
 
 
@@ -211,35 +211,35 @@ def _nu_toeplitz(parts: Parts, n: int | None) -> None:
 
 
 def wrapped_structure(tensors: Parts, n: int) -> str:
-    """Return the structure under a scale, told by the tensors that there are: all of them, and no other.
+    """Return the structure under a scale, which is the one with exactly these tensors.
 
     Args:
-        tensors: of a `scaled` matrix, by suffix.
+        tensors: tensors of a `scaled` matrix, by suffix.
         n: side.
 
     Raises:
-        CorruptObject: no scale, not one for each column, or tensors that are not those of one structure.
+        CorruptObject: there is no scale for each column, or the tensors are not those of one structure.
     """
     if COLUMN_SCALE not in tensors:
         raise CorruptObject(f"a {SCALED} matrix needs the tensor {COLUMN_SCALE!r}, which the file lacks")
     if tensors[COLUMN_SCALE].shape != (n,):
         raise CorruptObject(f"{COLUMN_SCALE} of a matrix with n={n} cannot have shape {tensors[COLUMN_SCALE].shape}")
     inner = set(tensors) - {COLUMN_SCALE}
-    fitting = [name for name in WRAPPED if set(SHAPES[name]) == inner]
+    fitting = [name for name in INNER_STRUCTURES if set(SHAPES[name]) == inner]
     if not fitting:
         raise CorruptObject(
             f"the tensors {sorted(inner)[:6]} beside {COLUMN_SCALE} are those of no structure that can be scaled; "
-            f"{SCALED} wraps {', '.join(WRAPPED)}"
+            f"{SCALED} wraps {', '.join(INNER_STRUCTURES)}"
         )
     if len(fitting) == 1:
         return fitting[0]
     return "toeplitz" if tensors["coefficients"].shape == (n,) else "banded_toeplitz"
 
 
-SCALES = 1e-60, 1e60
-"""Of columns, smallest and largest: beyond, norms of inner columns that underflow would be scaled to what matters."""
+SCALE_LIMITS = 1e-60, 1e60
+"""The limits of a column's scale; a larger one could turn inner norms that underflow into large ones."""
 BLOCKS: Shape = ("n", "groups", "states", "states")
-"""The other shape of `transition`, block diagonal, with m = groups x states."""
+"""The other shape of `transition`, for block-diagonal matrices with m = groups x states."""
 
 
 def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | None, int | None]) -> None:
@@ -247,12 +247,12 @@ def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | No
 
     Args:
         name: C, C_inv or B.
-        structure: as the manifest states it.
-        parts: by suffix, as doubles.
-        shape: as the manifest states it, which is the spec's.
+        structure: the structure that the manifest states.
+        parts: tensors by suffix, as doubles.
+        shape: the shape that the manifest states, which is the spec's.
 
     Raises:
-        CorruptObject: a tensor is missing or too many, or a shape does not fit n and the others.
+        CorruptObject: a tensor is missing or unknown, or a shape does not fit n and the others.
         InvalidStrategy: the numbers do not make such a matrix.
     """
     if name != "C":
@@ -262,12 +262,12 @@ def check_tensors(name: str, structure: str, parts: Parts, shape: tuple[int | No
 
 
 def check_strategy_tensors(structure: str, parts: Parts, n: int | None) -> str:
-    """Check the tensors of a C, wherever they come from, and return its structure; of a scaled one, what is scaled.
+    """Check the tensors of a C from any source, and return its structure, or that of the inner matrix of a scaled one.
 
     Args:
-        structure: the contract's name.
-        parts: by suffix, as doubles.
-        n: steps, or None without end.
+        structure: the contract's name of the structure.
+        parts: tensors by suffix, as doubles.
+        n: number of steps, or None without end.
 
     Raises:
         CorruptObject, InvalidStrategy: see `check_tensors`.
@@ -280,7 +280,7 @@ def check_strategy_tensors(structure: str, parts: Parts, n: int | None) -> str:
         check_scale(parts, n)
         structure = wrapped_structure(parts, n)
         parts = {suffix: part for suffix, part in parts.items() if suffix != COLUMN_SCALE}
-    known = ENDLESS if n is None else set(SHAPES) - set(ONLY_ENDLESS)
+    known = ENDLESS_STRUCTURES if n is None else set(SHAPES) - set(ENDLESS_ONLY_STRUCTURES)
     if structure not in known:
         raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(known))}; update factorize")
     _check_finite("C", parts)
@@ -299,7 +299,7 @@ def check_scale(parts: Parts, n: int) -> None:
     scale = parts.get(COLUMN_SCALE)
     if scale is None or scale.shape != (n,):
         raise CorruptObject(f"a {SCALED} matrix needs {COLUMN_SCALE} of shape ({n},)")
-    smallest, largest = SCALES
+    smallest, largest = SCALE_LIMITS
     if not ((scale >= smallest) & (scale <= largest)).all():
         raise InvalidStrategy(
             f"{COLUMN_SCALE} leaves [{smallest:g}, {largest:g}]; what underflows inside would count again outside: "
@@ -308,7 +308,7 @@ def check_scale(parts: Parts, n: int) -> None:
 
 
 def _check_derived(name: str, structure: str, parts: Parts, shape: tuple[int | None, int | None]) -> None:
-    """A stored C_inv or B: an array of its own shape, or a column."""
+    """Check a stored C_inv or B, which is an array of its own shape, or a column."""
     _check_finite(name, parts)
     wanted = shape if structure == "dense" else shape[1:]
     part = parts.get(*SHAPES[structure])
@@ -331,7 +331,7 @@ def _check_shapes(structure: str, parts: Parts, n: int | None) -> None:
 
 
 def _bind(what: str, shape: tuple[int, ...], wanted: Shape, letters: dict[str, int]) -> None:
-    """Compare a shape with letters, those that are known already and those that it tells."""
+    """Compare a shape with letters, and enter the values of letters that were not known."""
     if len(shape) != len(wanted) or not all(shape):
         raise CorruptObject(f"{what} has shape {shape}, not {wanted}")
     for side, letter in zip(shape, wanted, strict=True):

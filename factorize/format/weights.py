@@ -20,7 +20,8 @@ from factorize.errors import InvalidParameter
 from factorize.format.container import local_path
 
 FILE, DIRECTORY, TENSORS = KINDS = "file", "directory", "tensors"
-_UNSIGNED = (".git", ".gitattributes", ".github", ".gitignore")  # which model-signing leaves out of a directory
+_UNSIGNED_NAMES = (".git", ".gitattributes", ".github", ".gitignore")
+"""The names in a directory that model-signing leaves out."""
 _CHUNK_BYTES = 1 << 20
 _TYPES = {
     **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
@@ -28,25 +29,25 @@ _TYPES = {
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
     **{"bfloat16": "BF16", "bool": "BOOL"},
 }
-"""Names that safetensors has for types of numpy, torch and JAX."""
+"""The names of safetensors for types of numpy, torch and JAX."""
 
 
 def model_digest(model: object) -> dict[str, str]:
-    """Return the digest of released weights, and what it is of.
+    """Return the digest of released weights, and their kind.
 
     Args:
         model: the path of a file or of a directory; or tensors in memory: a module with `state_dict`, or nested
             mappings and lists of arrays.
 
     Raises:
-        InvalidParameter: tensors without names, or what is neither.
+        InvalidParameter: the tensors have no names, or the model is none of these.
         OSError: a file cannot be read.
     """
     if isinstance(model, str | bytes | os.PathLike):
         path = local_path(model)
         kind = DIRECTORY if path.is_dir() else FILE
         return {"of": kind, "sha256": digest_of_path(path, kind)}
-    model = getattr(model, "_module", getattr(model, "_orig_mod", model))  # of Opacus's wrapper, of torch.compile's
+    model = getattr(model, "_module", getattr(model, "_orig_mod", model))  # Opacus and torch.compile wrap models.
     held = model.state_dict() if hasattr(model, "state_dict") else model
     if not isinstance(held, Mapping | list | tuple) or not held:
         raise InvalidParameter(
@@ -58,7 +59,7 @@ def model_digest(model: object) -> dict[str, str]:
 
 
 def digest_of_path(path: Path, kind: str) -> str:
-    """Return the digest of a path as weights of one of `KINDS`, for `tensors` of a safetensors file.
+    """Return the digest of a path as weights of one of `KINDS`; `tensors` are those of a safetensors file.
 
     Raises:
         InvalidParameter: the path holds no such weights.
@@ -80,13 +81,13 @@ def _directory_digest(folder: Path) -> str:
         place = PurePosixPath(path.relative_to(folder))
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
             raise InvalidParameter(f"{path} is no file of its own, and its digest says nothing; copy it", field="model")
-        if path.is_file() and place.parts[0] not in _UNSIGNED:
+        if path.is_file() and place.parts[0] not in _UNSIGNED_NAMES:
             files.append(place)
     return sha256(b"".join(bytes.fromhex(digest_of_path(folder / place, FILE)) for place in sorted(files)))
 
 
 def _leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield tensors in nested mappings and lists by names with points between."""
+    """Yield the tensors in nested mappings and lists, with names joined by points."""
     if isinstance(value, Mapping | list | tuple):
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in items:
@@ -96,7 +97,7 @@ def _leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _described(name: str, tensor: Any) -> list[object]:
-    """Return type, shape and sha256 of the little-endian bytes of a tensor."""
+    """Return the type, the shape and the sha256 of the little-endian bytes of a tensor."""
     kind = _TYPES.get(str(getattr(tensor, "dtype", None)).removeprefix("torch."))
     if kind is None or hasattr(tensor, "full_tensor"):
         raise InvalidParameter(
@@ -111,7 +112,7 @@ def _described(name: str, tensor: Any) -> list[object]:
 
 
 def _read_tensors(path: Path) -> Iterator[tuple[str, list[object]]]:
-    """Yield what `_described` says of each tensor of a safetensors file."""
+    """Yield the name of each tensor in a safetensors file, with its description as `_described` makes it."""
     from safetensors import SafetensorError, safe_open
 
     try:

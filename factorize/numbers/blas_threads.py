@@ -1,7 +1,7 @@
-"""Threads of BLAS: one while products of blocks are made, which are too small for threads that wait in loops.
+"""Threads of BLAS, limited to one for products of blocks, which are too small for threads that wait in busy loops.
 
-On a busy machine two threads take ten times the processors' time of one for blocks of 256 rows, and lose on the clock
-too; on an idle one they gain a tenth of a second at n = 2048.
+On a busy machine two threads take ten times the processor time of one for blocks of 256 rows, and are slower on the
+clock, too; on an idle machine they save a tenth of a second at n = 2048.
 """
 
 import threading
@@ -11,21 +11,21 @@ from functools import cache
 from typing import Any
 
 MAX_SIDE_IN_BLOCKS = 4096
-"""Side of a triangular matrix that is taken in blocks, up to which one thread is quicker or loses little."""
+"""The largest side of a triangular matrix multiplied in blocks for which one thread is faster or loses little."""
 MAX_SIDE_WHOLE = 512
-"""The same of matrices that are taken whole."""
+"""The same limit for matrices that are multiplied whole."""
 
 
 _lock, _limited = threading.Lock(), ExitStack()
-_asking = 0  # who comes last sets the number of threads back
+_asking = 0  # The last block to end sets the number of threads back.
 
 
 @cache
 def _libraries() -> Any:
-    """The libraries, found once: to look takes milliseconds.
+    """Return the libraries, found once, since the search takes milliseconds.
 
-    scipy has a BLAS of its own. It is loaded now, since one that a solve loads later would have all threads: the solve
-    would end in other last digits than the next one, for which it is there.
+    scipy has a BLAS of its own. It is loaded now, since a BLAS that a solve loads later would use all threads. The last
+    digits of that solve would then differ from those of the next one.
     """
     import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
@@ -42,7 +42,7 @@ def one_blas_thread(n: int, *, largest: int = MAX_SIDE_IN_BLOCKS) -> Iterator[No
         return
     with _lock:
         if _asking == 0:
-            with suppress(ModuleNotFoundError):  # a training image; it proves nothing in a hurry
+            with suppress(ModuleNotFoundError):  # A training image has none, and is in no hurry.
                 _limited.enter_context(_libraries().limit(limits=1, user_api="blas"))
         _asking += 1
     try:

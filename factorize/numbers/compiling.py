@@ -1,7 +1,7 @@
-"""Kernels: functions that are compiled on their first call. numba, which is heavy, is imported then and not before.
+"""Kernels: functions that are compiled on their first call. The heavy import of numba waits for that call.
 
-Modules of kernels are imported at the top of others like any module. Where numba is absent, as in a training image, a
-kernel is the function as it is written.
+Other modules import kernels at the top like any module. Where numba is absent, as in a training image, a kernel is the
+plain Python function.
 """
 
 import threading
@@ -14,15 +14,15 @@ Value = TypeVar("Value", int, bool)
 
 HAS_COMPILER = find_spec("numba") is not None
 _LOCK = threading.RLock()
-"""Two threads that import numba at once wait for each other for ever."""
+"""The lock around the import of numba: two threads that import it at once wait for each other for ever."""
 
 
 class Kernel:
-    """A function whose compiled form is made when it is called, or when a kernel that calls it is compiled.
+    """A function that is compiled when it is first called, or when a kernel that calls it is compiled.
 
     Args:
-        function: of Python.
-        compiled: from the function to what numba calls.
+        function: the Python function.
+        compiled: returns numba's form of the function.
     """
 
     def __init__(self, function: Callable[..., object], compiled: Callable[[Callable[..., object]], object]) -> None:
@@ -31,33 +31,33 @@ class Kernel:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """What numba made of the function."""
+        """The dispatcher that numba made of the function."""
         with _LOCK:
             return self._compiled(self._function) if HAS_COMPILER else self._function
 
     def __call__(self, *arguments: object) -> object:
-        """Return what the function returns."""
+        """Call the function and return its result."""
         return self.dispatcher(*arguments)
 
     @cached_property
     def _numba_type_(self) -> object:
-        """The compiler's type, which it asks for in kernels that call this one."""
+        """The type by which numba compiles kernels that call this one."""
         from numba.core.registry import cpu_target
 
         made = self.dispatcher
         for context in (cpu_target.typing_context, cpu_target.target_context):
-            context.refresh()  # to find what was registered meanwhile
+            context.refresh()  # This finds functions registered meanwhile.
         return cpu_target.typing_context.resolve_value_type(made)
 
     def __getattr__(self, name: str) -> object:
-        """Return what the compiler asks of a dispatcher: options, the function of Python."""
+        """Return an attribute that the compiler reads from a dispatcher: options, or the Python function."""
         if name.startswith("__") or "_compiled" not in vars(self):
             raise AttributeError(name)
         return getattr(self.dispatcher, name)
 
 
 def kernel(**options: object) -> Any:
-    """Return a decorator: compile a function on its first call, with numba's options, and keep it on disk."""
+    """Return a decorator that compiles a function on its first call, with numba's options, and keeps it on disk."""
 
     def compiled(function: Callable[..., object]) -> object:
         from factorize.numbers.kernel_compiler import compile_late
@@ -68,7 +68,7 @@ def kernel(**options: object) -> Any:
 
 
 def part(**options: object) -> Any:
-    """Return a decorator: compile a function that kernels alone call; Python cannot call it."""
+    """Return a decorator that compiles a function for kernels alone, which Python cannot call."""
     return kernel(no_cpython_wrapper=True, **options)
 
 
@@ -83,4 +83,4 @@ def _same(value: Value) -> Value:
 
 
 plain = cast(Callable[[Value], Value], Kernel(_same, _plain))
-"""The same number, of which the compiler's types do not know that it is a constant."""
+"""The function that returns its number and hides from the compiler's types that it is a constant."""

@@ -1,6 +1,6 @@
-"""Noising matrices that a claim covers: computed inverses, made larger by what their rounding can cost.
+"""Noising matrices that a claim covers: computed inverses, enlarged to make up for their rounding.
 
-Noise is drawn with the rows of a computed N, not of C^-1, and what it then protects is N^-1. With C N = I + F, and
+Noise is drawn with the rows of a computed N, not of C^-1, so the matrix that it protects is N^-1. With C N = I + F, and
 1 + f >= 1 / (1 - |F|), (1 + f) N protects with no more than the sensitivity of C, however ill-conditioned C is
 (docs/sensitivity.md, "Noise from a computed inverse"). F is computed and its own rounding bounded; f is about 1e-11 for
 n = 2048.
@@ -13,22 +13,22 @@ import numpy as np
 from factorize.errors import InvalidStrategy
 from factorize.numbers.triangular import lower_inverse, series_product
 
-LARGEST_DEFECT = 2.0**-7
-"""Of a computed inverse: beyond, C is too ill-conditioned for its noise to be made from C^-1."""
-LONGEST_DIRECT = 1 << 14
-"""Up to this n products of Toeplitz columns are summed term by term; beyond, by FFT."""
+MAX_DEFECT = 2.0**-7
+"""The largest |F| of a computed inverse; above, C is too ill-conditioned for noise from C^-1."""
+MAX_N_DIRECT = 1 << 14
+"""The largest n for which products of Toeplitz columns are summed term by term; above, they use FFTs."""
 _UNIT = 2.0**-53
-_TINY = 2.0**-1060  # what underflows in a product of n terms, for any n here
-_SCALINGS = 16  # roundings of an entry of N after F was bounded: the factor itself, scales of rows and columns
-_FFT = 16.0  # times log2(2n) u |a| |b|: several times what an FFT of this length can err
-_SUMS = 2.0**-30  # of sums of squares over blocks of up to 256 x 16,384 entries
+_UNDERFLOW = 2.0**-1060  # A product of n terms loses less by underflow, for any n here.
+_SCALINGS = 16  # An entry of N is rounded so often after F was bounded, by 1 + f and by scales of rows and columns.
+_FFT = 16.0  # An FFT errs by several times less than this number times log2(2n) u |a| |b|.
+_SUMS = 2.0**-30  # Sums of squares over blocks of up to 256 x 16,384 entries lose a smaller share.
 _BLOCK = 256
 
 
 def cover_inverse(array: np.ndarray) -> np.ndarray:
     """Return an inverse whose own inverse has no larger sensitivity than C, lower-triangular of shape (n, n).
 
-    n^3 multiplications, of which the inverse itself takes a third.
+    It takes n^3 multiplications, a third of them for the inverse itself.
 
     Raises:
         InvalidStrategy: C is too ill-conditioned.
@@ -55,18 +55,18 @@ def cover_column(column: np.ndarray, inverse: np.ndarray) -> np.ndarray:
 
 
 def covering(defect: float) -> float:
-    """Return 1 + f for a bound on |F|; InvalidStrategy where it is above 2^-7, or not finite."""
-    if not defect <= LARGEST_DEFECT:
+    """Return 1 + f for a bound on |F|; raise InvalidStrategy where it is above 2^-7, or not finite."""
+    if not defect <= MAX_DEFECT:
         raise InvalidStrategy(
             f"C is too ill-conditioned for its noise to be made from C^-1: C times the inverse computed differs from I "
-            f"by up to {defect:.3g}, above {LARGEST_DEFECT:g}; take a structure with a recurrence (banded, buffered), "
+            f"by up to {defect:.3g}, above {MAX_DEFECT:g}; take a structure with a recurrence (banded, buffered), "
             "or scale the workload towards 1"
         )
     return (1.0 / (1.0 - defect)) * (1 + 4 * _UNIT)
 
 
 def defect(array: np.ndarray, inverse: np.ndarray) -> float:
-    """Return an upper bound of the norm of C N - I for lower-triangular arrays, shape (n, n); NaN where it is none."""
+    """Return an upper bound of the norm of C N - I for lower-triangular arrays, shape (n, n), or NaN."""
     n = len(array)
     rest = sizes = 0.0
     for first in range(0, n, _BLOCK):
@@ -81,9 +81,9 @@ def defect(array: np.ndarray, inverse: np.ndarray) -> float:
 
 
 def column_defect(column: np.ndarray, inverse: np.ndarray) -> float:
-    """Return the same bound for first columns of Toeplitz matrices, shape (n,): a sum of magnitudes is never less."""
+    """Return the same bound for first columns of Toeplitz matrices, shape (n,), by their sums of magnitudes."""
     n = len(column)
-    direct = n <= LONGEST_DIRECT
+    direct = n <= MAX_N_DIRECT
     residual = np.convolve(column, inverse)[:n] if direct else series_product(column, inverse)
     residual[0] -= 1.0
     rest, sizes = float(np.abs(residual).sum()), float(np.abs(column).sum() * np.abs(inverse).sum())
@@ -94,10 +94,10 @@ def column_defect(column: np.ndarray, inverse: np.ndarray) -> float:
 
 
 def _bound(rest: float, sizes: float, terms: int) -> float:
-    """|F| from its computed value, the norm of the products of magnitudes, and how many terms these have.
+    """Return a bound of |F| from its computed value, the norm of the product of magnitudes, and its number of terms.
 
     A product of doubles over n terms is off by at most n u / (1 - n u) times that of the magnitudes, in any order of
     summation (Higham, Accuracy and Stability of Numerical Algorithms, section 3.5), u = 2^-53.
     """
     relative = (terms + _SCALINGS) * _UNIT
-    return (rest + relative * (1 + 2 * relative) * sizes + _TINY) * (1 + 2 * relative + _SUMS)
+    return (rest + relative * (1 + 2 * relative) * sizes + _UNDERFLOW) * (1 + 2 * relative + _SUMS)

@@ -15,11 +15,11 @@ from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import double_above, finite_real, root_above
 
 MAX_NOISE_MULTIPLIER = 1e8
-"""Above it (mu < 1e-8) a request is taken for a mistake in units."""
+"""The largest noise multiplier; above (mu < 1e-8), a request is taken for a mistake in units."""
 MIN_NOISE_MULTIPLIER = 1e-8
-"""Below it nothing is private (epsilon is above 1e15) and a request is taken for a mistake in units."""
+"""The smallest noise multiplier; below, epsilon is above 1e15 and a request is taken for a mistake in units."""
 MARGIN = 1e-12
-"""Relative inflation of mu before the curve is evaluated, so that no computed delta or epsilon is below the true one.
+"""The relative inflation of mu before the curve is evaluated, so that delta and epsilon are never below the true ones.
 
 In doubles the curve is that of a mu off by less than 2e-13 relative (the tests check it with 40 digits).
 """
@@ -27,9 +27,9 @@ _SQRT_2 = math.sqrt(2)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _SPLIT = 134_217_729.0  # 2^27 + 1
 _TAIL = 2.0
-_TERMS = 120  # 100 leave less than a rounding at t = 2
+_TERMS = 120  # At t = 2, 100 terms already leave less than a rounding.
 _LOG_SQRT_2PI = math.log(2 * math.pi) / 2
-_NO_DOUBLE_BELOW = -40.0  # Phi(-40) < 1e-349, less than the smallest positive double
+_MIN_ARGUMENT = -40.0  # Phi(-40) < 1e-349 is less than the smallest positive double.
 _GAUSS_LEGENDRE = ((-math.sqrt(0.6), 5 / 18), (0.0, 8 / 18), (math.sqrt(0.6), 5 / 18))
 
 
@@ -52,12 +52,12 @@ def _delta_above(epsilon: float, mu: float) -> float:
 
     With x = epsilon/mu, p = mu/2 - x and R the Mills ratio, e^epsilon phi(mu/2 + x) = phi(p) gives
         delta = phi(p) (R(-p) - R(mu/2 + x))   and   1 - delta = phi(p) (R(p) + R(mu/2 + x)):
-    neither subtracts epsilon from a logarithm of its size, as the formula with two log-cdfs does.
+    neither subtracts epsilon from a logarithm of similar size, as the formula with two log-cdfs does.
     """
     mu *= 1 + MARGIN
     half, x = mu / 2, epsilon / mu
     p = half - x
-    if p < _NO_DOUBLE_BELOW:
+    if p < _MIN_ARGUMENT:
         return math.nextafter(0.0, math.inf)
     log_density = -p * p / 2 - _LOG_SQRT_2PI
     if p > 1:
@@ -80,7 +80,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     target, mu = check_delta(delta), _check_mu(mu)
     if _delta_above(0.0, mu) <= target:
         return 0.0
-    low, high = 0.0, mu * mu + 50 * mu  # the upper end lies beyond _NO_DOUBLE_BELOW
+    low, high = 0.0, mu * mu + 50 * mu  # The upper end lies beyond `_MIN_ARGUMENT`.
     while (middle := (low + high) / 2) > low and high - low > 1e-15 * high:
         if _delta_above(middle, mu) <= target:
             high = middle
@@ -92,7 +92,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 def noise_multiplier_for_epsilon(epsilon: float, delta: float) -> float:
     """Return the smallest noise multiplier that gives (epsilon, delta)-differential privacy, rounded up.
 
-    Found by bisection on the exact curve (Balle, Wang 2018, algorithm 1); the classic sqrt(2 ln(1.25 / delta)) /
+    It is found by bisection on the exact curve (Balle, Wang 2018, algorithm 1); the classic sqrt(2 ln(1.25 / delta)) /
     epsilon wastes noise below epsilon = 1 and is wrong above it.
 
     Raises:
@@ -144,8 +144,8 @@ def rho_of(noise_multiplier: float) -> float:
 def compose_mu(mus: Iterable[float]) -> float:
     """Return the mu of independent Gaussian mechanisms run on the same data: sqrt(sum mu_i^2), rounded up.
 
-    Independent means: each run draws its own Z (Dong, Roth, Su 2019, corollary 3.3). A restarted run that reuses rows
-    of Z is not covered.
+    Independent means that each run draws its own Z (Dong, Roth, Su 2019, corollary 3.3). A restarted run that reuses
+    rows of Z is not covered.
     """
     runs = [Fraction(finite_real("mu", mu, remedy="give the mu of each run")) for mu in mus]
     if not runs:
@@ -154,10 +154,10 @@ def compose_mu(mus: Iterable[float]) -> float:
 
 
 def mu_by_name(others: object) -> dict[str, float]:
-    """Return the mu of other runs on the same data, by name, as a caller gives them; None is none.
+    """Return the mu of other runs on the same data by name, from a caller's mapping; None is an empty one.
 
     Raises:
-        InvalidParameter: no mapping, or a mu that is no positive number.
+        InvalidParameter: it is no mapping, or a mu is no positive number.
     """
     if not isinstance(others := {} if others is None else others, Mapping):
         message = f"others is of type {type(others).__name__}, not mu by name; give {{'the first run': 0.3}}"
@@ -170,8 +170,8 @@ def remaining_mu(noise_multiplier: float, spent: float) -> float:
     """Return the mu that is left of a budget for an independent run on the same data, rounded down.
 
     Args:
-        noise_multiplier: that would use the whole budget.
-        spent: mu of the runs before; see `compose_mu`.
+        noise_multiplier: the noise multiplier that would use the whole budget.
+        spent: mu of the earlier runs; see `compose_mu`.
 
     Raises:
         InvalidParameter: nothing is left.
@@ -190,7 +190,7 @@ def _mills_drop(x: float, half: float) -> float:
     """Return R(x - half) - R(x + half), to a few units in the last place of `half`."""
     if half > 0.005:
         return _mills(x - half) - _mills(x + half)
-    # The difference would cancel: integrate 1 - t R(t) = -R'(t) instead (3 nodes: error < half^6).
+    # The difference would cancel, so 1 - t R(t) = -R'(t) is integrated instead (3 nodes: error < half^6).
     nodes = ((x + half * node, weight) for node, weight in _GAUSS_LEGENDRE)
     return 2 * half * math.fsum(weight * (1 - t * _mills(t)) for t, weight in nodes)
 
@@ -198,8 +198,8 @@ def _mills_drop(x: float, half: float) -> float:
 def _mills(t: float) -> float:
     """Return Phi(-t) / phi(t), for t of -1 or more, to a few units in the last place.
 
-    Laplace's continued fraction t + 1/(t + 2/(t + 3/(...))) for the tail; below it e^(t^2/2) erfc(t / sqrt 2), with t^2
-    taken exactly. Plain Python, so that a training image without scipy calibrates too.
+    The tail uses Laplace's continued fraction t + 1/(t + 2/(t + 3/(...))), smaller t use e^(t^2/2) erfc(t / sqrt 2)
+    with an exact t^2. It is plain Python, so that a training image without scipy can calibrate, too.
     """
     if t > _TAIL:
         tail = t
@@ -207,14 +207,14 @@ def _mills(t: float) -> float:
             tail = t + k / tail
         return 1 / tail
     square = t * t
-    moved = _SPLIT * t  # the square in halves of 26 bits, each product exact (Dekker 1971)
+    moved = _SPLIT * t  # Halves of 26 bits make each product exact (Dekker 1971).
     high = moved - (moved - t)
     error = (high * high - square) + 2 * high * (t - high) + (t - high) * (t - high)
     return _SQRT_HALF_PI * math.exp(square / 2) * (1 + error / 2) * math.erfc(t / _SQRT_2)
 
 
 def check_delta(delta: float) -> float:
-    """Return delta as a double in (0, 1), or refuse it."""
+    """Return delta as a double in (0, 1), or raise InvalidParameter."""
     remedy = "give delta in (0, 1), well below 1 / (number of users)"
     value = finite_real("delta", delta, remedy=remedy)
     if value >= 1:

@@ -1,8 +1,8 @@
-"""The cache of compiled kernels, which no answer needs: what cannot be read is compiled again.
+"""The cache of compiled kernels, which no answer depends on: a kernel that cannot be read is compiled again.
 
 numba keeps machine code in NUMBA_CACHE_DIR, beside the source or in the user's folder for caches, and fails where none
-of these can be written or a file is damaged. Here a folder that cannot be written is read all the same, one warning
-names it, and each file carries its digest and the signature that it was compiled for, since damaged code would be run.
+of these can be written or a file is damaged. Here a folder that cannot be written is still read, and one warning
+names it. Each file carries its digest and the signature that it was compiled for, since damaged code would run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KernelCache(FunctionCache):
     """The compiled forms of one function; it raises nothing that a compilation could replace.
 
     Args:
-        function: of Python.
+        function: the Python function.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -56,14 +56,14 @@ class KernelCache(FunctionCache):
         """Return the compiled form of a signature, or None where it has to be compiled."""
         try:
             with stop_clock():
-                return self._load_overload(sig, target_context)  # what compiles is not imported: 50 MB, 0.3 s
-        except Exception as error:  # of unpickling, of LLVM, of the disk
+                return self._load_overload(sig, target_context)  # The compiler (50 MB, 0.3 s) is not imported.
+        except Exception as error:  # Unpickling, LLVM or the disk may fail in any way.
             if isinstance(error, OSError):
                 warn_of_folder(error.strerror)
             return None
 
     def save_overload(self, sig: Signature, data: CompileResult) -> None:
-        """Keep a compiled form, where that is possible."""
+        """Keep a compiled form, where the folder can be written."""
         try:
             with stop_clock():
                 super().save_overload(sig, data)
@@ -72,7 +72,7 @@ class KernelCache(FunctionCache):
 
 
 class _SealedFiles(IndexDataCacheFile):
-    """Files whose damage is found before their code is run; a damaged index counts as empty and is written anew."""
+    """Cache files whose damage is found before their code runs; a damaged index counts as empty and is written anew."""
 
     def load(self, key: Hashable) -> object:
         named, data = super().load(key) or ("", None)
@@ -86,7 +86,7 @@ class _SealedFiles(IndexDataCacheFile):
             return super()._load_index()
         except OSError:
             raise
-        except Exception:  # whatever pickle makes of damaged bytes
+        except Exception:  # Damaged bytes may raise anything in pickle.
             return {}
 
     def _load_data(self, name: str) -> object:
@@ -101,7 +101,7 @@ class _SealedFiles(IndexDataCacheFile):
 
 
 class _ReadOnlyLocator(_SourceFileBackedLocatorMixin, _CacheLocator):
-    """NUMBA_CACHE_DIR, else the folder beside the source, whether it can be written or not."""
+    """The locator of NUMBA_CACHE_DIR, or else of the folder beside the source, whether it can be written or not."""
 
     def __init__(self, py_func: FunctionType, py_file: str) -> None:
         self._py_file, self._lineno = py_file, py_func.__code__.co_firstlineno
@@ -116,11 +116,11 @@ class _ReadOnlyLocator(_SourceFileBackedLocatorMixin, _CacheLocator):
         return cls(py_func, py_file)
 
 
-_OF_USERS: Any = next(one for one in CompileResultCacheImpl._locator_classes if "UserWide" in one.__name__)
+_USER_LOCATOR: Any = next(one for one in CompileResultCacheImpl._locator_classes if "UserWide" in one.__name__)
 
 
-class _HomeLocator(_OF_USERS):  # the name of its class differs between releases of numba
-    """The user's folder for caches; of an account without a home, none below the working folder."""
+class _HomeLocator(_USER_LOCATOR):  # Its class has other names in other releases of numba.
+    """The locator of the user's folder for caches, which for an account without a home is not the working folder."""
 
     def ensure_cache_path(self) -> None:
         if not os.path.isabs(self.get_cache_path()):
@@ -130,7 +130,7 @@ class _HomeLocator(_OF_USERS):  # the name of its class differs between releases
 
 class _Places(CompileResultCacheImpl):
     _locator_classes = [
-        *(_HomeLocator if one is _OF_USERS else one for one in CompileResultCacheImpl._locator_classes),
+        *(_HomeLocator if one is _USER_LOCATOR else one for one in CompileResultCacheImpl._locator_classes),
         _ReadOnlyLocator,
     ]
 
@@ -139,7 +139,7 @@ KernelCache._impl_class = _Places
 
 
 def warn_of_folder(reason: str | None) -> None:
-    """Warn that compiled kernels are not kept, once in a process."""
+    """Warn once in a process that compiled kernels are not kept."""
     global _warned
     if not _warned:
         _warned = True

@@ -1,12 +1,11 @@
-"""The compiler of kernels: options with which it is quick, its clock, and constants. Imported on first use.
+"""The compiler of kernels: options that make it fast, its clock, and constants. It is imported on first use.
 
-A first solve waits for the compiler, so that kernels leave out what nobody calls: the entries for C,
-those for Python where kernels alone call a function, and the counts of references (so that no kernel may make an
-array). No garbage is collected meanwhile: the compiler makes millions of objects, and looking through them takes an
-eighth of its time.
+A first solve waits for the compiler, so kernels leave out what nobody calls: the entries for C, those for Python where
+kernels alone call a function, and the counts of references (so that no kernel may make an array). Garbage collection
+pauses meanwhile: the compiler makes millions of objects, and looking through them takes an eighth of its time.
 
-What is called with a constant is compiled for that constant alone, again for each: `plain` hides it. Kernels copy
-arrays by loops: ``out[...] = source`` takes ten seconds to compile, for the words of numba's error about shapes.
+A function that is called with a constant is compiled for that constant alone, again for each; `plain` hides it. Kernels
+copy arrays by loops: ``out[...] = source`` takes ten seconds to compile, for the text of numba's error about shapes.
 """
 
 import gc
@@ -28,14 +27,14 @@ from factorize.numbers.processor_time import stop_clock
 
 
 def compile_late(function: Callable[..., object], **options: object) -> Any:
-    """Return a function that compiles on its first call, without the interpreter lock, and is kept on disk."""
+    """Return a function that compiles on its first call, runs without the interpreter lock, and is kept on disk."""
     dispatcher = cast(Any, numba.njit)(nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
     dispatcher._cache = KernelCache(function)
     return dispatcher
 
 
 class _Compiler(event.Listener):
-    """Keeps the collector and the clock still while a function and those that it calls compile, in one thread."""
+    """A listener that stops collector and clock while a thread compiles a function and those that it calls."""
 
     depth = 0
     collects = False
@@ -49,7 +48,7 @@ class _Compiler(event.Listener):
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
-        if self.depth == 0:  # another listener has ended it before this one heard that it began: out of time
+        if self.depth == 0:  # Another listener ended it before this one saw it begin.
             return
         self.depth -= 1
         if self.depth > 0:

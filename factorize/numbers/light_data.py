@@ -1,4 +1,4 @@
-"""Light data: frozen documents of a kind and whole numbers, which readers without the packages that parse specs know.
+"""Light data: frozen documents of a kind and whole numbers, for readers without the packages that parse specs.
 
 A class derived from `LightData` is a frozen dataclass, and pydantic takes it as a field of a model: it reads the same
 fields there with the same limits, and no others.
@@ -16,13 +16,13 @@ Document = Mapping[str, Any]
 
 
 class Whole(NamedTuple):
-    """Limits of a whole number, as the metadata of a field."""
+    """The limits of a whole number, as the metadata of a field."""
 
     least: int
     most: int | None = None
 
     def check(self, name: str, value: object) -> None:
-        """Raise InvalidParameter for what is no such number."""
+        """Raise InvalidParameter for anything but such a number."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= (self.most or value):
             limits = f"{self.least} or more" if self.most is None else f"from {self.least} to {self.most}"
             raise InvalidParameter(f"{name} is {str(value)[:40]!r}; it is a whole number, {limits}", field=name)
@@ -52,7 +52,7 @@ class LightData:
     kind: str
 
     def __init_subclass__(cls) -> None:
-        """Make it a dataclass."""
+        """Make the subclass a dataclass."""
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -72,10 +72,10 @@ class LightData:
 
     @classmethod
     def read(cls, given: Document) -> Self:
-        """Return what a document of this kind describes.
+        """Return the data that a document of this kind describes.
 
         Raises:
-            InvalidParameter: it has other numbers than the kind has, or one outside its limits.
+            InvalidParameter: it lacks a number, has an unknown one, or one outside its limits.
         """
         whole: dict[str, Any] = {
             name: int(x) if isinstance(x, Integral) and not isinstance(x, bool) else x for name, x in given.items()
@@ -87,7 +87,7 @@ class LightData:
             raise InvalidParameter(f"{str(dict(given))[:80]} does not have the fields of its kind, {fields}") from None
 
     def document(self) -> dict[str, Any]:
-        """Return the contract's JSON form: every number but those left out."""
+        """Return the contract's JSON form, with every number that was given."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -95,13 +95,13 @@ _HINTS: dict[type, dict[str, object]] = {}
 
 
 def _hints(kind: type[LightData]) -> dict[str, object]:
-    """Return the types of the fields, which are strings in the source: to evaluate them takes longest here."""
+    """Return the types of the fields, kept since evaluating these strings of the source takes longest."""
     if kind not in _HINTS:
         _HINTS[kind] = get_type_hints(kind, include_extras=True)
     return _HINTS[kind]
 
 
 def _limits(hint: object) -> list[Whole]:
-    """Those in the metadata of a field, or of a part of its union."""
+    """Return the limits in the metadata of a field, or of a part of its union."""
     own = [limits for limits in getattr(hint, "__metadata__", ()) if isinstance(limits, Whole)]
     return own + [limits for part in get_args(hint) for limits in _limits(part)]

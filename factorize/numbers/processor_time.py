@@ -1,4 +1,4 @@
-"""Processor seconds that count against a limit: without those in which kernels are compiled, loaded and kept."""
+"""Processor seconds that count against a limit, without the time to compile, load and keep kernels."""
 
 import threading
 import time
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 
 class _Uncounted(threading.local):
-    """What does not count of this thread's seconds.
+    """The seconds of this thread that do not count.
 
     Attributes:
-        depth: of the blocks of `stop_clock` that the thread is in.
-        seconds: of those that have ended.
+        depth: number of nested blocks of `stop_clock` that the thread is in.
+        seconds: seconds in blocks that have ended.
     """
 
     depth = 0
@@ -19,7 +19,7 @@ class _Uncounted(threading.local):
 
 
 _here, _lock = _Uncounted(), threading.Lock()
-_of_process = 0.0  # seconds that do not count
+_of_process = 0.0  # the process's seconds that do not count
 _inside, _since = 0, 0.0  # threads in a block, and the seconds of the process when the first of them came
 
 
@@ -36,7 +36,7 @@ def thread_seconds() -> float:
 
 @contextmanager
 def stop_clock() -> Iterator[None]:
-    """Let what this thread does in the block not count: a new machine and a warm one then try the same."""
+    """Leave out the time that this thread spends in the block, so that cold and warm machines get the same time."""
     global _of_process, _inside, _since
     _here.depth += 1
     began = time.thread_time()

@@ -1,4 +1,4 @@
-"""Single numbers: read from outside with a check, and rounded towards safety."""
+"""Single numbers, checked when they come from outside, and rounded towards safety."""
 
 import math
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from typing import Any
 from factorize.errors import InvalidParameter
 
 MAX_STEPS = 100_000_000
-"""Steps of a run, at most."""
-SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30
-"""Of clip norms and of sigma: noise is drawn in float32, and norms of clipped vectors are sums of squares."""
+"""The most steps of a run."""
+MIN_SCALE, MAX_SCALE = 1e-30, 1e30
+"""The limits of clip norms and of sigma: noise is float32, and norms of clipped vectors are sums of squares."""
 
 
 def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = True, remedy: str) -> float:
     """Return a number from outside as a finite double above `low` (or equal to it, unless strict).
 
     Raises:
-        InvalidParameter: not a real number (booleans and texts are not), not finite, or too small.
+        InvalidParameter: it is no real number (booleans and texts are none), not finite, or too small.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         kind = type(value).__name__
@@ -38,7 +38,7 @@ def whole_number(name: str, value: Any, *, low: int = 1, high: int | None = None
     """Return an integer from outside, of Python or numpy, from `low` to `high`.
 
     Raises:
-        InvalidParameter: not an integer (booleans are not), or outside the limits.
+        InvalidParameter: it is no integer (booleans are none), or outside the limits.
     """
     integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not integer or int(value) < low or (high is not None and int(value) > high):
@@ -52,11 +52,11 @@ def within_scale(name: str, value: float) -> float:
     """Return a clip norm or a sigma, if single precision holds numbers of its size.
 
     Raises:
-        InvalidParameter: outside [1e-30, 1e30]: noise in float32 would be zero or infinite, and norms underflow.
+        InvalidParameter: it is outside [1e-30, 1e30], where float32 noise is zero or infinite, and norms underflow.
     """
-    if not SMALLEST_SCALE <= value <= LARGEST_SCALE:
+    if not MIN_SCALE <= value <= MAX_SCALE:
         raise InvalidParameter(
-            f"{name}={value!r} is outside [{SMALLEST_SCALE:g}, {LARGEST_SCALE:g}], where noise in float32 is neither "
+            f"{name}={value!r} is outside [{MIN_SCALE:g}, {MAX_SCALE:g}], where noise in float32 is neither "
             "zero nor infinite; check the units of the clip norm",
             field=name,
         )
@@ -88,7 +88,7 @@ def multiplier_of(sigma: float, *, clip_norm: float, sensitivity: float | Fracti
 
 @contextmanager
 def within_doubles(what: str) -> Iterator[None]:
-    """Raise InvalidParameter where numbers overflow on the way, or are divided by what underflowed."""
+    """Raise InvalidParameter where numbers overflow in the block, or are divided by one that underflowed."""
     import numpy as np
 
     try:

@@ -1,21 +1,21 @@
 """Lower-triangular arrays: rows times the inverse, and the inverse itself, mostly by products of blocks.
 
-Products and inverses of Toeplitz ones are those of power series modulo x^n.
+Products and inverses of Toeplitz arrays are those of power series modulo x^n.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-_SMALL = 64
+_MAX_SUBSTITUTION = 64
 _BLOCK = 256
 
 
 def right_solve(array: np.ndarray, block: np.ndarray) -> np.ndarray:
     """Return y with y array = block, shape (r, n), by substitution from the last columns to the first.
 
-    Zero columns at the end of the block cost nothing, and nothing of the array is copied but its diagonal blocks: for
-    128 rows at n = 4096 twice as fast as one call of LAPACK, which wants the leading part contiguous.
+    Zero columns at the end of the block cost nothing, and only the diagonal blocks of the array are copied. For 128
+    rows at n = 4096 this is twice as fast as one call of LAPACK, which needs a contiguous leading part.
 
     Args:
         array: lower-triangular with a non-zero diagonal, shape (n, n).
@@ -34,7 +34,7 @@ def right_solve(array: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 
 def _substitution() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return what gives y with y own = rest: LAPACK's, or the same in numpy where a training image has no scipy."""
+    """Return a function that solves y own = rest: LAPACK's, or one in numpy where a training image has no scipy."""
     try:
         from scipy.linalg import solve_triangular
     except ModuleNotFoundError:
@@ -46,8 +46,8 @@ def lower_inverse(array: np.ndarray) -> np.ndarray:
     """Return the inverse of a lower-triangular array with a non-zero diagonal, shape (n, n), float64.
 
     [[P, 0], [Q, R]]^-1 = [[P^-1, 0], [-R^-1 Q P^-1, R^-1]], halved down to blocks that are inverted by substitution;
-    n^3 / 3 multiplications, nearly all of them in products of large blocks. What is above the diagonal is not looked
-    at. Each column is as accurate as one found by substitution, up to a constant (Higham, Accuracy and Stability of
+    n^3 / 3 multiplications, nearly all of them in products of large blocks. Entries above the diagonal are never
+    read. Each column is as accurate as one found by substitution, up to a constant (Higham, Accuracy and Stability of
     Numerical Algorithms, section 14.2).
     """
     inverse = np.zeros(array.shape)
@@ -57,7 +57,7 @@ def lower_inverse(array: np.ndarray) -> np.ndarray:
 
 def _invert(array: np.ndarray, out: np.ndarray) -> None:
     n = len(array)
-    if n <= _SMALL:  # row i is (e_i - sum_{j < i} array[i, j] row_j) / array[i, i]
+    if n <= _MAX_SUBSTITUTION:  # Row i is (e_i - sum_{j < i} array[i, j] row_j) / array[i, i].
         for i in range(n):
             out[i, i] = 1.0
             out[i, :i] = -(array[i, :i] @ out[:i, :i])
@@ -69,18 +69,18 @@ def _invert(array: np.ndarray, out: np.ndarray) -> None:
     out[half:, :half] = -(out[half:, half:] @ (array[half:, :half] @ out[:half, :half]))
 
 
-_DIRECT_WORK = 2**28  # multiplications above which the quotient switches from the direct recursion to FFTs
-_DIRECT_ROWS = 2048
+_MAX_DIRECT_WORK = 2**28  # With more multiplications than that, the quotient uses FFTs in place of the recursion.
+_MAX_DIRECT_ROWS = 2048
 
 
 def series_quotient(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """Return numerator / denominator modulo x^n: shapes (n,) and (bands,), bands <= n, with a first entry not 0.
 
-    The direct recursion (O(n * bands), relative accuracy of each coefficient) where it is affordable; above that
-    Newton's iteration with FFTs, whose error is about 1e-15 of the *largest* coefficient.
+    It uses the direct recursion (O(n * bands), each coefficient accurate relative to itself) where it is affordable.
+    Above, it uses Newton's iteration with FFTs, whose error is about 1e-15 of the *largest* coefficient.
     """
     n = len(numerator)
-    if n * min(n, 2 * len(denominator)) // 2 > _DIRECT_WORK:
+    if n * min(n, 2 * len(denominator)) // 2 > _MAX_DIRECT_WORK:
         return _fft_quotient(numerator, denominator)
     out = np.array(numerator, dtype=np.float64)
     lead, *_ = column = np.asarray(denominator, dtype=np.float64)
@@ -116,7 +116,7 @@ def series_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     n = a.shape[-1]
     try:
         from scipy.fft import irfft, next_fast_len, rfft
-    except ModuleNotFoundError:  # a training image
+    except ModuleNotFoundError:  # A training image has no scipy.
         rfft, irfft, size = np.fft.rfft, np.fft.irfft, 1 << (2 * n - 1).bit_length()
     else:
         size = next_fast_len(2 * n, real=True)
@@ -126,7 +126,7 @@ def series_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def series_product_rows(rows: np.ndarray, series: np.ndarray) -> np.ndarray:
     """Return each row times the series modulo x^n, shape (r, n); direct up to n = 2048, by FFT above."""
     n = rows.shape[1]
-    if n <= _DIRECT_ROWS:
+    if n <= _MAX_DIRECT_ROWS:
         return np.ascontiguousarray(rows) @ toeplitz_rows(series, 0, n).T
     return series_product(rows, series)
 
@@ -135,7 +135,7 @@ def toeplitz_rows(coefficients: np.ndarray, start: int, stop: int) -> np.ndarray
     """Return rows start..stop-1 of the lower-triangular Toeplitz matrix with that first column, shape (rows, n)."""
     n = len(coefficients)
     padded = np.concatenate([np.zeros(n), coefficients])[::-1]
-    # Row i is coefficients[i::-1] followed by zeros: a window that slides over the reversed, padded column.
+    # Row i is coefficients[i::-1] followed by zeros, a window that slides over the reversed, padded column.
     step = padded.strides[0]
     view = np.lib.stride_tricks.as_strided(padded[n - 1 - start :], (stop - start, n), (-step, step), writeable=False)
     return np.ascontiguousarray(view)

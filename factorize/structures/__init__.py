@@ -1,1 +1,1 @@
-"""Strategy matrices by structure: what each stores, its rows, its products, and its compiled recurrences."""
+"""Strategy matrices by structure: the stored tensors, rows, products, and compiled recurrences of each."""

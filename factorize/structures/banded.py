@@ -17,7 +17,7 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
         bands: shape (bands, n) with bands <= n; first row positive, exact zeros where j + d >= n.
 
     Raises:
-        InvalidStrategy: otherwise.
+        InvalidStrategy: the bands are not of this form.
     """
 
     def __init__(self, bands: np.ndarray) -> None:
@@ -26,7 +26,7 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
 
     @cached_property
     def recursion(self) -> MatrixRecursion:
-        """Each row is a sum over the last inputs."""
+        """The recursion that sums the last inputs for each row."""
         return MatrixRecursion(self.n, [{(X, d): delayed(band, d) for d, band in enumerate(self.bands)}])
 
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -38,16 +38,16 @@ class BandedMatrix(StoredMatrix, RecursiveMatrix):
         return out
 
     def leading(self, steps: int) -> BandedMatrix:
-        """The starts of the bands."""
+        """Return the matrix with the starts of the bands."""
         bands = np.array(self.bands[:steps, :steps])
         for d, band in enumerate(bands):
             band[steps - d :] = 0.0
         return BandedMatrix(bands)
 
     def column_norms_squared(self) -> np.ndarray:
-        """Sums of squares down the bands."""
+        """Return the sums of squares down the bands."""
         return np.einsum("dj,dj->j", self.bands, self.bands)
 
     def bandwidth(self) -> int:
-        """Position of the last band that is not all zero, plus one."""
+        """Return the position of the last band that is not all zero, plus one."""
         return int(np.flatnonzero(self.bands.any(axis=1))[-1]) + 1

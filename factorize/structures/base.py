@@ -1,7 +1,7 @@
-"""A lower-triangular n x n matrix known by its structure: rows on demand, and products with its inverse.
+"""Lower-triangular n x n matrices known by their structure: rows on demand, and products with the inverse.
 
-No structure needs its inverse stored: rows of C^-1 are unit rows times C^-1, and rows of B are rows of A times C^-1,
-both by `right_solve`. Rows, products and column norms come from the structure itself.
+No structure stores its inverse: `right_solve` gives rows of C^-1 as unit rows times C^-1, and rows of B as rows of A
+times C^-1. The structure itself gives rows, products and column norms.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from factorize.numbers.triangular import series_quotient
 from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
+"""The largest n of an n x n array: 2 GiB of doubles."""
 
 
 class StrategyMatrix(ABC):
-    """A strategy, and the tensors that it is made of.
+    """A strategy and its tensors.
 
     Attributes:
         structure: the contract's name of the layout (docs/file-format.md).
@@ -31,19 +32,19 @@ class StrategyMatrix(ABC):
     _tensors: Mapping[str, np.ndarray]
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays that define it, by the contract's suffix; they cannot be written."""
+        """Return the read-only arrays that define the strategy, by the contract's suffix."""
         return dict(self._tensors)
 
     def keep(self, structure: str, parts: Mapping[str, object], n: int | None) -> list[np.ndarray]:
-        """Keep the tensors of a structure, checked as those of a file are, and return them as doubles of its own.
+        """Keep the tensors of a structure after the checks of a file's tensors, and return them as own doubles.
 
         Args:
-            structure: the contract's name.
-            parts: by suffix.
+            structure: the contract's name of the structure.
+            parts: tensors by suffix.
             n: side, or None without end.
 
         Raises:
-            InvalidStrategy: they do not make such a matrix.
+            InvalidStrategy: the tensors make no such matrix.
         """
         copies = {suffix: np.array(part, dtype=np.float64, order="C") for suffix, part in parts.items()}
         try:
@@ -61,7 +62,7 @@ class Matrix(StrategyMatrix):
 
     Attributes:
         n: side.
-        time_invariant: whether C is Toeplitz by what is stored, and so its inverse.
+        time_invariant: whether C, and so its inverse, is Toeplitz by the stored numbers.
     """
 
     n: int
@@ -69,11 +70,11 @@ class Matrix(StrategyMatrix):
 
     @property
     def side(self) -> int | None:
-        """n; None only of a strategy without end (structures/endless.py)."""
+        """The side n; only a strategy without end (structures/endless.py) has None."""
         return self.n
 
     def finite(self) -> Matrix:
-        """Return the matrix itself; only a strategy without end refuses."""
+        """Return the matrix itself; a strategy without end refuses."""
         return self
 
     @abstractmethod
@@ -90,7 +91,7 @@ class Matrix(StrategyMatrix):
 
     @property
     def signed(self) -> bool:
-        """Whether C may have a negative entry; a structure that cannot tell may."""
+        """Whether C may have a negative entry; it is true for a structure that cannot tell."""
         return True
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
@@ -115,7 +116,7 @@ class Matrix(StrategyMatrix):
         return self.n
 
     def dense(self) -> np.ndarray:
-        """Return the whole matrix, to be read only: it is not copied where it is stored so.
+        """Return the whole matrix, which may only be read: it is not copied where it is stored whole.
 
         Raises:
             TooLarge: n is above the limit for an n x n array.
@@ -125,7 +126,7 @@ class Matrix(StrategyMatrix):
 
     @abstractmethod
     def leading(self, steps: int) -> Matrix:
-        """Return the leading block, shape (steps, steps), of the same structure and from the same stored numbers."""
+        """Return the leading block, shape (steps, steps), in the same structure and from the same stored numbers."""
 
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 of the inverse, shape (stop - start, n)."""
@@ -133,7 +134,7 @@ class Matrix(StrategyMatrix):
 
 
 class StoredMatrix(Matrix):
-    """A matrix whose entries are stored doubles, or exact zeros: nothing is computed."""
+    """A matrix whose entries are stored doubles or exact zeros, so that none is computed."""
 
     @property
     def signed(self) -> bool:

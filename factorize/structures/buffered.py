@@ -24,7 +24,7 @@ class BufferedMatrix(RecursiveMatrix):
         blocks: the transitions, shape (n, groups, s, s).
 
     Raises:
-        InvalidStrategy: shapes do not fit, a number is not finite, or the diagonal is not positive.
+        InvalidStrategy: the shapes do not fit, a number is not finite, or the diagonal is not positive.
     """
 
     def __init__(self, diagonal: np.ndarray, transition: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> None:
@@ -38,7 +38,7 @@ class BufferedMatrix(RecursiveMatrix):
 
     @cached_property
     def recursion(self) -> MatrixRecursion:
-        """Each group of states moves on by its block, and takes in the input after it was read."""
+        """The recursion that moves each group of states by its block, reads it, and adds the input to it."""
         blocks, (m, states) = self.blocks, (self.inputs.shape[1], self.blocks.shape[3])
         first: Statement = {(X, 0): self.diagonal}
         moves: list[Statement] = []
@@ -52,11 +52,11 @@ class BufferedMatrix(RecursiveMatrix):
     signed = StoredMatrix.signed
 
     def leading(self, steps: int) -> BufferedMatrix:
-        """The first steps of each part."""
+        """Return the matrix with the first steps of each tensor."""
         parts = (self.diagonal, self.transition, self.inputs, self.outputs)
         return BufferedMatrix(*(part[:steps] for part in parts))
 
 
 def _products(left: np.ndarray, right: np.ndarray) -> Factor:
-    """Return the products of rows, shape (n, states) each, added up, as a factor."""
+    """Return as a factor the dot products of rows, each array of shape (n, states)."""
     return lambda start, stop: np.einsum("ia,ia->i", left[start:stop], right[start:stop])

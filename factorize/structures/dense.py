@@ -16,11 +16,11 @@ class DenseMatrix(StoredMatrix):
     """Any lower-triangular matrix, stored whole.
 
     Args:
-        array: shape (n, n); exact zeros above the diagonal, positive diagonal. It is copied, unless its numbers cannot
-            be written, and it owns them or they lie in bytes.
+        array: shape (n, n); exact zeros above the diagonal, positive diagonal. It is copied, unless its numbers are
+            read-only, and it owns them or they lie in bytes.
 
     Raises:
-        InvalidStrategy: otherwise.
+        InvalidStrategy: the array is not of this form.
     """
 
     def __init__(self, array: np.ndarray) -> None:
@@ -29,7 +29,7 @@ class DenseMatrix(StoredMatrix):
         self.n = len(self.array)
 
     def dense(self) -> np.ndarray:
-        """The array itself."""
+        """Return the array itself."""
         check_dense(self.n)
         return self.array
 
@@ -38,15 +38,15 @@ class DenseMatrix(StoredMatrix):
         return self.array[start:stop].copy()
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """Solve y C = block by substitution; only the columns up to the last non-zero one are touched."""
+        """Solve y C = block by substitution, in the columns up to the last non-zero one."""
         return right_solve(self.array, block)
 
     def leading(self, steps: int) -> DenseMatrix:
-        """The block itself."""
+        """Return the leading block of the array."""
         return DenseMatrix(self.array[:steps, :steps])
 
     def column_norms_squared(self) -> np.ndarray:
-        """Sums of squares down the columns."""
+        """Return the sums of squares down the columns."""
         return np.einsum("ij,ij->j", self.array, self.array)
 
     @cached_property
@@ -54,7 +54,7 @@ class DenseMatrix(StoredMatrix):
         return 1 + next(d for d in range(self.n - 1, -1, -1) if np.diagonal(self.array, -d).any())
 
     def bandwidth(self) -> int:
-        """Counted on exact zeros."""
+        """Return the number of diagonals up to the last that is not exactly zero."""
         return self._bands
 
 
@@ -62,7 +62,8 @@ def strategy_array(array: np.ndarray) -> np.ndarray:
     """Return a read-only float64 array that can be a strategy matrix.
 
     Raises:
-        InvalidStrategy: not square, empty, not finite, non-zero above the diagonal, or a diagonal that is not positive.
+        InvalidStrategy: the array is not square, empty, not finite, non-zero above the diagonal, or its diagonal is not
+            positive.
     """
     checked = np.ascontiguousarray(array, dtype=np.float64)
     if checked.ndim != 2 or checked.shape[0] != checked.shape[1] or not len(checked):
@@ -76,7 +77,7 @@ def strategy_array(array: np.ndarray) -> np.ndarray:
 
 
 def _unchanging(array: np.ndarray) -> bool:
-    """Whether nobody has another way to the numbers of a read-only array: who owns them gives them away."""
+    """Return whether nobody else can write the numbers of a read-only array; an owner is taken to hand them over."""
     if array.flags.owndata:
         return True
     base: object = array.base

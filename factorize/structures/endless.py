@@ -1,7 +1,8 @@
 """Strategies whose rows have no end, known by a few parameters: Toeplitz, with coefficients that fall towards zero.
 
-The first n rows and columns of such a matrix are the finite matrix of the same parameters, and those of its inverse are
-that one's inverse; every row can be had, and no column ends. What grows with n, it does not have, and says so.
+The first n rows and columns of such a matrix are the finite matrix with the same parameters, and those of its inverse
+are the inverse of that matrix. Every row can be computed, and no column ends. Quantities that grow with n raise an
+error.
 """
 
 import math
@@ -15,17 +16,17 @@ from factorize.numbers.triangular import toeplitz_rows
 from factorize.structures.base import Matrix, StrategyMatrix
 from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix, noising_coefficients, strategy_coefficients
 
-LARGEST_ROW = 1_000_000
-"""Rows are served up to here: row i has i + 1 entries."""
-LARGEST_PATTERN = 100_000
-"""Participations that are added up."""
-_MEANS = 20  # steps to the arithmetic-geometric mean, each of which doubles the digits once it is near
+MAX_ROWS = 1_000_000
+"""The number of rows that are served, since row i has i + 1 entries."""
+MAX_PATTERN_STEPS = 100_000
+"""The most participations that are added up."""
+_MEAN_STEPS = 20  # Each step to the arithmetic-geometric mean doubles its digits once it is near.
 
 
 class EndlessMatrix(StrategyMatrix):
     """A lower-triangular Toeplitz matrix without a last row.
 
-    No `Matrix`, and beside it: what takes their number of rows is not asked of it, and `until` has the leading part.
+    It is no `Matrix`, since it has no number of rows; `until` returns the leading part, which is one.
 
     Attributes:
         side: None, where a matrix has n.
@@ -34,7 +35,7 @@ class EndlessMatrix(StrategyMatrix):
     side: ClassVar[None] = None
 
     def finite(self) -> NoReturn:
-        """Raise UnsupportedProblem: rows without end have no number."""
+        """Raise UnsupportedProblem, since rows without end have no number."""
         raise UnsupportedProblem(
             "this strategy has rows without end, and what was asked for needs their number; give n in the workload, "
             "or read rows up to the one you need",
@@ -47,17 +48,17 @@ class EndlessMatrix(StrategyMatrix):
 
     @abstractmethod
     def squared_limit(self, separation: int, most: int) -> float:
-        """Return the limit of the squared sensitivity, or its bound, nearly: in ordinary floating point.
+        """Return the limit of the squared sensitivity, or a bound of it, in ordinary floating point.
 
         Args:
-            separation: steps between two participations, at least.
+            separation: least number of steps between two participations.
             most: number of participations; with 1 it is the squared norm of every column.
         """
 
     @property
     @abstractmethod
     def gain(self) -> float:
-        """Sum of the inverse's column: what the prefix sum's decoder coefficients tend to, so that errors grow."""
+        """The sum of the inverse's column, to which the prefix sum's decoder tends, so that errors grow."""
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows start..stop-1 up to column stop - 1, shape (stop - start, stop)."""
@@ -68,12 +69,12 @@ class EndlessMatrix(StrategyMatrix):
         return self.until(_checked(stop)).inverse_rows(start, stop)
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """Of the leading part that is as wide as the block."""
+        """Return the block times the inverse of the leading part that is as wide as the block."""
         return self.until(_checked(block.shape[1])).right_solve(block)
 
 
 AnyStrategy = Matrix | EndlessMatrix
-"""C, with or without a last row: `finite()` is the matrix, or says that there is none."""
+"""A C with or without a last row; `finite()` returns the matrix, or raises an error where there is none."""
 
 
 class EndlessBlt(EndlessMatrix):
@@ -84,21 +85,21 @@ class EndlessBlt(EndlessMatrix):
         omega: scales, shape (buffers,), not negative.
 
     Raises:
-        InvalidStrategy: otherwise.
+        InvalidStrategy: the parameters are outside these limits.
     """
 
     def __init__(self, theta: np.ndarray, omega: np.ndarray) -> None:
         self.theta, self.omega = self.keep("blt", {"theta": theta, "omega": omega}, None)
 
     def until(self, stop: int) -> BltMatrix:
-        """The same parameters."""
+        """Return the finite matrix with the same parameters."""
         return BltMatrix(self.theta, self.omega, stop)
 
     def squared_limit(self, separation: int, most: int) -> float:
-        """Geometric sums of the lags d b, one by one; of the column (c_1, c_1, c_2, ..) where coefficients rise."""
-        if most > LARGEST_PATTERN:
+        """Return geometric sums over the lags d b; where coefficients rise, those of the column (c_1, c_1, c_2, ..)."""
+        if most > MAX_PATTERN_STEPS:
             raise InvalidParticipation(
-                f"max_participations={most} is above the {LARGEST_PATTERN} that are added up without end; give fewer",
+                f"max_participations={most} is above the {MAX_PATTERN_STEPS} that are added up without end; give fewer",
                 field="/participation/max_participations",
             )
         theta, omega, lags = self.theta, self.omega, np.arange(1.0, most)
@@ -109,7 +110,7 @@ class EndlessBlt(EndlessMatrix):
 
     @property
     def gain(self) -> float:
-        """1 / C(1)."""
+        """The sum 1 / C(1)."""
         return 1.0 / (1.0 + math.fsum((self.omega / (1.0 - self.theta)).tolist()))
 
 
@@ -120,7 +121,7 @@ class EndlessNuToeplitz(EndlessMatrix):
         nu: shape (1,), in (0, 1).
 
     Raises:
-        InvalidStrategy: otherwise.
+        InvalidStrategy: the parameters are outside these limits.
     """
 
     def __init__(self, nu: np.ndarray) -> None:
@@ -128,7 +129,7 @@ class EndlessNuToeplitz(EndlessMatrix):
         self.nu = float(self._parameter[0])
 
     def until(self, stop: int) -> ToeplitzMatrix:
-        """The first coefficients, rounded to doubles."""
+        """Return the finite matrix with the first coefficients, rounded to doubles."""
         return ToeplitzMatrix(strategy_coefficients(stop, self.nu), stop)
 
     def inverse_rows(self, start: int, stop: int) -> np.ndarray:
@@ -136,23 +137,23 @@ class EndlessNuToeplitz(EndlessMatrix):
         return toeplitz_rows(noising_coefficients(_checked(stop), self.nu), start, stop)
 
     def squared_limit(self, separation: int, most: int) -> float:
-        """The squared norm of a column: the checker refuses several participations."""
+        """Return the squared norm of a column; the checker refuses several participations."""
         assert most == 1
         larger, smaller = 1.0, math.sqrt(self.nu * (2 - self.nu))
-        for _ in range(_MEANS):
+        for _ in range(_MEAN_STEPS):
             larger, smaller = (larger + smaller) / 2, math.sqrt(larger * smaller)
         return 1 / larger
 
     @property
     def gain(self) -> float:
-        """(1 - (1 - nu))^(1/2)."""
+        """The sum (1 - (1 - nu))^(1/2)."""
         return math.sqrt(self.nu)
 
 
 def _checked(stop: int) -> int:
-    if not 1 <= stop <= LARGEST_ROW:
+    if not 1 <= stop <= MAX_ROWS:
         raise TooLarge(
-            f"rows up to {stop} were asked for; a strategy without end serves rows 0:{LARGEST_ROW}, in ranges",
+            f"rows up to {stop} were asked for; a strategy without end serves rows 0:{MAX_ROWS}, in ranges",
             field="rows",
         )
     return stop

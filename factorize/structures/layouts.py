@@ -1,7 +1,7 @@
 """Matrices as named tensors, and back: the structures of the file format.
 
-A strategy that came as numbers gets the structure that it has: its noise then needs the state of that, and not every
-row.
+A strategy that came as numbers gets the structure that fits it. Its noise then needs the state of that structure, and
+not all earlier rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,13 +35,13 @@ BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray], int], Matrix]] = {
     "redrawn": lambda parts, n: RedrawnMatrix(*(parts[name] for name in ("decay", "output", "input", "direct", "lag"))),
     SCALED: lambda parts, n: ColumnScaled(build_matrix(wrapped_structure(parts, n), parts, n), parts[COLUMN_SCALE]),
 }
-"""Structures of n x n matrices, by the contract's name."""
+"""The builders of n x n matrices, by the contract's name of the structure."""
 
 ENDLESS_BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray]], EndlessMatrix]] = {
     "blt": lambda parts: EndlessBlt(parts["theta"], parts["omega"]),
     "nu_toeplitz": lambda parts: EndlessNuToeplitz(parts["nu"]),
 }
-"""Structures without a last row."""
+"""The builders of strategies without a last row, by the contract's name of the structure."""
 
 
 def _buffered(parts: Mapping[str, np.ndarray], middle: str) -> Matrix:
@@ -56,12 +56,12 @@ def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None)
     """Return the matrix that tensors of a structure describe.
 
     Args:
-        structure: the contract's name.
+        structure: the contract's name of the structure.
         parts: tensors by suffix ('' for a dense matrix).
         n: side, or None for rows without end.
 
     Raises:
-        CorruptObject: unknown structure, or a tensor is missing.
+        CorruptObject: the structure is unknown, or a tensor is missing.
         InvalidStrategy: the numbers do not make an invertible lower-triangular matrix.
     """
     known = ENDLESS_BUILDERS if n is None else BUILDERS
@@ -89,19 +89,19 @@ def describe(
 
 
 MAX_BUFFERS = 8
-"""Published BLTs have two to six buffers; more are not told apart in double precision."""
+"""The most buffers: published BLTs have two to six, and double precision cannot tell more apart."""
 MAX_DEVIATION = 2.0**-36
-"""Of a coefficient, relative: what powers of a decay lose in a few thousand steps of double precision, and no more."""
+"""The largest relative deviation of a coefficient, which powers of a decay lose in a few thousand steps."""
 MIN_STEPS = 16
-"""Steps below which there is nothing to save, and a few numbers are a BLT by chance."""
-_WINDOW = 48  # rows of the Hankel matrix; buffers are told apart within them
-_CORRECTIONS = 6
+"""The fewest steps: below, there is nothing to save, and a few numbers are a BLT by chance."""
+_WINDOW = 48  # The Hankel matrix has so many rows, which tell the buffers apart.
+_CORRECTIONS = 6  # Gauss-Newton takes so many steps.
 
 
 def recognised(matrix: Matrix) -> Matrix:
-    """Return the matrix in a structure with less state: a dense one of few bands, exactly; a Toeplitz one as a BLT.
+    """Return the matrix in a structure with less state: few bands exactly as such, or a Toeplitz matrix as a BLT.
 
-    The coefficients of the BLT are within 2^-36 of the given ones, each of its own size; it is another matrix with
+    The coefficients of the BLT differ from the given ones by at most 2^-36 of themselves. So it is another matrix, with
     a sensitivity of its own.
     """
     if isinstance(matrix, DenseMatrix) and 4 * matrix.bandwidth() <= matrix.n >= MIN_STEPS:
@@ -117,7 +117,7 @@ def recognised(matrix: Matrix) -> Matrix:
 def blt_of(column: np.ndarray) -> BltMatrix | None:
     """Return the BLT of the fewest buffers with this first column, shape (n,), that begins with 1; or None.
 
-    Reference: Roy, Kailath, ESPRIT (1989), for the decays; Gauss-Newton on relative errors for what it rounds.
+    Reference: Roy, Kailath, ESPRIT (1989), for the decays; Gauss-Newton on relative errors corrects its rounding.
     """
     tail, n = column[1:], len(column)
     if not (tail > 0).all() or (np.diff(tail) > 0).any():

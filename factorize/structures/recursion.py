@@ -1,8 +1,8 @@
-"""Recursions: a lower-triangular matrix as a few statements on a few states, from which every product with it follows.
+"""Recursions: a lower-triangular matrix as a few statements on a few states, from which all products with it follow.
 
 At each step the input is X, and statement k sets state k to a sum of factors times states and the input, of this step
 or of earlier ones; state 0 is the output. A compiled loop (structures/recursion_engine.py) runs statements forwards or
-transposed. Squared norms of rows and columns are sums of the squares of what unit inputs give.
+transposed. Squared norms of rows and columns are sums of the squares of the outputs for unit inputs.
 Where numba is absent, as in a training image, numpy runs the same statements, all rows at once.
 """
 
@@ -20,24 +20,24 @@ from factorize.structures.base import Matrix
 from factorize.workloads.state_space import StateSpace
 
 X = -1
-"""The input, among states."""
+"""The number of the state that is the input."""
 Factor = float | np.ndarray | Callable[[int, int], np.ndarray]
-"""A number for all steps, one for each, shape (n,), or what returns those of the steps start..stop-1."""
+"""One number for all steps, one for each, shape (n,), or a function that returns those of steps start..stop-1."""
 Statement = dict[tuple[int, int], Factor]
-"""Factors of states, each some steps back."""
+"""The factors of states, by the state and how many steps back it is read."""
 
-_NUMBERS = 1 << 15  # factors that are laid out at one time
-_LANES = 256  # rows that are carried together
-_UNITS = 64  # inputs whose outputs are squared together
+_NUMBERS = 1 << 15  # So many factors are laid out together.
+_LANES = 256  # So many rows run together.
+_UNITS = 64  # The outputs for so many unit inputs are squared together.
 
 
 class Layout(NamedTuple):
-    """Statements by the rings of their states: bases and sizes, targets and steps back, and their terms.
+    """The layout of statements over the rings of their states.
 
     Attributes:
-        rings: shape (2, states + 1); the last is the input's.
-        targets: shape (2, statements).
-        starts: of each statement's terms, shape (statements + 1,).
+        rings: first slots and sizes of the rings, shape (2, states + 1); the last ring is the input's.
+        targets: states that statements set, and steps back, shape (2, statements).
+        starts: first term of each statement, shape (statements + 1,).
         terms: states, steps back and columns of factors, shape (3, terms).
     """
 
@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     def places(self, step: int, turn: int, *ends: int) -> np.ndarray:
         """Return the slots of terms, targets and states that are read or written at a step, and where their rings end.
 
-        From one step to the next, later or earlier, each moves on by one slot.
+        Each place moves on by one slot from one step to the next, in either direction.
         """
         states, lags = np.hstack([self.terms[:2], self.targets, [ends, [0] * len(ends)]])
         bases, sizes = self.rings[:, states]
@@ -61,8 +61,8 @@ class MatrixRecursion:
 
     Args:
         n: side.
-        statements: the first is of the input of the same step, with a factor that is never 0, and of earlier steps;
-            each reads, of the same step, what stands before it.
+        statements: the first reads the input of the same step, with a factor that is never 0, and earlier steps; each
+            reads values of the same step only from earlier statements.
         output: the state that is read.
     """
 
@@ -73,7 +73,7 @@ class MatrixRecursion:
         self._constant = all(isinstance(factor, float) for factor in self._factors)
 
     def inverse(self) -> MatrixRecursion:
-        """Return the recursion of the inverse: the first statement is solved for the input, and both change places."""
+        """Return the recursion of the inverse, with the first statement solved for the input, and both exchanged."""
         first, places, solved = self.statements[0], {X: 0, 0: X}, Statement()
         for (state, lag), factor in first.items():
             if (state, lag) == (X, 0):
@@ -127,7 +127,7 @@ class MatrixRecursion:
     def _squares(self, *, backwards: bool) -> np.ndarray:
         """Return the sums of squares of outputs over all unit inputs, or those of the transposed steps.
 
-        What the inputs of earlier pieces have left in the states counts by its products alone: a triangle has the same.
+        The states that earlier inputs left matter by their Gram matrix alone, so a triangle with the same one suffices.
         """
         if 2 * self._slots > self.n:
             product, out = self.transposed if backwards else self.products, np.zeros(self.n)
@@ -155,9 +155,9 @@ class MatrixRecursion:
         *,
         backwards: bool,
     ) -> None:
-        """Run steps start..stop-1 over a block of rows, whose columns from that one on are theirs."""
+        """Run steps start..stop-1 over a block of rows, whose columns from `column` on belong to these steps."""
         run = recursion_engine.sweep if HAS_COMPILER else _plain_sweep
-        factors = np.empty((1 if self._constant else stop - start, len(self._factors)))  # one row where all is constant
+        factors = np.empty((1 if self._constant else stop - start, len(self._factors)))  # constants need one row
         for number, factor in enumerate(self._factors):
             factors[:, number] = _at(factor, start, stop)
         ends, first, turn = [len(self.statements), self.output], start, 1
@@ -181,7 +181,7 @@ class MatrixRecursion:
         count = len(self.statements)
         sizes = [1] * (count + 1)
         for s, terms in enumerate(self.statements):
-            for state, lag in terms:  # a value is kept until its last reader, which may stand before its successor
+            for state, lag in terms:  # A value stays until its last reader, which may come before the new value.
                 sizes[state] = max(sizes[state], lag + (s > state))
         rings = np.array([np.cumsum([0, *sizes[:-1]]), sizes], dtype=np.int64)
         columns = {_name(factor): column for column, factor in enumerate(self._factors)}
@@ -190,34 +190,34 @@ class MatrixRecursion:
             for terms in self.statements
         ]
         read = np.array([term for terms in readings for term in terms], dtype=np.int64).reshape(-1, 3)
-        # At last, the slot of the next input is emptied.
+        # The last target empties the slot of the next input.
         targets = np.array([*((s, 0) for s in range(count)), (count, sizes[count] - 1)], dtype=np.int64)
         return Layout(rings, targets.T.copy(), np.cumsum([0, *map(len, readings), 0]), read.T.copy())
 
 
 class RecursiveMatrix(Matrix):
-    """A matrix with a recursion: of itself or of its inverse, whichever a structure states."""
+    """A matrix with a recursion of itself or of its inverse, as its structure states."""
 
     @cached_property
     def recursion(self) -> MatrixRecursion:
-        """C."""
+        """The recursion of C."""
         return self.inverse_recursion.inverse()
 
     @cached_property
     def inverse_recursion(self) -> MatrixRecursion:
-        """C^-1."""
+        """The recursion of C^-1."""
         return self.recursion.inverse()
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return rows by one backward sweep; O(n states) per row."""
+        """Return rows by one backward sweep, in O(n states) per row."""
         return self.left_multiply(np.eye(stop - start, self.n, start))
 
     def right_solve(self, block: np.ndarray) -> np.ndarray:
-        """Return block times C^-1 by one backward sweep; O(n states) per row."""
+        """Return block times C^-1 by one backward sweep, in O(n states) per row."""
         return self.inverse_recursion.transposed(block)
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
-        """Return block times C by one backward sweep; O(n states) per row."""
+        """Return block times C by one backward sweep, in O(n states) per row."""
         return self.recursion.transposed(block)
 
     def column_norms_squared(self) -> np.ndarray:
@@ -225,17 +225,17 @@ class RecursiveMatrix(Matrix):
         return self.recursion.column_norms_squared()
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:
-        """Return the variances of A C^-1 z; O(n states^2), or O(n^2 states) where those are many."""
+        """Return the variances of A C^-1 z, in O(n states^2), or in O(n^2 states) for many states."""
         return self.inverse_recursion.then(workload).variances()
 
 
 def toeplitz(column: np.ndarray, n: int) -> MatrixRecursion:
-    """Return the n x n Toeplitz matrix with that first column, shape (bands,): sums with the oldest input first."""
+    """Return the n x n Toeplitz matrix with a first column, shape (bands,), as sums with the oldest input first."""
     return MatrixRecursion(n, [{(X, d): float(column[d]) for d in range(len(column) - 1, -1, -1)}])
 
 
 def delayed(values: np.ndarray, steps: int) -> Callable[[int, int], np.ndarray]:
-    """Return a factor that is, at each step, the value some steps before, and 0 before the first."""
+    """Return a factor that is at each step the value `steps` steps before, and 0 before the first."""
 
     def factor(start: int, stop: int) -> np.ndarray:
         first = max(start, min(steps, stop))
@@ -245,7 +245,7 @@ def delayed(values: np.ndarray, steps: int) -> Callable[[int, int], np.ndarray]:
 
 
 def _name(factor: Factor) -> object:
-    """What tells factors apart: numbers by value, arrays and functions by which they are."""
+    """Return a key that tells factors apart: numbers by value, arrays and functions by identity."""
     return factor if isinstance(factor, float) else id(factor)
 
 
@@ -274,7 +274,7 @@ def _plain_sweep(
     out: np.ndarray,
     state: np.ndarray,
 ) -> None:
-    """Do as `sweep` of structures/recursion_engine.py, in numpy."""
+    """Run the same steps as `sweep` of structures/recursion_engine.py, in numpy."""
     parts, now = [slice(*pair) for pair in zip(starts[:-1], starts[1:], strict=True)], places[0]
     for step in range(count):
         row, c = factors[step if len(factors) > 1 else 0], first + turn * step

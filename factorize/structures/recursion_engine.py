@@ -1,9 +1,9 @@
 """The compiled loop behind every recursion (structures/recursion.py).
 
-The last values of state v stand in a ring of slots; from step to step every place moves on by one slot and returns
-from the end of its ring to the beginning. Statement s sets one of the states to the sum over its terms t, from
-starts[s] to starts[s + 1]: factors[step, columns[t]] times another. Its target's place is that of term number
-len(columns) + s; after those stand the places of what a step's input is added to and of what leaves it.
+The last values of state v are in a ring of slots; from step to step every place moves on by one slot and returns from
+the end of its ring to the beginning. Statement s sets one of the states to the sum over its terms t, from starts[s] to
+starts[s + 1], of factors[step, columns[t]] times another state. Its target has the place number len(columns) + s. After
+the targets come the places to which a step adds its input, and from which it takes its output.
 """
 
 from factorize.numbers.compiling import kernel
@@ -16,14 +16,15 @@ def sweep(starts, columns, factors, places, first, turn, count, backwards, block
     Args:
         starts: shape (statements + 1,).
         columns: shape (terms,).
-        factors: shape (steps, columns), in the order in which they are run, or (1, columns) if they are those of all.
-        places: slots of the first step, and of each its ring's first slot and the one after it, moved on in place.
+        factors: shape (steps, columns), in the order in which steps run, or (1, columns) if they are constant.
+        places: the slot of each place at the first step, its ring's first slot and the slot after its ring; moved on
+            in place.
         first: column of block and out of the first step.
-        turn: what leads to the next one, 1 or -1.
-        count: steps.
-        backwards: whether statements run from the last to the first, and each adds to what it reads.
-        block: shape (r, steps or more).
-        out: the same shape, written.
+        turn: the difference to the next column, 1 or -1.
+        count: number of steps.
+        backwards: whether statements run from the last to the first, and each adds to the states that it reads.
+        block: rows of inputs, shape (r, steps or more).
+        out: rows of outputs, the same shape, written.
         state: the rings, shape (slots + 1, r); the last row is scratch.
     """
     terms, statements, width, held = len(columns), len(starts) - 1, state.shape[1], len(state) - 1

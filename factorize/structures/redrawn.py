@@ -1,13 +1,13 @@
 """A strategy whose noise makes draws of earlier epochs again: the structure `redrawn`, stored as its inverse.
 
-The draw of step i - lag belongs to the step of the epoch before that saw the same examples. A generator of normals by
-counter gives it once more at no memory, so K = C^-1 may use it beside the few states that it carries on:
+The draw of step i - lag belongs to the step of the epoch before that saw the same examples. A counter-based
+generator of normals repeats it without memory, so K = C^-1 may use it besides the few states that it carries on:
 
     x_i = direct[0, i] y_i + sum_{m >= 1} direct[m, i] y_{i - m lag} + output_i . s
     s  <- decay_i s + input[0, i] y_i + sum_{m >= 1} input[m, i] y_{i - m lag},      s = 0 at first, y_j = 0 for j < 0
 
-is row i of K y. What K y protects is C = K^-1, which has no recurrence of few states: a column of it is solved for from
-the same equations, with all earlier rows at hand.
+is row i of K y. The noise K y protects C = K^-1, which has no recurrence of few states: its columns are solved for
+from the same equations, with all earlier rows at hand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RedrawnMatrix(RecursiveMatrix):
         lag: steps from a draw to its next use, the length of an epoch; 1 <= lag <= n.
 
     Raises:
-        InvalidStrategy: otherwise, or a number is not finite.
+        InvalidStrategy: a tensor is not of this form, or a number is not finite.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RedrawnMatrix(RecursiveMatrix):
 
     @cached_property
     def inverse_recursion(self) -> MatrixRecursion:
-        """The equations of K."""
+        """The recursion of K by the equations above."""
         buffers, lags = range(self.decay.shape[1]), [(X, m * self.lag) for m in range(-(-self.n // self.lag))]
         first: Statement = dict(zip(lags, self.direct, strict=False))
         states: list[Statement] = [
@@ -52,7 +52,7 @@ class RedrawnMatrix(RecursiveMatrix):
         return MatrixRecursion(self.n, [first | {(a + 1, 1): self.output[:, a] for a in buffers}, *states])
 
     def leading(self, steps: int) -> RedrawnMatrix:
-        """The first steps of each part, and no more draws than they make again."""
+        """Return the matrix of the first steps, with no more redraws than they use."""
         made = slice(-(-steps // self.lag)), slice(steps)
         lag = min(self.lag, steps)
         return RedrawnMatrix(self.decay[:steps], self.output[:steps], self.input[made], self.direct[made], lag)

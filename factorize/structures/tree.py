@@ -1,8 +1,8 @@
 """Binary-tree aggregation as a square matrix: the structure `tree`, log n numbers per step and log n state.
 
-The n steps are the leaves of binary trees of `restart` leaves each (one tree where there is no restart). Leaf p of its
-tree has behind it, within the tree, one whole block of 2^j leaves for each bit j of p that is 1. Row i of C is
-constant on each of these blocks and zero before the tree:
+The n steps are the leaves of binary trees of `restart` leaves each (one tree where there is no restart). Each bit j of
+leaf p that is 1 stands for one whole block of 2^j leaves before p in its tree. Row i of C is constant on each of these
+blocks and zero before the tree:
 
     C[i, i] = nodes[0, i],    C[i, s] = nodes[j + 1, i] for s in the block of level j
 
@@ -28,7 +28,7 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         restart: steps of each tree, at least 1; n or more for a single tree.
 
     Raises:
-        InvalidStrategy: otherwise.
+        InvalidStrategy: the nodes are not of this form.
     """
 
     def __init__(self, nodes: np.ndarray, restart: int | np.ndarray) -> None:
@@ -54,9 +54,9 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
 
     @cached_property
     def recursion(self) -> MatrixRecursion:
-        """A state for each level, the sum over its last block: blocks of the trailing ones merge, as a counter's carry.
+        """The recursion of sums over each level's last block; blocks of trailing ones merge like a counter's carry.
 
-        Levels move on from the top, so that what merges is still that of the step before.
+        Levels move on from the top, so that blocks merge as they were at the step before.
         """
         levels, following = range(len(self.nodes) - 1), self._leaves() + 1
         trailing = (np.frexp(following & -following)[1] - 1).astype(np.int8)
@@ -69,11 +69,11 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         return MatrixRecursion(self.n, [first, *moves])
 
     def leading(self, steps: int) -> TreeMatrix:
-        """The levels that its leaves reach."""
+        """Return the matrix of the first steps, with the levels that their leaves reach."""
         return TreeMatrix(self.nodes[: level_count(min(self.restart, steps)) + 1, :steps], self.restart)
 
     def column_norms_squared(self) -> np.ndarray:
-        """Squares of the diagonal, and for each level those of the right sibling's rows."""
+        """Return the squares of the diagonal and, for each level, those of the right sibling's rows."""
         norms, leaves = self.nodes[0] ** 2, self._leaves()
         for j, weights in enumerate(self.nodes[1:]):
             pair = np.arange(self.n) // self.restart * (1 + (self.restart >> j + 1)) + (leaves >> j + 1)
@@ -83,15 +83,15 @@ class TreeMatrix(StoredMatrix, RecursiveMatrix):
         return norms
 
     def bandwidth(self) -> int:
-        """The last row of a tree reads its first leaf."""
+        """Return the leaves of a tree, since its last row reads its first leaf."""
         return self.restart
 
 
 def _where(values: np.ndarray, value: int, there: float) -> Factor:
-    """Return a factor that is `there`, 0 or 1, where values are this one, and the other one elsewhere."""
+    """Return a factor that is `there`, 0 or 1, where values equal `value`, and the other number elsewhere."""
     return lambda start, stop: np.where(values[start:stop] == value, there, 1.0 - there)
 
 
 def level_count(restart: int) -> int:
-    """Return the number of levels below the root of the smallest tree with that many leaves."""
+    """Return the number of levels below the root of the smallest tree with so many leaves."""
     return (restart - 1).bit_length()

@@ -17,7 +17,7 @@ from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.container import local_path
 from factorize.format.files import replace_file
 from factorize.format.quantities import ClaimRefused
-from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLED, SCHEMA, link_of, read_receipt, steps_of
+from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLING_SHAPES, SCHEMA, link_of, read_receipt, steps_of
 from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import mu_by_name
 from factorize.privacy.selection import BestOf
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from factorize.format.manifest import CertifiedFactors
     from factorize.training.statement import PrivacyStatement
 
-_STATED_FIELDS = {"sampling"}.union(CALIBRATION, *SAMPLED.values(), MOMENTS)
+_STATED_FIELDS = {"sampling"}.union(CALIBRATION, *SAMPLING_SHAPES.values(), MOMENTS)
 
 
 class Receipt:

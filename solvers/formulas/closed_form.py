@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 
 from factorize.factors.sensitivity import sensitivity_of
-from factorize.format.tensors import SMALLEST_SCALE, fading
+from factorize.format.tensors import MIN_COEFFICIENT, fading
 from factorize.numbers.triangular import series_product, series_quotient
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.transforms import square_root
@@ -36,7 +36,7 @@ from factorize.spec.objective import LambdaTau
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.recursion import toeplitz
 from factorize.structures.scaled import ColumnScaled
-from factorize.structures.toeplitz import MOST_RECURSIVE, BltMatrix, InverseBandedToeplitz, ToeplitzMatrix, flushed
+from factorize.structures.toeplitz import MAX_DIAGONALS, BltMatrix, InverseBandedToeplitz, ToeplitzMatrix, flushed
 from factorize.structures.toeplitz import noising_coefficients as noising_coefficients
 from factorize.structures.toeplitz import strategy_coefficients as strategy_coefficients
 
@@ -109,7 +109,7 @@ def needs_decoder(spec: Spec) -> bool:
 def recursive(spec: Spec) -> bool:
     """Return whether C has so few diagonals, or buffers, that the certificate carries its losses along the steps."""
     few = isinstance(spec.mechanism, (AntiPgd, LambdaCgd, BandedToeplitz, BandedSquareRoot, IdentityMechanism))
-    if not few or (spec.mechanism.diagonals or 1) > MOST_RECURSIVE:
+    if not few or (spec.mechanism.diagonals or 1) > MAX_DIAGONALS:
         return False
     return spec.workload.outline().recursions() is not None
 
@@ -169,7 +169,7 @@ def strategy_of_noising(noising: np.ndarray, n: int) -> Matrix:
         noising: first column of C^-1 down to its last diagonal, shape (bands,), beginning with 1.
         n: side, at least `bands`.
     """
-    if fading(noising) and not ((noising[1:] > -SMALLEST_SCALE) & (noising[1:] != 0)).any():
+    if fading(noising) and not ((noising[1:] > -MIN_COEFFICIENT) & (noising[1:] != 0)).any():
         return InverseBandedToeplitz(noising, n)
     return ToeplitzMatrix(flushed(toeplitz(noising, n).inverse().products(np.eye(1, n))[0]), n)
 

@@ -25,9 +25,15 @@ from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factors.factor_file import load
 from factorize.factors.sensitivity import SERVED, sensitivity_of
-from factorize.format.manifest import ENDLESS
-from factorize.format.tensors import ENDLESS as ENDLESS_STRUCTURES
-from factorize.format.tensors import ONLY_ENDLESS, SCALED, SHAPES, VALUES, WRAPPED
+from factorize.format.manifest import ENDLESS_STEPS
+from factorize.format.tensors import (
+    ENDLESS_ONLY_STRUCTURES,
+    ENDLESS_STRUCTURES,
+    INNER_STRUCTURES,
+    SCALED,
+    SHAPES,
+    VALUES,
+)
 from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
 from factorize.participation import AnyParticipation, MinSep, Participation, is_canonical, read_participation
@@ -149,9 +155,9 @@ class TestStructures:
         every = set(BUILDERS) | set(ENDLESS_BUILDERS)
         assert set(SHAPES) | {SCALED} == every
         assert set(VALUES) == set(SHAPES)
-        assert set(WRAPPED) < set(BUILDERS)
+        assert set(INNER_STRUCTURES) < set(BUILDERS)
         assert set(ENDLESS_STRUCTURES) == set(ENDLESS_BUILDERS)
-        assert set(ONLY_ENDLESS) == set(ENDLESS_BUILDERS) - set(BUILDERS)
+        assert set(ENDLESS_ONLY_STRUCTURES) == set(ENDLESS_BUILDERS) - set(BUILDERS)
         assert set(_RECURRENCES) | set(_ROWS) == set(BUILDERS) - {SCALED}
         assert rows_of("docs/file-format.md", "Structures") == every
         assert {strategy.structure for _, strategy in STRATEGIES} == set(BUILDERS)
@@ -167,10 +173,10 @@ class TestStructures:
         assert check_factor_file(path.read_bytes()).supported
         strategy = load(path).strategy
         if structure in _RECURRENCES:
-            assert noise_source(structure, strategy.tensors(), ENDLESS, "").digest == ""
+            assert noise_source(structure, strategy.tensors(), ENDLESS_STEPS, "").digest == ""
         else:
             with pytest.raises(UnsupportedProblem, match="use blt"):
-                noise_source(structure, strategy.tensors(), ENDLESS, "")
+                noise_source(structure, strategy.tensors(), ENDLESS_STEPS, "")
 
 
 def test_keywords_are_those_of_the_spec() -> None:

@@ -54,8 +54,8 @@ class PowerModel(Files):
     synced may be there whole, in part, as zeros, or not at all.
     """
 
-    TOGETHER = 1
-    """The steps that are taken together: one after the other, so that every moment between two of them is kept."""
+    MAX_SYNCS = 1
+    """The number of concurrent syncs: one after the other, so that every moment between two of them is kept."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -29,7 +29,7 @@ from factorize.client.noise_source import Streamable, source_of
 from factorize.errors import FactorizeError, InvalidStrategy, UnsupportedProblem
 from factorize.factors.factor_file import load
 from factorize.format.container import Container
-from factorize.format.manifest import ENDLESS
+from factorize.format.manifest import ENDLESS_STEPS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
 FIRST = 48
@@ -108,7 +108,7 @@ def _claim(stated: Any) -> tuple[float, str, str]:
 def read_whole(path: Path) -> Reading:
     """Read as the library and the service do: rows of C and of C^-1."""
     found = load(path)
-    steps = ENDLESS if found.endless else found.strategy.n
+    steps = ENDLESS_STEPS if found.endless else found.strategy.n
     stop = min(steps, FIRST)
     noising: np.ndarray | None = None
     with suppress(InvalidStrategy):  # a C may be ill-conditioned

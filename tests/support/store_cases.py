@@ -49,7 +49,7 @@ def toeplitz(n: int, *, decay: float = 0.5) -> ToeplitzMatrix:
 class WatchedFiles(Files):
     """Calls `watch(operation, count)` before every operation; counts from 0."""
 
-    TOGETHER = 1
+    MAX_SYNCS = 1
 
     def __init__(self, watch: Callable[[str, int], None]) -> None:
         self.calls: list[str] = []

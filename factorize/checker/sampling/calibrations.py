@@ -26,7 +26,7 @@ from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy, read_factor_file
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import Claim, read_claim
-from factorize.format.claims import SMALLEST_SENSITIVITY
+from factorize.format.claims import MIN_SENSITIVITY
 from factorize.format.quantities import ClaimRefused, at_most, integer, real, require
 
 FRESH_CHUNKS = 4
@@ -107,8 +107,8 @@ def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: b
     document |= {"claim_digest": "sha256:" + hashlib.sha256(claim.canonical).hexdigest()}
     document |= {"seed": "fresh" if fresh else "claim"}
     bounds = BOUNDS[claim.document["sampling"]](claim, strategy)
-    tiny = f"C has a sensitivity below {SMALLEST_SENSITIVITY:g}, which no certificate states"
-    require(bounds.norm >= Fraction(SMALLEST_SENSITIVITY) ** 2, tiny)
+    tiny = f"C has a sensitivity below {MIN_SENSITIVITY:g}, which no certificate states"
+    require(bounds.norm >= Fraction(MIN_SENSITIVITY) ** 2, tiny)
     report.prove(bounds.proved)
     _check_unamplified(report, claim, bounds)
     sampled = [_check_direction(report, claim, bounds, direction, fresh) for direction in ("pq", "qp")]

@@ -66,7 +66,7 @@ class Directory(Objects):
         A file system writes its journal for whoever waits, so many that wait together take as long as a few. (One
         `syncfs` would be faster still, but some file systems and older kernels do not report its errors.)
         """
-        with reported(self.root / STAGING), ThreadPoolExecutor(self._files.TOGETHER, "sync") as pool:
+        with reported(self.root / STAGING), ThreadPoolExecutor(self._files.MAX_SYNCS, "sync") as pool:
             for _ in pool.map(self._seal, [one.path for one in staged]):
                 pass
 

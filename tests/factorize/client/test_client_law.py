@@ -29,7 +29,7 @@ from factorize.client.recurrences.state_rounding import (
 )
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
-from factorize.format.manifest import ENDLESS
+from factorize.format.manifest import ENDLESS_STEPS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix
@@ -90,7 +90,7 @@ class TestWithoutEnd:
         strategy = BltMatrix(np.array([0.999, 0.5]), np.array([0.01, 0.2]), self.N)
         scale = calibrated(strategy, {"kind": "min_sep", "min_sep": 1000, "max_participations": 2})
         return NoiseGenerator(
-            noise_source("blt", strategy.tensors(), ENDLESS, ""), scale, 1, seed=1 << 64, precision=precision
+            noise_source("blt", strategy.tensors(), ENDLESS_STEPS, ""), scale, 1, seed=1 << 64, precision=precision
         )
 
     @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -157,7 +157,7 @@ def test_a_message_is_cut() -> None:
 def test_limits_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = raw({})
     length = int.from_bytes(whole[:8], "little")
-    monkeypatch.setattr(container, "MOST_HEADER_BYTES", length)
+    monkeypatch.setattr(container, "MAX_HEADER_BYTES", length)
     assert Container(whole).names == ()
     with pytest.raises(CorruptObject, match=f"states a header of {length + 1}"):
         Container(raw({}, pad=" "))

@@ -13,7 +13,7 @@ from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import UnsupportedProblem
 from factorize.factors.sensitivity import plain_sensitivity, sensitivity_of
-from factorize.format.tensors import WRAPPED
+from factorize.format.tensors import INNER_STRUCTURES
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
@@ -25,7 +25,7 @@ N = 20
 CASES = strategies(N) | {
     f"scaled {name}": ColumnScaled(matrix, np.linspace(0.5, 2, N))
     for name, matrix in strategies(N).items()
-    if matrix.structure in WRAPPED
+    if matrix.structure in INNER_STRUCTURES
 }
 every = pytest.mark.parametrize("matrix", CASES.values(), ids=list(CASES))
 PARTICIPATIONS = [

@@ -30,13 +30,13 @@ from factorize.errors import (
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
 from factorize.factors.sensitivity import sensitivity_of
-from factorize.format.manifest import ENDLESS, manifest_digest
+from factorize.format.manifest import ENDLESS_STEPS, manifest_digest
 from factorize.participation import MinSep, Single
 from factorize.solvers import choose, estimate
 from factorize.solvers import compare as compare_mechanisms
 from factorize.spec import parse_spec
 from factorize.storage.store import open_store
-from factorize.structures.endless import LARGEST_ROW, EndlessBlt, EndlessNuToeplitz
+from factorize.structures.endless import MAX_ROWS, EndlessBlt, EndlessNuToeplitz
 
 BLT = {"kind": "blt", "buffers": 3}
 SEVERAL = {"kind": "min_sep", "min_sep": 50, "max_participations": 4}
@@ -139,8 +139,8 @@ class TestSolving:
         assert inverse @ c == pytest.approx(np.eye(40), abs=1e-13)
         assert decoder == pytest.approx(np.tril(np.ones((40, 40))) @ inverse, abs=1e-13)
         assert found.rows("C_inv", 38, 40) == pytest.approx(inverse[38:], abs=1e-15)
-        with pytest.raises(FactorizeError, match=f"0:{LARGEST_ROW}"):
-            found.rows("C", 0, LARGEST_ROW + 1)
+        with pytest.raises(FactorizeError, match=f"0:{MAX_ROWS}"):
+            found.rows("C", 0, MAX_ROWS + 1)
 
     def test_the_stated_growth_is_that_of_long_finite_decoders(self):
         found = solved(UNBOUNDED, {"kind": "nu_toeplitz", "nu": 0.05})
@@ -251,14 +251,14 @@ class TestConsumers:
         found = solved(UNBOUNDED, {"kind": "blt", "buffers": 2})
         found.save(tmp_path / "file.safetensors")
         factors = client_load(tmp_path / "file.safetensors")
-        assert factors.steps == ENDLESS
+        assert factors.steps == ENDLESS_STEPS
         noise = factors.noise(factors.calibrate(mu=1.0), 500, seed=1 << 64, precision="float64")
         made = np.array([noise.next() for _ in range(30)])
         plain = factors.noise(factors.calibrate(mu=1.0), 500, seed=1 << 64, precision="float64")
         z = found.rows("C", 0, 30) @ made  # whitened: what was drawn
         assert z[0] == pytest.approx(plain.next(), rel=1e-6)
         assert abs(np.corrcoef(z[3], z[4])[0, 1]) < 0.2
-        assert noise.state_dict()["steps"] == ENDLESS
+        assert noise.state_dict()["steps"] == ENDLESS_STEPS
         plain.load_state_dict(noise.state_dict())
         assert (plain.next() == noise.next()).all()
 

@@ -11,14 +11,14 @@ from structure_cases import strategies
 from factorize.checker.check import check_factor_file
 from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
-from factorize.format.tensors import COLUMN_SCALE, WRAPPED
+from factorize.format.tensors import COLUMN_SCALE, INNER_STRUCTURES
 from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 
 N = 12
 SCALE = np.linspace(0.5, 1.5, N)
 INNER = {strategy.structure: strategy for strategy in reversed(strategies(N).values())}
-REFUSED = sorted(set(INNER) - set(WRAPPED))
+REFUSED = sorted(set(INNER) - set(INNER_STRUCTURES))
 
 
 @pytest.mark.parametrize("structure", REFUSED)
