@@ -83,7 +83,7 @@ def solve(
             factors = load(canonical, url=service, progress=lambda event: show_event(shown, event))
             own = [part for part in canonical.user_matrices().values() if part.bound]
             factorization = factors.opened(matrices={str(part.sha256): part.array for part in own})
-        elif store is not None:  # as `factorize solve` does
+        elif store is not None:  # `factorize solve` does the same
             from factorize.api.local import obtain
 
             kept = open_store(store, create=True)
@@ -293,7 +293,7 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
     from factorize.factors.factor_file import load
 
     chosen = solvers.choose(spec)
-    if not chosen.user_matrices():  # whose numbers are in no file
+    if not chosen.user_matrices():  # the numbers of these are in no file
         known = look_first()(chosen) or FactorCache().find(chosen.digest)
         if known is not None:
             return load(known[0])

@@ -141,7 +141,7 @@ class Catalog:
                 return row | {"standing": LISTED}
         except NotFound:
             return None
-        except (CorruptObject, InvalidParameter):  # so that it is not read again at each look
+        except (CorruptObject, InvalidParameter):  # a look does not read a manifest again that is noted here
             self._damaged[digest] = time.monotonic() + DAMAGED_SECONDS
             return None
         young = abs(datetime.now(UTC) - datetime.fromisoformat(manifest.created)) < MIN_AGE  # a clock may be set back

@@ -55,7 +55,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Man
     found = None if chosen.user_matrices() else look_first()(chosen)
     if found is not None:
         return keep(load(found.path), store), found.origin
-    prover().start()  # which imports what it needs while the solve runs
+    prover().start()  # it imports what it needs while the solve runs
     stages = Stages(progress)
     draft = solvers.search(bind(chosen, store), progress=stages.step)
     with store.objects.stage() as staged:

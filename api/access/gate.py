@@ -92,7 +92,7 @@ class Gate:
             AccessRefused: nobody has it, or its key has ended or was revoked.
             StoreUnavailable, ServiceUnreachable: the ledger, or the issuer of a token, does not answer.
         """
-        text = credential.decode("ascii", "replace")  # what is not ASCII is nobody's
+        text = credential.decode("ascii", "replace")  # a credential that is not ASCII is nobody's
         if self._foreign is not None and not credential.startswith(_KEY_START):
             return self._foreign(text)
         token = read_token(text)

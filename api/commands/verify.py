@@ -109,7 +109,7 @@ def verify(
             signed = check_signature(path, signature, public_key) if signature or public_key else None
             data = path.read_bytes()
         factorization = open_target(target, store)
-        own = factorization.spec.user_matrices().get("workload")  # from the store: they are in no factor file
+        own = factorization.spec.user_matrices().get("workload")  # the store has them: they are in no factor file
         report = examined(data, {} if own is None else {str(own.sha256): own.array})
         head: dict[str, object] = {"digest": factorization.digest, "spec_digest": factorization.spec_digest}
         if signed is not None:
@@ -219,7 +219,7 @@ def _report_lines(report: Report, document: JsonObject) -> list[str]:
         ]
         more = f" and {len(steps) - _MAX_SHOWN_STEPS} more" if len(steps) > _MAX_SHOWN_STEPS else ""
         lines.append(f"attained by   steps {' '.join(steps[:_MAX_SHOWN_STEPS])}{more}: {value['lower']!r}")
-    for claim in report.claims:  # what proves the others is listed below them
+    for claim in report.claims:  # the rules that prove the others are listed below them
         why = "" if claim["status"] == "proved" else f": {claim['why']}"
         lines.append(f"{_STATUS[claim['status']]:13} {claim['claim']}{why}")
     return lines + _findings(report, "failed", "warnings", "checked", "not_checked")

@@ -81,7 +81,7 @@ class Access:
             credential = credential_in([value.encode("latin-1") for value in values])
             caller = await gate.admit(credential)
         except AccessRefused as refused:
-            if self.known and self.scope is None and refused.problem == "unauthorized":  # as a caller who shows no key
+            if self.known and self.scope is None and refused.problem == "unauthorized":  # as if no key were shown
                 return Call(request, replace(STRANGER, address=address))
             raise
         if not caller.may(self.scope):

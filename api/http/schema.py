@@ -258,7 +258,7 @@ def _settle(schema: object) -> None:
         if isinstance(schema.get("default"), dict | list):
             schema["x-default"] = schema.pop("default")
         for kind in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-            if "const" in kind:  # beside a number, clients would take nothing but the constant
+            if "const" in kind:  # clients would take nothing but the constant beside a number
                 kind["enum"] = [kind.pop("const")]
         for name, part in schema.items():
             if name != "x-default":

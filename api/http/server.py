@@ -265,7 +265,7 @@ class TlsCertificate:
 
     def renew(self) -> None:
         """Use the files from the next handshake on, if they have changed; a pair that cannot be used is only logged."""
-        with suppress(OSError):  # one is being replaced
+        with suppress(OSError):  # a file is being replaced
             versions = self._look()
             if versions == self._versions:
                 return

@@ -81,7 +81,7 @@ class _Reading:
     """The reading of a message: a count of frames, their lengths, and the frames, the first of which is msgpack."""
 
     stream: Any
-    abort: Any  # of dask's class
+    abort: Any  # a class of dask's
     _closed: bool
 
     async def read(self, deserializers: object = None) -> Any:

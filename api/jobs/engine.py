@@ -271,7 +271,7 @@ class JobEngine(FollowedJobs):
         elif outcome.ending in (Ending.CRASHED, Ending.LOST):
             if job.suspect:
                 self._ledger.fail(job, _given_up(outcome.error))
-            else:  # one that was lost with its workers is only suspected, until it runs alone
+            else:  # a job that was lost with its workers is only suspected, until it runs alone
                 self._ledger.died(job, deaths=1 if outcome.ending is Ending.CRASHED else SHARED_DEATHS - job.deaths)
         elif _is_outage(outcome) and job.attempts + 1 < MAX_OUTAGES:
             self._ledger.died(job, deaths=0)  # it is not the spec's fault, and the store answers here again

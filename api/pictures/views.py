@@ -206,7 +206,7 @@ def _against_memory(axes: Axes, table: JsonObject, values: list[float], colours:
         text = f"lower bound, {sampling}: {bound:.4g}"
         axes.axhline(bound, color=COLOURS[sampling], lw=1.2, ls="--", label=text)
     if table["samplings"]:
-        axes.set_ylim(top=1.2 * largest)  # what is worse with more memory needs no room
+        axes.set_ylim(top=1.2 * largest)  # rows that are worse with more memory need no room
     if table["budget"] is not None:
         axes.axvline(table["budget"], color="black", lw=1, ls=":", label=f"budget, {table['budget']}")
     if axes.get_legend_handles_labels()[1]:

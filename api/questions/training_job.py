@@ -309,7 +309,7 @@ def schemas(reference: str) -> JsonObject:
     for job in (RecommendRequest, FleetRequest):
         request = job.model_json_schema(ref_template=reference)
         own = {name: request["properties"][name] for name in job.__annotations__ if name in request["properties"]}
-        request["properties"] = {**own, **request["properties"]}  # what the job is, and then what is asked of it
+        request["properties"] = {**own, **request["properties"]}  # the job's own fields come first
         request["properties"]["workload"] = {"anyOf": [*kinds, {"type": "null"}], "default": None}
         request["properties"]["objective"] = {"anyOf": [*objective, {"type": "null"}], "default": None}
         named[job.__name__] = request

@@ -220,7 +220,7 @@ def _options(
     parameters: dict[str, inspect.Parameter] = {}
     for model in map(_class_at, models):
         schemas, own = model.model_json_schema()["properties"], model.__annotations__
-        for field in sorted(schemas, key=lambda name: name not in own):  # what it is, then what bases ask
+        for field in sorted(schemas, key=lambda name: name not in own):  # a model's own fields come first
             if (field in names or not names) and field not in but and field not in parameters:
                 annotation = _annotation(flags.get(field, _flag(field)), schemas[field], _about(model, field), kind)
                 keyword = inspect.Parameter.KEYWORD_ONLY

@@ -305,7 +305,7 @@ class Worker:
     def _bury(self, process: subprocess.Popen[bytes], memory_mb: int) -> WorkerEnded:
         """Return the error of a process that ended within an answer."""
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_LAST_WORDS_SECONDS)  # one that crashes closes its stdout before it says why
+            process.wait(_LAST_WORDS_SECONDS)  # a process that crashes closes its stdout before it says why
         process.kill()
         status = process.wait()
         assert self._errors is not None
@@ -325,12 +325,12 @@ class Worker:
 
 def _release(owner: int, process: subprocess.Popen[bytes], errors: IO[bytes], watch: int) -> None:
     """Kill a process, wait for its end and close what led to it, also where nobody has closed its `Worker`."""
-    if os.getpid() != owner:  # in a fork of the process that started it
+    if os.getpid() != owner:  # this is a fork of the process that started it
         return
     _kill(process)
     process.wait()
     for stream in (process.stdin, process.stdout, errors):
-        with suppress(OSError):  # what was never written is not needed
+        with suppress(OSError):  # words that were never written are not needed
             if stream is not None:
                 stream.close()
     os.close(watch)

@@ -175,7 +175,7 @@ def _factor(offsets: Array, n: int, width: int) -> Array | None:
     from scipy.linalg.lapack import dpbtrf
 
     band, rows = np.ones((len(offsets) + 1, n)), np.zeros((n, width))
-    for d, entries in enumerate(offsets, 1):  # from the last step to the first, C^T is a Cholesky factor
+    for d, entries in enumerate(offsets, 1):  # C^T is a Cholesky factor from the last step to the first
         band[d, : n - d] = entries[n - d - 1 :: -1]
     factor, failed = dpbtrf(band, lower=1, overwrite_ab=1)
     if failed:
@@ -261,7 +261,7 @@ class GramDescent:
 
     def _forget(self) -> None:
         self._memory = Memory(_PAIRS)
-        self._factor = 0.25  # of the approximate inverse: a diagonal entry of H is four times w s
+        self._factor = 0.25  # a factor of the approximate inverse: a diagonal entry of H is four times w s
         self._renew()
 
     def _renew(self) -> None:

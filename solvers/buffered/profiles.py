@@ -43,7 +43,7 @@ class BufferedLoss:
         self._root = np.concatenate([[0.0], q[1:] * p[:-1]])
         self._follow, self._feed = q / p, 1.0 / p
         self._v, self._extra = v, np.zeros(n)
-        self._logs = np.zeros((2, 1, m))  # of nodes and of weights' roots
+        self._logs = np.zeros((2, 1, m))  # logarithms of nodes and of weights' roots
         self._basis = np.column_stack([_splines(places(q), intervals), np.log(v)])
         self._bound = lower_bound
         width = kernels.width_of(m)

@@ -191,7 +191,7 @@ def _inverse(ring: Ring, optimum: End[BlockPoint]) -> np.ndarray:
 
     gram = whole_gram(ring, optimum.best)
     mask(gram, ring.epochs)
-    upper = reverse_cholesky(gram).T  # in the order of columns, that LAPACK works in without a copy
+    upper = reverse_cholesky(gram).T  # LAPACK works in the order of columns without a copy
     inverse, failed = dtrtri(upper, lower=0, overwrite_c=1)
     if failed:
         raise FloatingPointError(f"the optimum has no pivot at step {failed - 1}")

@@ -140,7 +140,7 @@ def _in_time(
     rows: TableRows, one: Solved, scheme: Sampling, deadline: Deadline, *, first: bool = False
 ) -> Row | Refused:
     needed = _seconds_of(scheme, one)
-    if one.row.mechanism == "identity" and not _many(one, scheme):  # what all others are compared with
+    if one.row.mechanism == "identity" and not _many(one, scheme):  # all others are compared with it
         late = not scheme.claimed and needed > _REFERENCE_SHARE * (deadline.seconds or math.inf)
     elif _many(one, scheme):  # the first lead has an answer in any case, and what follows leaves time for its claim
         share = LATE_BOUNDS if one.lead else CALIBRATIONS

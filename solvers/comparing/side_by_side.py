@@ -43,7 +43,7 @@ def run_all(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], *, 
         for task in tasks:
             task(hear)
         return
-    import numba  # noqa: F401  # in this thread: two threads that import it at once wait for each other for ever
+    import numba  # noqa: F401  # two threads that import it at once wait for each other for ever
 
     interval = sys.getswitchinterval()
     # One thread of BLAS for each worker: more would wait for one another in loops that take the processors' time.

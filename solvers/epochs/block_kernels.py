@@ -45,7 +45,7 @@ def invert(blocks: Array, first: int, last: int, size: int, scratch: Array) -> N
             e00, e01, e11 = d11 * inverse, spread(0.0) - d01 * inverse, d00 * inverse
             for i in range(size):
                 t = 2 * i * (i + 1) + 4 * pivot if i > pivot else 2 * pivot * (pivot + 1) + 4 * i
-                u = t + 1 if i > pivot else t + 2  # of the transposed tile
+                u = t + 1 if i > pivot else t + 2  # the transposed tile
                 v = 2 * t + 3 - u
                 r00, r01, r10, r11 = load(a, t), load(a, u), load(a, v), load(a, t + 3)
                 g00, g01 = r00 * e00 + r01 * e01, r00 * e01 + r01 * e11

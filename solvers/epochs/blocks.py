@@ -42,7 +42,7 @@ _MAX_STEPS = 400
 _STALL_STEPS = 25
 _FAR_GAP, _FAR_FACTOR = 1e-9, 4
 """Rounding does not explain a gap above this: the search then waits this many times as long."""
-_RIDGE_SHARES = (0.0, 1e-9, 1e-6, 1e-3)  # of the identity, added to correlations that are singular in doubles
+_RIDGE_SHARES = (0.0, 1e-9, 1e-6, 1e-3)  # shares of the identity, added to correlations that are singular in doubles
 _POLE_ERROR = 0.01  # relative error of the poles over the root of the gap, until the tolerance asks for less
 _FIRST_POLE_ERROR = 1e-3  # relative error of the poles before any gap is known
 _MIN_WEIGHT = 1e-300  # the correlations of a smaller w_j are lost to rounding

@@ -34,7 +34,7 @@ def reverse_cholesky(gram: Array) -> Array:
 
         def each(step: Callable[[slice], None], parts: Iterable[slice]) -> None:
             def quiet(part: slice) -> None:
-                with np.errstate(all="ignore"):  # which threads do not take over; what is not finite is found below
+                with np.errstate(all="ignore"):  # threads do not take this over; what is not finite is found below
                     step(part)
 
             for _ in (pool.map if _THREAD_STEPS <= n else map)(quiet, parts):

@@ -32,7 +32,7 @@ from factorize.solvers.methods.poles import Poles, zolotarev
 from factorize.workloads.state_space import StateSpace
 
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
-_UPWARD_STEPS, _DOWNWARD_STEPS = 4, 6  # of the power method at either end of the spectrum, from the last vectors
+_UPWARD_STEPS, _DOWNWARD_STEPS = 4, 6  # steps of the power method at either end of the spectrum, from the last vectors
 _UPWARD_MARGIN, _DOWNWARD_MARGIN = 1.2, 2.0
 _MAX_CONDITION = 1e26
 """A larger condition of M does not count: what singular values below 1e-13 of the largest add is below rounding."""
@@ -93,7 +93,7 @@ class _Recursion:
         for c in range(q):
             back[q - c, :-1, c + 1] *= -1.0
             back[c + 1, :, 0] = -self._feed[:, c]
-        # in the order of columns, that LAPACK works in without a copy
+        # LAPACK works in the order of columns without a copy.
         self._forth, self._back = (np.asfortranarray(bands.reshape(2 * q + 1, -1)) for bands in (forth, back))
 
     def apply(self, x: Array) -> Array:

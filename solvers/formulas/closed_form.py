@@ -50,7 +50,7 @@ _STEP_WORK, _RESTART_WORK = 1.5e5, 300.0
 _EVALUATIONS, _TRY_WORK = 60, 2e4  # evaluations of a parameter that is tuned, and multiplications of each for each step
 _MAX_DIRECT_TERMS = 4096  # a root of up to this many terms comes from the recursion, which has no FFT's absolute error
 _GRID = np.concatenate([np.geomspace(1e-9, 0.1, 17), [0.3, 0.9]])
-_LOG_ACCURACY = 1e-6  # of the logarithm of a parameter; the loss is flat at its minimum, so this is 1e-12 of the loss
+_LOG_ACCURACY = 1e-6  # for the logarithm of a parameter; the loss is flat at its minimum, so this is 1e-12 of it
 
 
 def supports(spec: Spec) -> str | None:

@@ -121,7 +121,7 @@ def _full(leaves: NDArray[np.int64], sizes: NDArray[np.int64], levels: int) -> A
     n = len(leaves)
     partial = _partial_variances(levels)
     precision, common = np.zeros(n), np.zeros(n)  # `common` is the coefficient of all blocks below the node
-    kept = np.ones((levels + 1, n))  # what each node leaves of the offsets from above
+    kept = np.ones((levels + 1, n))  # the part of the offsets from above that each node leaves
     nodes = np.zeros((levels + 1, n))
     for level in range(levels, -1, -1):
         end = ((leaves >> level) + 1) << level

@@ -121,7 +121,7 @@ def for_strong_convexity(mechanism: Spectral, n: int, tolerance: float, report: 
     """Return the filter that lowers the proven bound for strongly convex and smooth losses."""
     plant = _plant(mechanism)
     if plant.strong_convexity == plant.smoothness:
-        # one curvature: the class holds quadratics with a single eigenvalue only
+        # The class holds only quadratics with a single eigenvalue where there is one curvature.
         single = mechanism.model_copy(update={"eigenvalues": [plant.smoothness]})
         exact = for_eigenvalues(single, n, tolerance, report)
         return Filter(exact.coefficients, {**exact.asymptotic, "unit": "d G^2 / (2 rho)"}, exact.outcome, exact.steps)

@@ -19,7 +19,7 @@ def solve(diagonal: Array, below: Array, right: Array, *, transposed: bool = Fal
     """
     from scipy.linalg.lapack import dtbtrs
 
-    bands = np.zeros((2, len(diagonal)), order="F")  # as LAPACK reads them, or they would be copied
+    bands = np.zeros((2, len(diagonal)), order="F")  # LAPACK reads them in this order, or they would be copied
     bands[0], bands[1, :-1] = diagonal, -below
     columns = right.reshape(len(right), -1)
     return np.asarray(dtbtrs(bands, columns, uplo="L", trans="T" if transposed else "N")[0]).reshape(right.shape)

@@ -98,7 +98,7 @@ def _log_nome(lower: float, upper: float) -> float:
 
 def _mean(b: float) -> float:
     a = 1.0
-    while abs(a - b) > 1e-8 * a:  # one more step squares this distance
+    while abs(a - b) > 1e-8 * a:  # another step squares this distance
         a, b = 0.5 * (a + b), math.sqrt(a * b)
     return 0.5 * (a + b)
 

@@ -167,7 +167,7 @@ def _search(function: Function, at: Iterate, direction: Array) -> Iterate | None
         if math.isinf(high):
             length *= 2.0
         elif best is None and math.isfinite(rise):
-            length *= max(_MIN_SHARE, -0.5 * length * fall / rise)  # where a parabola through both values is lowest
+            length *= max(_MIN_SHARE, -0.5 * length * fall / rise)  # a parabola through both values is lowest there
         else:
             length = 0.5 * (low + high)
     return best

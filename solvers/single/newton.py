@@ -308,6 +308,6 @@ def require_range(name: str, values: Array, low: float, high: float) -> None:
     Raises:
         ValueError: with the first offending value.
     """
-    wrong = ~((values >= low) & (values <= high))  # also true for NaN
+    wrong = ~((values >= low) & (values <= high))  # it is true for NaN, too
     if wrong.any():
         raise ValueError(f"{name} holds {values[wrong][0]}, outside [{low:g}, {high:g}]; rescale the workload")

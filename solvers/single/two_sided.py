@@ -42,7 +42,8 @@ _STALL_STEPS = 10  # after this many steps without a better gap rounding is what
 _MAX_RISE, _MAX_FALL = 3.5, 0.97  # a weight grows to 4.5 times itself at most and falls to a thirtieth
 _CENTRE, _ORDER = 0.1, 1.5  # the barrier follows the gap: a tenth of it at first, then its power
 _LAST_BARRIER = 0.3  # the last barrier over the tolerance
-_PROXIMAL_SHARE = 0.1  # of the largest violation, added to Z to hold back directions that hardly change the bound
+_PROXIMAL_SHARE = 0.1
+"""This part of the largest violation is added to Z to hold back directions that hardly change the bound."""
 
 
 @dataclass(frozen=True)

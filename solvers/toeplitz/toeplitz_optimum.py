@@ -186,7 +186,7 @@ def _start(loss: ToeplitzLoss, kind: ColumnClass, report: Reporter) -> Array:
     ):
         root = _root(loss.error.workload)
         prolonged = _unit(_from_coarse(loss, root, report)[: kind.bands])
-        # with C C = A the decoder's series is the root itself, so its loss costs no transform
+        # The decoder's series is the root itself where C C = A, so its loss costs no transform.
         squares = root**2
         better = loss(prolonged)[0] < np.log(squares @ loss.error.weights) + np.log(squares.sum())
         return prolonged if better else _unit(root[: kind.bands])

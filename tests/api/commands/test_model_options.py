@@ -18,7 +18,8 @@ def test_every_field_is_an_option_with_its_meaning() -> None:
     assert set(CalibrationRequest.model_fields) - {"method"} < set(found)
     assert found["dataset_size"].opts == ["--dataset-size"] and found["clip_norm"].show_default == "1.0"
     assert found["spent_mu"].help.startswith("What independent runs on the same data have spent")
-    assert found["delta"].help == "With --epsilon; else reported." and found["adjacency"].help.startswith("zero_out")
+    assert found["delta"].help.startswith("The delta that goes with --epsilon; without one, delta")
+    assert found["adjacency"].help.startswith("zero_out")
 
 
 def test_fields_of_two_models_stand_once_and_lists_may_be_given_again() -> None:
