@@ -1,4 +1,4 @@
 """Correlated noise inside other frameworks, one module each: `torch`, `opacus`, `private` and `jax`.
 
-Nothing here imports a framework before its module is asked for: `from factorize.adapters.torch import NoiseGenerator`.
+No framework is imported before its module is asked for: `from factorize.adapters.torch import NoiseGenerator`.
 """

@@ -12,24 +12,24 @@ import numpy as np
 import torch
 
 MAX_SCANNED_EXAMPLES = 64
-"""Examples that are searched for one with rare labels: few enough to be read in the time of a step."""
+"""The most examples that are searched for one with rare labels: few enough to be read in the time of a step."""
 MAX_MARKED_ENTRIES = 1 << 16
-"""Entries of a tensor by which it is known again: two batches differ in more, and as many cost nothing."""
+"""The most entries by which a tensor is recognised: two batches differ in more, and reading as many costs nothing."""
 MAX_MARKS = 1 << 14
-"""Tensors of earlier batches that are known again: a megabyte of marks, and thousands of steps."""
-MAX_LEFT_EXAMPLES = 8
-"""Examples of a batch of which most are left out: a wrong factor shows in each of them, and few cost little."""
+"""The most tensors of earlier batches that are remembered: a megabyte of marks, and thousands of steps."""
+MAX_KEPT_EXAMPLES = 8
+"""The number of examples that stay if most of a batch is left out: a wrong factor shows in each, at little cost."""
 
 
 class Altered(NamedTuple):
     """A batch of which some examples were replaced or left out.
 
     Attributes:
-        batch: as the loader collates it.
-        rows: its number of examples.
+        batch: the batch as the loader collates it.
+        rows: number of its examples.
         kept: (place in the batch, place here) of the examples that stayed.
         alike: whether its tensors have the shapes of the batch, so that random numbers fall on the same entries.
-        other: whether a tensor of it is another than the batch's.
+        other: whether one of its tensors differs from the batch's.
     """
 
     batch: Any
@@ -63,35 +63,35 @@ class Randomness:
             torch.cuda.set_rng_state_all(self.cuda)
 
     def still(self) -> bool:
-        """Whether no number was drawn since."""
+        """Return whether no number was drawn since."""
         now = Randomness.now()
         same = all(map(np.array_equal, self.numpy, now.numpy)) and self.python == now.python
         return same and torch.equal(self.torch, now.torch) and all(map(torch.equal, self.cuda, now.cuda))
 
 
 class BatchMarks:
-    """Marks of the batches that were handed out, by which one is known that comes to a model again."""
+    """The marks of the batches that were handed out, by which a batch is recognised that comes to a model again."""
 
     def __init__(self) -> None:
         self._now: set[Hashable] = set()
-        self._earlier: dict[Hashable, None] = {}  # in the order in which they were handed out
+        self._earlier: dict[Hashable, None] = {}  # is in the order in which they were handed out
 
     def hand_out(self, batch: object) -> None:
-        """Keep the marks of a batch; that of the step before is an earlier one now."""
+        """Keep the marks of a batch; the marks of the step before count as earlier ones from now on."""
         self._earlier.update(dict.fromkeys(self._now))
         for mark in list(self._earlier)[:-MAX_MARKS]:
             del self._earlier[mark]
         self._now = {_mark(tensor) for tensor in tensors_of(batch)} - {None}
 
     def are_earlier(self, inputs: object) -> bool:
-        """Return whether the largest tensor that a model is given is one of an earlier batch, and not of this one."""
+        """Return whether the largest tensor that a model is given belongs to an earlier batch, and not to this one."""
         largest = max(tensors_of(inputs), key=torch.Tensor.numel, default=None)
         mark = None if largest is None or not self._earlier else _mark(largest)
         return mark in self._earlier and mark not in self._now
 
 
 def _mark(tensor: torch.Tensor) -> Hashable:
-    """Return what tells a tensor from others; None where all of its entries are one number."""
+    """Return a mark that tells a tensor from others; None where all of its entries are one number."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return None
     flat = tensor.detach().reshape(-1)
@@ -104,17 +104,17 @@ def _mark(tensor: torch.Tensor) -> Hashable:
 def alter_batches(
     items: Sequence[object], collate: Callable[[Sequence[object]], object], instead: object, *, drop: bool, shapes: bool
 ) -> tuple[Any, list[Altered]]:
-    """Return a batch, and batches of which every second example is another one.
+    """Return a batch, and batches in which every second example is replaced.
 
-    Every replaced example becomes the same other one: a batch of the same labels in another order would hide weights of
-    classes. Draws of the collation fall on the same examples in all of them.
+    Every replaced example becomes the same other one, because a batch of the same labels in another order would hide
+    weights of classes. Draws of the collation fall on the same examples in all of them.
 
     Args:
-        items: of the batch.
-        collate: to a batch.
+        items: the items of the batch.
+        collate: the function that makes a batch of items.
         instead: an item to replace examples by.
-        drop: also leave out most examples, where the sizes of batches depend on the examples.
-        shapes: also have a batch whose padding is another, where there is one.
+        drop: whether to leave out most examples, too, if the sizes of batches depend on the examples.
+        shapes: whether to have a batch with another padding, too, if there is one.
     """
     before = Randomness.now()
     batch = collate(_copies(items))
@@ -125,7 +125,7 @@ def alter_batches(
         before.restore()
         try:
             made = collate(_copies([items[i] if i in kept else new for i in range(size)]))
-        except Exception:  # examples of other shapes than the batch's do not always stack
+        except Exception:  # examples of other shapes than the batch's cannot always be stacked
             continue
         alike = [tensor.shape for tensor in tensors_of(made)] == wanted
         other = not (alike and all(map(torch.equal, tensors_of(made), tensors_of(batch))))
@@ -135,7 +135,7 @@ def alter_batches(
     altered = [found[alike] for alike in (True, False) if alike in found and (alike or shapes or len(found) == 1)]
     if drop and size > 1:
         before.restore()
-        pairs = [(i, place) for place, i in enumerate(range(0, size, max(2, size // MAX_LEFT_EXAMPLES)))]
+        pairs = [(i, place) for place, i in enumerate(range(0, size, max(2, size // MAX_KEPT_EXAMPLES)))]
         altered.append(Altered(collate(_copies([items[i] for i, _ in pairs])), len(pairs), pairs, False))
     after.restore()
     return batch, altered
@@ -145,7 +145,7 @@ def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int
     """Return places that stay and the example for all others, first those that change most of what losses divide by."""
     size, marks = len(items), [_marks(item) for item in items]
     known: set[tuple[int, float]] = set()
-    diverse: list[int] = []  # every label of the batch is among them, as far as half of it can hold them
+    diverse: list[int] = []  # holds every label of the batch, as far as half of it can hold them
     for i, own in enumerate(marks):
         if len(diverse) < size // 2 and not known.issuperset(enumerate(own)):
             diverse.append(i)
@@ -164,7 +164,7 @@ def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int
 
 
 def _copies(items: Sequence[object]) -> list[object]:
-    """Return items that a collation may write to."""
+    """Return copies of the items, which a collation may change."""
     return [{**item} if isinstance(item, dict) else item for item in items]
 
 
@@ -185,7 +185,7 @@ def rare_example(dataset: Any) -> int:
 
 
 def _marks(item: Any) -> list[float]:
-    """Return numbers by which losses tell examples apart, of a sequence its length and how often it has its least."""
+    """Return numbers by which losses tell examples apart, for a sequence its length and how often it has its least."""
     if isinstance(item, Mapping):
         return [mark for key in item for mark in _marks(item[key])]
     numbers = isinstance(item, list) and all(isinstance(each, (int, float)) for each in item)

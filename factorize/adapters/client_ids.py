@@ -1,4 +1,4 @@
-"""Ids of clients: the one form in which a federated run tells its clients apart, and those that it knows."""
+"""Ids of clients: the one form in which a federated run tells its clients apart, and the clients that it knows."""
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterable
@@ -8,11 +8,11 @@ import numpy as np
 from factorize.errors import InvalidParameter
 
 MAX_ID_CHARACTERS = 256
-"""Of a client's id: the state keeps the ids of all clients, and some are sent by the clients themselves."""
+"""The most characters of a client's id: the state keeps the ids of all clients, and clients send some themselves."""
 
-EARLY = "too early"
-"""Why a client is refused whose timer has not run out: no fault of its own."""
-_FULL = (
+EARLY_REASON = "too early"
+"""The reason for refusing a client whose timer has not run out, which is no fault of the client."""
+_FULL_FLEET = (
     "clients={clients}, and as many ids were admitted: a client that comes back under another id would take part more "
     "often than it may; give each an id that it keeps (client_id=), or begin a run with all clients that may come"
 )
@@ -26,8 +26,8 @@ def client_id(value: object) -> ClientId:
     "7".
 
     Raises:
-        InvalidParameter: no whole number and no text; or a text that is empty, too long, with spaces around it, or with
-            characters that are not printed.
+        InvalidParameter: the value is no whole number and no text; or a text that is empty, too long, with spaces
+            around it, or with characters that are not printed.
     """
     if isinstance(value, str):
         text = unicodedata.normalize("NFC", value)
@@ -43,7 +43,7 @@ def client_id(value: object) -> ClientId:
 
 
 def listed(clients: Iterable[object]) -> list[object]:
-    """Return clients as a list; raise InvalidParameter for one text, whose characters would be taken for clients."""
+    """Return clients as a list; raise InvalidParameter for a text, whose characters would be taken for clients."""
     if isinstance(clients, str | bytes):
         raise InvalidParameter(f"{str(clients)[:40]!r} is one text; give a list of ids", field="client_id")
     return list(clients)
@@ -53,12 +53,12 @@ class KnownClients:
     """The clients of one run: each has the number of its first admission, by which its timer is kept.
 
     Args:
-        most: that the run may have.
-        ids: of those that it has, in the order of their numbers.
-        named_by: what they are known by.
+        most: the most clients that the run may have.
+        ids: the ids of its clients, in the order of their numbers.
+        named_by: name of the id by which they are known.
 
     Attributes:
-        numbers: by id.
+        numbers: the number of each client by its id.
     """
 
     def __init__(self, most: int, ids: Iterable[ClientId] = (), *, named_by: str | None = None) -> None:
@@ -66,11 +66,11 @@ class KnownClients:
         self.numbers: dict[ClientId, int] = {client: number for number, client in enumerate(ids)}
 
     def admit(self, known: ClientId) -> None:
-        """Give a client its number, where it has none."""
+        """Give a client its number, if it has none."""
         self.numbers.setdefault(known, len(self.numbers))
 
     def name(self, by: str) -> None:
-        """Say what clients are known by: the name of an id, which the run keeps.
+        """Set the name of the id by which clients are known, which the run keeps.
 
         Raises:
             InvalidParameter: the run knows its clients by another id, so that its timers would not hold for these.
@@ -86,9 +86,9 @@ class KnownClients:
         """Return the ids that may take part in a round, and (client, reason, why) of the others, each once.
 
         Args:
-            clients: who is there.
-            asked: those who were admitted to the round already.
-            timer: returns why a number has to wait, or None.
+            clients: the clients that are there.
+            asked: clients that were already admitted to the round.
+            timer: a function that returns why a number has to wait, or None.
         """
         able, refused = set[ClientId](), list[tuple[object, str, str]]()
         kind = next((type(known) for known in self.numbers), None)
@@ -102,14 +102,14 @@ class KnownClients:
             if known in asked or known in able:
                 able.add(known)
             elif early:
-                refused.append((known, EARLY, early))
+                refused.append((known, EARLY_REASON, early))
             elif known in self.numbers:
                 able.add(known)
             elif kind not in (None, type(known)):
                 why = f"ids of this run are {kind.__name__}, not {type(known).__name__}: 7 and '7' are not one client"
                 refused.append((known, "another type of id", why))
             elif len(self.numbers) >= self.most:
-                refused.append((known, "fleet is full", _FULL.format(clients=self.most)))
+                refused.append((known, "fleet is full", _FULL_FLEET.format(clients=self.most)))
             else:
                 able.add(known)
         return sorted(able, key=lambda one: (isinstance(one, str), one)), refused

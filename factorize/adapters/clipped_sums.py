@@ -1,4 +1,4 @@
-"""Sums of clipped vectors: a smaller clip norm pays for what their roundings cost (docs/notes/clipping.md)."""
+"""Sums of clipped vectors: a smaller clip norm pays for the cost of their roundings (docs/notes/clipping.md)."""
 
 import math
 from collections.abc import Sequence
@@ -8,20 +8,20 @@ import numpy as np
 from factorize.errors import InvalidParameter
 
 MAX_ADDED_EXAMPLES = 512
-"""Examples that are added up at a time: the bound on the roundings grows with the additions that one number is in."""
-SHRUNK = 1 - 2.0**-20
-"""Factor of the clip norm that pays for the roundings of norms, factors and sums in float64."""
+"""The most examples that are added up at a time: the bound on roundings grows with the additions of one number."""
+CLIP_FACTOR = 1 - 2.0**-20
+"""The factor of the clip norm that pays for the roundings of norms, factors and sums in float64."""
 MAX_ROUNDED_ADDITIONS = 1 << 31
-"""Examples of a step times the additions that each is in, up to which `SHRUNK` pays for the roundings."""
+"""The most examples of a step, times the additions that each is in, for which `CLIP_FACTOR` pays for the roundings."""
 MAX_EXAMPLES_IN_FLOAT32 = 1 << 16
-"""Of a sum that is kept in float32: the clip norm is then smaller by 2 %, and by more for more examples."""
+"""The most examples of a sum in float32: with these the clip norm is 2 % smaller, and with more it would be less."""
 
 
 class GroupedSum:
     """A sum of vectors in float64, `MAX_ADDED_EXAMPLES` at a time, so that each number is in few additions.
 
     Args:
-        size: of the vectors.
+        size: size of the vectors.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,7 +37,7 @@ class GroupedSum:
 
     @property
     def total(self) -> np.ndarray:
-        """Of all vectors that were added, shape (size,)."""
+        """The sum of all vectors that were added, shape (size,)."""
         return self._whole + self._begun
 
 
@@ -50,15 +50,15 @@ def check_roundings(
     remedy: str = "take fewer examples in a step, or parts of 1024 (physical_batch_size)",
     field: str = "batch_size",
 ) -> None:
-    """Refuse a sum whose roundings are not paid for.
+    """Refuse a sum whose roundings the clip norm does not pay for.
 
     Args:
-        count: of examples, or clients, of a step.
-        parts: that they came in.
-        together: how many are added up one after another, at most.
-        unit: what is counted.
-        remedy: what to do with fewer.
-        field: to be named by the error.
+        count: number of examples, or clients, of a step.
+        parts: number of parts that they came in.
+        together: the most that are added up one after another.
+        unit: the unit that is counted.
+        remedy: the remedy for too many.
+        field: the field that the error names.
 
     Raises:
         InvalidParameter: there are too many.
@@ -76,7 +76,7 @@ def shrink_for_float32(examples: int) -> float:
     """Return the factor of the clip norm that also pays for one rounding of the sum to float32.
 
     Args:
-        examples: of a step, padding included.
+        examples: number of examples of a step, padding included.
 
     Raises:
         InvalidParameter: there are too many.
@@ -87,18 +87,18 @@ def shrink_for_float32(examples: int) -> float:
             f"one of them; take at most {MAX_EXAMPLES_IN_FLOAT32}, or parameters in float64 (jax_enable_x64)",
             field="batch_size",
         )
-    return SHRUNK - 2.0**-22 * examples
+    return CLIP_FACTOR - 2.0**-22 * examples
 
 
 def clipped(update: Sequence[np.ndarray], clip_norm: float) -> np.ndarray | None:
     """Return an update as one vector of norm `clip_norm` at most, float64; None where it is not finite.
 
     Args:
-        update: arrays, whose norm is that of all together.
+        update: arrays, whose norm is that of all arrays together.
         clip_norm: the bound.
 
     Raises:
-        InvalidParameter: an array of anything but floating-point numbers: what is complex would lose a part.
+        InvalidParameter: an array has numbers that are not floating-point: a complex one would lose a part.
     """
     kinds = {np.asarray(part).dtype for part in update}
     if not all(np.issubdtype(kind, np.floating) for kind in kinds):
@@ -111,4 +111,4 @@ def clipped(update: Sequence[np.ndarray], clip_norm: float) -> np.ndarray | None
     if largest == 0.0:
         return flat
     norm = largest * float(np.linalg.norm(flat / largest))  # squares of large entries would overflow
-    return flat * min(1.0, clip_norm * SHRUNK / norm)
+    return flat * min(1.0, clip_norm * CLIP_FACTOR / norm)

@@ -2,10 +2,10 @@
 
 An example is clipped by its norm over all parameters, so that row i has to be example i's in each of them.
 
-A rounding before the noise is no post-processing: the calibrated sensitivity is that of the exact sum. What is lost in
-float16 or bfloat16, in a norm that float32 adds up (torch's is low by 1e-2 at 7 x 10^7 entries, and by more for some
-strides), or in a matrix product that TF32 makes, lets one example move the sum farther than the clip norm. What float64
-loses is bounded, and the clip norm is smaller by as much (docs/notes/clipping.md).
+A rounding before the noise is no post-processing, because the calibrated sensitivity is that of the exact sum. The
+losses in float16 or bfloat16, in a norm that float32 adds up (torch's is low by 1e-2 at 7 x 10^7 entries, and by more
+for some strides), or in a matrix product that TF32 makes, let one example move the sum farther than the clip norm. The
+losses of float64 are bounded, and the clip norm is smaller by as much (docs/notes/clipping.md).
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from factorize.adapters.clipped_sums import MAX_ADDED_EXAMPLES, SHRUNK
+from factorize.adapters.clipped_sums import CLIP_FACTOR, MAX_ADDED_EXAMPLES
 from factorize.adapters.clipping_kernels import add_squares, add_weighted
 from factorize.adapters.layer_rows import LayerRows, Rows, iterate_rows
 from factorize.client.normals import BLOCK
 from factorize.errors import InvalidParameter
 from factorize.numbers.compiling import HAS_COMPILER
 
-_DIGITS = 24  # of float32
-_COMPILED = {torch.float32, torch.float64}
+_FLOAT32_DIGITS = 24
+"""The binary digits of float32, below which sums are refused."""
+_COMPILED_TYPES = {torch.float32, torch.float64}
+"""The types for which there are compiled loops."""
 MAX_WIDENED_ENTRIES = 1 << 18
-"""Entries that are widened at a time on a CPU, 2 MiB, which its caches hold; a GPU takes 64 times as many."""
+"""The most entries that are widened at a time on a CPU: 2 MiB, which its caches hold. A GPU takes 64 times as many."""
 MIN_COMPILED_ENTRIES = 1 << 20
-"""Gradients with fewer entries are not worth the second that a process takes to load compiled loops."""
+"""The fewest entries of gradients that are worth the second which a process takes to load compiled loops."""
 MIN_SHARE_ENTRIES = 1 << 19
-"""Entries that are worth a thread of their own."""
+"""The fewest entries that are worth a thread of their own."""
 
 
 def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples: int | None = None) -> list[Rows]:
@@ -42,10 +44,11 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
 
     Args:
         parameters: names, and parameters with Opacus's `grad_sample`.
-        examples: of the batch; where nobody told, or no parameter has as many, the parameters have to agree.
+        examples: number of examples of the batch; if nobody told it, or no parameter has as many, the parameters must
+            agree.
 
     Raises:
-        InvalidParameter: a parameter has none, or other rows than the batch has examples.
+        InvalidParameter: a parameter has no gradients, or other rows than the batch has examples.
     """
     found = [(name, p, _passes(name, p)) for name, p in parameters]
     rows = [tuple(len(each) for each in passes) for _, _, passes in found]
@@ -88,7 +91,7 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
 def clipped_sums(samples: Sequence[Rows], clip_norm: float, counted: torch.Tensor | None = None) -> list[torch.Tensor]:
     """Return the sums over examples of gradient * min(1, clip norm / its norm), in float64.
 
-    An example whose gradient is not finite counts as zero: no factor clips it, and it would make the sum NaN.
+    An example whose gradient is not finite counts as zero: no factor can clip it, and it would make the sum NaN.
 
     Args:
         samples: gradients by parameter, shapes (examples, *shape).
@@ -102,9 +105,9 @@ def clipped_sums(samples: Sequence[Rows], clip_norm: float, counted: torch.Tenso
 
 
 def use_up(samples: list[Rows], clip_norm: float, counted: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
-    """Yield what `clipped_sums` returns, and take the gradients by a parameter off the list before they are added up.
+    """Yield the sums of `clipped_sums`, and take each parameter's gradients off the list before they are added up.
 
-    If nobody else keeps them, the sums take the memory that gradients by earlier parameters had.
+    If nobody else keeps them, the sums take the memory of earlier parameters' gradients.
 
     Args:
         samples: see `clipped_sums`.
@@ -112,7 +115,7 @@ def use_up(samples: list[Rows], clip_norm: float, counted: torch.Tensor | None =
         counted: see there.
     """
     weights = _Weights.of(samples, clip_norm, counted)
-    if any(isinstance(sample, LayerRows) for sample in samples):  # which are made for all parameters together
+    if any(isinstance(sample, LayerRows) for sample in samples):  # these rows are made for all parameters together
         yield from _add_up(samples, weights)
         samples.clear()
     while samples:
@@ -131,7 +134,7 @@ def clipped_moments(
 
 
 def _add_up(samples: Sequence[Rows], weights: _Weights, *, squared: bool = False) -> list[torch.Tensor]:
-    """Return the weighted sums of all examples, or of squares, group by group of those that are in memory."""
+    """Return the weighted sums of all examples, or of squares, by the groups that are in memory together."""
     group = totals = _zeros(samples)
     for rows, part in iterate_rows(samples):
         if rows.start and rows.start % MAX_ADDED_EXAMPLES == 0:
@@ -146,13 +149,13 @@ def _add_up(samples: Sequence[Rows], weights: _Weights, *, squared: bool = False
 
 
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
-    """Refuse sums of clipped gradients that are rounded to fewer digits than float32 has.
+    """Refuse sums of clipped gradients that are rounded to fewer digits than those of float32.
 
     Raises:
-        InvalidParameter: one is.
+        InvalidParameter: a sum has fewer digits.
     """
     for kind in {total.dtype for total in sums}:
-        if not kind.is_floating_point or torch.finfo(kind).eps > 2.0 ** (1 - _DIGITS):
+        if not kind.is_floating_point or torch.finfo(kind).eps > 2.0 ** (1 - _FLOAT32_DIGITS):
             raise InvalidParameter(
                 f"the sum of clipped gradients is {kind}, and rounding it before the noise is added raises its "
                 "sensitivity; clip and sum in float32 or float64",
@@ -162,7 +165,7 @@ def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:
 
 @dataclass
 class _Weights:
-    """What the gradients of examples are multiplied by, shape (examples,): zero where one is not finite."""
+    """The weights of the gradients of examples, shape (examples,): zero for a gradient that is not finite."""
 
     factors: torch.Tensor
     spoilt: torch.Tensor
@@ -173,12 +176,12 @@ class _Weights:
         """Return the weights that clip gradients, and leave out examples that do not count."""
         squares = squared_norms(samples)
         spoilt = ~squares.isfinite()
-        factors = (clip_norm * SHRUNK / squares.sqrt()).clamp(max=1.0)
+        factors = (clip_norm * CLIP_FACTOR / squares.sqrt()).clamp(max=1.0)
         left_out = spoilt if counted is None else spoilt | ~counted.to(squares.device)
         return cls(factors.masked_fill(left_out, 0.0), spoilt, _takes_loops(samples))
 
     def of_rows(self, rows: slice) -> _Weights:
-        """Return those of some examples."""
+        """Return the weights of some examples."""
         return _Weights(self.factors[rows], self.spoilt[rows], self.compiled)
 
     @cached_property
@@ -187,16 +190,16 @@ class _Weights:
 
     @cached_property
     def _places(self) -> np.ndarray | None:
-        """Rows that stand in for those that are not finite, since 0 times NaN is NaN; None where there is none."""
+        """The rows that replace those that are not finite, since 0 times NaN is NaN; None where all are finite."""
         if not self._has_spoilt:
             return np.arange(len(self.spoilt))
         bad = self.spoilt.numpy()
         return None if bad.all() else np.where(bad, np.argmin(bad), np.arange(len(bad)))
 
     def add(self, sample: torch.Tensor, total: torch.Tensor, *, fresh: bool = True, squared: bool = False) -> None:
-        """Add the sum of factor * gradient, or of its squares, to a total, or to zeros; padding takes as long.
+        """Add the sum of factor * gradient, or of its squares, to a total, or to zeros; padding takes the same time.
 
-        By products in float64, which torch never makes in TF32 or bfloat16.
+        The products are in float64, which torch never makes in TF32 or bfloat16.
         """
         plain = _plain_rows(sample) if self.compiled and not squared else None
         if plain is not None and self._places is not None:
@@ -215,7 +218,7 @@ class _Weights:
                 flat[columns].addmv_(part.T, factors[rows])
 
     def _add_plain(self, plain: np.ndarray, places: np.ndarray, total: torch.Tensor, fresh: bool) -> None:
-        """Add by a compiled loop."""
+        """Add the sum to a total by a compiled loop."""
         factors = self.factors.numpy()
         for first in range(0, len(plain), MAX_ADDED_EXAMPLES):
             rows = slice(first, first + MAX_ADDED_EXAMPLES)
@@ -234,14 +237,14 @@ def squared_norms(samples: Sequence[Rows]) -> torch.Tensor:
     """Return the squared norm of each example's gradient over all parameters, float64, shape (examples,).
 
     Raises:
-        InvalidParameter: parameters have different numbers of examples, which would be added up by broadcasting.
+        InvalidParameter: parameters have different numbers of examples, which broadcasting would add up.
     """
     compiled = _takes_loops(samples)
     return torch.cat([_squares_of_all(part, compiled) for _, part in iterate_rows(samples)])
 
 
 def _squares_of_all(samples: Sequence[torch.Tensor], compiled: bool) -> torch.Tensor:
-    """Return those of the examples that are in memory."""
+    """Return the squared norms of the examples that are in memory."""
     rows = sorted({len(sample) for sample in samples})
     if len(rows) > 1:
         message = f"gradients of {rows} examples: every parameter needs one row for each example of the batch"
@@ -266,11 +269,11 @@ def _squares(sample: torch.Tensor) -> torch.Tensor:
 def load_loops(parameters: Sequence[torch.Tensor]) -> None:
     """Load the compiled loops that gradients of parameters may need, before there are any.
 
-    The compiler keeps many small objects. Among gradients, which come and go, they would leave holes that no gradient
+    The compiler keeps many small objects. Among gradients, which come and go, these would leave holes that no gradient
     of the next step fits.
     """
     if HAS_COMPILER and sum(p.numel() for p in parameters) >= BLOCK:
-        for dtype in {p.dtype for p in parameters if p.is_cpu} & _COMPILED:
+        for dtype in {p.dtype for p in parameters if p.is_cpu} & _COMPILED_TYPES:
             row, one = torch.zeros(1, 1, dtype=dtype).numpy(), np.zeros(1)
             add_squares(row, one, 0, 1)
             add_weighted(row, np.zeros(1, int), one, True, np.zeros(1), 0, 1)
@@ -288,14 +291,14 @@ def _zeros(samples: Sequence[Rows]) -> list[torch.Tensor]:
 
 
 def _takes_loops(samples: Sequence[Rows]) -> bool:
-    """Return whether compiled loops are the quicker way for a batch of gradients."""
+    """Return whether compiled loops are the faster way for a batch of gradients."""
     entries = sum(sample.shape.numel() for sample in samples)
     return HAS_COMPILER and entries >= MIN_COMPILED_ENTRIES and all(each.device.type == "cpu" for each in samples)
 
 
 def _plain_rows(sample: torch.Tensor) -> np.ndarray | None:
     """Return gradients as an array, shape (examples, entries), if a compiled loop can read them."""
-    fits = sample.dtype in _COMPILED and sample.is_contiguous()
+    fits = sample.dtype in _COMPILED_TYPES and sample.is_contiguous()
     return _flat(sample.detach()).numpy() if fits else None
 
 
@@ -329,5 +332,5 @@ def _flat(sample: torch.Tensor) -> torch.Tensor:
 
 
 def _home(device: torch.device) -> torch.device:
-    """Return a device that has float64."""
+    """Return a device that has float64: the given one, or the CPU."""
     return torch.device("cpu") if device.type == "mps" else device

@@ -6,8 +6,10 @@ import numpy as np
 
 from factorize.numbers.compiling import kernel
 
-_TILE = 8192  # columns whose sums stay in a near cache; a row's part is long enough to be fetched ahead
-_RUN = 1 << 16  # entries that are added up before their sum is added to others, for the roundings
+_TILE_COLUMNS = 8192
+"""The columns of a tile, whose sums stay in a near cache; a row's part is long enough to be fetched ahead."""
+_RUN_ENTRIES = 1 << 16
+"""The entries that are added up before their sum is added to others, which keeps roundings small."""
 
 
 @kernel(fastmath={"contract", "nsz", "reassoc"})
@@ -17,12 +19,12 @@ def add_squares(rows, totals, first, last):
     Args:
         rows: shape (examples, entries).
         totals: shape (examples,), float64.
-        first: row.
-        last: the one after the last.
+        first: the first row.
+        last: the row after the last.
     """
     for i in range(first, last):
-        for start in range(0, rows.shape[1], _RUN):
-            row, total = rows[i][start : start + _RUN], 0.0
+        for start in range(0, rows.shape[1], _RUN_ENTRIES):
+            row, total = rows[i][start : start + _RUN_ENTRIES], 0.0
             for j in range(len(row)):
                 value = np.float64(row[j])
                 total += value * value
@@ -35,21 +37,21 @@ def add_weighted(rows, places, factors, fresh, totals, first, last):
 
     Args:
         rows: shape (rows, entries).
-        places: of the row that each factor is for, shape (examples,).
+        places: place of the row for each factor, shape (examples,).
         factors: shape (examples,), float64.
-        fresh: whether what the totals hold is thrown away.
+        fresh: whether the content of the totals is overwritten.
         totals: shape (entries,), float64.
-        first: column.
-        last: the one after the last.
+        first: the first column.
+        last: the column after the last.
     """
     examples = len(factors)
-    for start in range(first, last, _TILE):
-        stop = min(start + _TILE, last)
+    for start in range(first, last, _TILE_COLUMNS):
+        stop = min(start + _TILE_COLUMNS, last)
         total, i = totals[start:stop], 0
         if fresh:
             for j in range(len(total)):
                 total[j] = 0.0
-        while i + 4 <= examples:  # a total is read and written once for four rows
+        while i + 4 <= examples:  # reads and writes a total once for four rows
             f, g, h, k = factors[i], factors[i + 1], factors[i + 2], factors[i + 3]
             a, b = rows[places[i]][start:stop], rows[places[i + 1]][start:stop]
             c, d = rows[places[i + 2]][start:stop], rows[places[i + 3]][start:stop]

@@ -1,10 +1,10 @@
 """The coefficients of every step of a recurrence, derived from the core's own arithmetic.
 
-A recurrence is linear in (z, state). Fed with the unit vectors it tells its coefficients:
+A recurrence is linear in (z, state). Its answers to the unit vectors are its coefficients:
 
     x = gain z - reads . s,    s <- moves s + writes x
 
-One whose states keep draws takes these in place of x, and may make earlier draws again: with u = gain z
+A recurrence whose states keep draws has these in place of x, and may make earlier draws again: with u = gain z
 
     x = u + takes . z_earlier - reads . s,    s <- moves s + loads . (u, z_earlier)
 
@@ -22,7 +22,8 @@ from factorize.client.noise_source import Streamable
 from factorize.client.recurrences.base import Recurrence
 from factorize.errors import TooLarge
 
-_MOST = 1 << 26  # numbers in a table of all steps
+_MAX_NUMBERS = 1 << 26
+"""The most numbers in a table of all steps: 512 MiB of doubles."""
 Numbers = TypeVar("Numbers")
 
 
@@ -31,15 +32,15 @@ class StepPlan:
     """The coefficients of one step, with k states.
 
     Attributes:
-        gain: what z is multiplied by, without sigma.
+        gain: factor of z, without sigma.
         reads: shape (k,).
         moves: shape (k, k).
-        loads: what the states get of x, shape (k, 1); where they keep draws, of u and of each earlier draw, times
+        loads: coefficients of x in the states, shape (k, 1); if they keep draws, of u and of each earlier draw, times
             sigma, shape (k, len(steps) + 1).
-        keeps_draws: whether the states keep draws, not rows of C^-1 Z.
-        steps: whose draws are made again.
-        takes: what x gets of each, times sigma, shape (len(steps),).
-        scale: what x is multiplied by once the states have seen it.
+        keeps_draws: whether the states keep draws instead of rows of C^-1 Z.
+        steps: the steps whose draws are made again.
+        takes: coefficients of each earlier draw in x, times sigma, shape (len(steps),).
+        scale: factor of x after the states have used it.
     """
 
     gain: float
@@ -55,7 +56,7 @@ class StepPlan:
     def of(cls, recurrence: Recurrence, step: int) -> StepPlan:
         """Ask a recurrence for its coefficients.
 
-        What the states become is asked once more with every x at 0, so that no coefficient is a difference of others.
+        The next states are asked for once more with every x at 0, so that no coefficient is a difference of others.
         """
         recurrence, scale = recurrence.unscaled(step)
         k, earlier = recurrence.vectors, recurrence.earlier(step)
@@ -80,14 +81,14 @@ class PlanTable(Generic[Numbers]):
     Attributes:
         gain: shape (n,).
         reads: shape (n, k).
-        moves: shape (n, k), where every state has a decay of its own; else (n, k, k).
-        takes: shape (n, redraws), 0 where there is none.
+        moves: shape (n, k), if every state has a decay of its own; else (n, k, k).
+        takes: shape (n, redraws), 0 where there is no earlier draw.
         loads: shape (n, k, redraws + 1).
         scale: shape (n,).
-        steps: of earlier draws, shape (n, redraws), 0 where there is none; int32.
+        steps: steps of earlier draws, shape (n, redraws), 0 where there is none; int32.
         keeps_draws: see `StepPlan`.
-        slots: the state of each step that gives its place to what the step takes, where all others stay as they are,
-            shape (n,); None where steps do more.
+        slots: the state that each step replaces by x, if all other states stay as they are, shape (n,); None where
+            steps do more.
     """
 
     gain: Numbers
@@ -121,7 +122,7 @@ def plan_table(source: Streamable) -> PlanTable[np.ndarray]:
         loads[step, :, : count + 1] = plan.loads
         decays[step] = np.diag(plan.moves)
         if moves is None and (plan.moves - np.diag(decays[step])).any():
-            if n * k * k > _MOST:
+            if n * k * k > _MAX_NUMBERS:
                 raise TooLarge(f"{n} steps of {k} states need {n * k * k} coefficients; use the client's noise")
             moves = np.zeros((n, k, k))
             moves[:step, range(k), range(k)] = decays[:step]
@@ -133,7 +134,7 @@ def plan_table(source: Streamable) -> PlanTable[np.ndarray]:
 
 
 def _slots(decays: np.ndarray, loads: np.ndarray) -> np.ndarray | None:
-    """Return which state each step replaces, if no step does anything else to its states."""
+    """Return the state that each step replaces, if no step does anything else to its states; else None."""
     if not loads.size:
         return None
     slots = loads[:, :, 0].argmax(axis=1)

@@ -1,8 +1,8 @@
-"""Rounds of federated training with correlated noise: who may take part, what is summed, what is released, once.
+"""Rounds of federated training with correlated noise: who may take part, the sum of updates, and its one release.
 
 One adapter for each framework drives `FederatedRounds`: admit clients, add their updates, close the round. The unit of
-privacy is a client. Nothing here is random but the noise, and no secrecy of the choice of clients is counted on.
-docs/federated.md says what holds after a crash.
+privacy is a client. Only the noise is random, and the guarantee relies on no secrecy of the choice of clients.
+docs/federated.md explains the state after a crash.
 """
 
 import logging
@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.client_ids import EARLY, ClientId, KnownClients, listed
+from factorize.adapters.client_ids import EARLY_REASON, ClientId, KnownClients, listed
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
 from factorize.adapters.state_file import read_state, write_state
 from factorize.auditor import ParticipationAuditor
@@ -37,7 +37,7 @@ from factorize.training.run_lock import RunLock
 from factorize.training.statement import PrivacyStatement
 
 Arrays = Sequence[np.ndarray]
-_UNSEEN = (
+_RECEIPT_NOTE = (
     "Warning: no receipt is kept, so nobody sees rounds that are released again with the same noise, from a backup's "
     "state or at another path with this seed: give receipt="
 )
@@ -48,33 +48,33 @@ _log = logging.getLogger(__name__)
 class FederatedRounds(Secret):
     """The server's part of federated training under one guarantee, in a file that survives the server.
 
-    A round: `choose` or `admit`, then `add` for each answer, then `close`. What is released is the noisy sum of clipped
-    updates over the planned number of clients. That number is fixed: dividing by the number of answers would tell how
-    many there were, and would scale the noise that later rounds count on.
+    A round: `choose` or `admit`, then `add` for each answer, then `close`. It releases the noisy sum of clipped updates
+    over the planned number of clients. That number is fixed: dividing by the number of answers would reveal it, and
+    would scale the noise that later rounds rely on.
 
     Args:
-        path: of the state. Where there is one, the run continues: the next round has the noise of its own row.
-        factors: of C; its participation says how often and how far apart a client may take part.
+        path: path of the state. If it exists, the run continues: the next round has the noise of its own row.
+        factors: factors of C; its participation defines how often and how far apart a client may take part.
         target: the privacy asked for.
         model: arrays of the shapes and types of an update.
-        clients: of the fleet, for the statement; no more ids than these are admitted.
+        clients: number of clients of the fleet, for the statement; no more ids than these are admitted.
         clients_a_round: the planned number, and the fixed divisor.
         clip_norm: bound on a client's update over all arrays together.
         adjacency: `zero_out` (a client's updates against zeros in every round) or `replace_one`.
         seed: secret; a restarted server must give the same. It is not in the state.
-        receipt: written before each release. Without it nobody sees that rounds are released again from an old state,
-            and the statement says so.
+        receipt: a receipt that is written before each release. Without it nobody sees that rounds are released again
+            from an old state, and the statement warns of that.
 
-    A client is known by an id that it keeps over restarts, a text or a whole number (`client_id`): its timer is that of
-    its id. All ids of a run are of one type.
+    A client is known by an id that it keeps over restarts, a text or a whole number (`client_id`), and its timer
+    belongs to its id. All ids of a run are of one type.
 
     Attributes:
         calibration: scale and guarantee.
         fleet: the clients that were admitted so far.
-        statement: of the guarantee, for a log.
-        step: rounds that were released.
+        statement: statement of the guarantee, for a log.
+        step: number of rounds that were released.
         steps: n; no round is released after them.
-        refused: number of refusals by reason. What is counted depends on the clients' data: it is the operator's.
+        refused: number of refusals by reason. The numbers depend on the clients' data: they are for the operator.
 
     Raises:
         InvalidParameter: a state of another run, model or seed; a damaged one; or one older than the receipt.
@@ -110,14 +110,14 @@ class FederatedRounds(Secret):
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
         self.path, self.steps, self.clients_a_round = local_path(path), held.steps, clients_a_round
         noise = partial(PrivacyStatement, self.calibration, held.digest, sampling="fixed", unit="user", factors=held)
-        notes = () if receipt is not None else (_UNSEEN,)
+        notes = () if receipt is not None else (_RECEIPT_NOTE,)
         self.statement = noise(
             steps=self.steps, examples=clients, used=clients, users=clients, loss="per_client", replaced=notes
         )
         self.refused: Counter[str] = Counter()
         self.fleet = KnownClients(self.clients)
-        self._open: set[ClientId] = set()  # clients admitted to the open round
-        self._lost: set[ClientId] = set()  # those of them that a process which ended has asked
+        self._open: set[ClientId] = set()  # the clients that are admitted to the open round
+        self._lost: set[ClientId] = set()  # those of them whose answers an ended process asked for
         self._answered: set[ClientId] = set()
         self._sum = GroupedSum(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
@@ -129,12 +129,12 @@ class FederatedRounds(Secret):
 
     @property
     def step(self) -> int:
-        """Rounds that were released."""
+        """The number of rounds that were released."""
         return self._auditor.step
 
     @property
     def known(self) -> list[ClientId]:
-        """Clients that were admitted so far."""
+        """The clients that were admitted so far."""
         return list(self.fleet.numbers)
 
     @property
@@ -147,10 +147,10 @@ class FederatedRounds(Secret):
         return [] if self.step >= self.steps else self._sort_out(clients)[0]
 
     def choose(self, clients: Iterable[object]) -> list[ClientId]:
-        """Admit as many of these clients as are planned, at random, and return them; see `admit`.
+        """Admit the planned number of these clients, at random, and return them; see `admit`.
 
-        Clients that wait for their timers are passed over. After a crash within the round its admitted clients are
-        asked again, and as many more as are missing; those that are gone keep their timers and get no place.
+        Clients that wait for their timers are skipped. After a crash within the round its admitted clients are asked
+        again, and as many more as are missing; clients that are gone keep their timers and get no place.
         """
         able, refused = self._sort_out(clients) if self.step < self.steps else ([], [])
         again = [client for client in able if client in self._open]
@@ -158,19 +158,19 @@ class FederatedRounds(Secret):
         gone = self._lost.difference(again)
         missing = min(len(others), max(0, self.clients_a_round - len(self._open - gone)))
         for client, reason, why in refused:
-            if reason != EARLY:
+            if reason != EARLY_REASON:
                 self.refuse(client, reason, why)
         return self.admit([*again, *random.sample(others, missing)])
 
     def admit(self, clients: Iterable[object]) -> list[ClientId]:
         """Let clients take part in this round, and return those that may; the others are refused by name.
 
-        The timer of a client starts here, whether or not it answers: whether somebody else has the place must not
-        depend on what the client's data did. The state is written before this returns.
+        The timer of a client starts here, whether or not it answers: its data must not decide whether another client
+        gets the place. The state is written before this returns.
 
         Raises:
             InvalidParticipation: all rounds were taken.
-            InvalidParameter: so many clients that the roundings of their sum are not paid for.
+            InvalidParameter: there are so many clients that the clip norm does not pay for the roundings of their sum.
         """
         self._refuse_past()
         before, admitted, asked = len(self._open), list[ClientId](), listed(clients)
@@ -189,14 +189,14 @@ class FederatedRounds(Secret):
         return admitted
 
     def add(self, client: object, update: Iterable[ArrayLike]) -> bool:
-        """Add a client's clipped update to the sum of this round, and say whether it counts.
+        """Add a client's clipped update to the sum of this round, and return whether it counts.
 
-        What is refused counts as zeros, and the round goes on: an update of a client that was not admitted, a second
-        one, one of other shapes, of numbers that are complex or whole, or with entries that are not finite.
+        A refused update counts as zeros, and the round goes on. Refused are an update of a client that was not
+        admitted, a second one, one of other shapes, of complex or whole numbers, or with entries that are not finite.
 
         Args:
             client: the id under which it was admitted.
-            update: its arrays, in the order of the model's.
+            update: the arrays of the update, in the order of the model's.
         """
         known = next(iter(self._sort_out([client])[0]), None)
         if known is None or known not in self._open:
@@ -221,15 +221,15 @@ class FederatedRounds(Secret):
         return True
 
     def refuse(self, client: object, reason: str, why: str) -> bool:
-        """Count and log a refusal of what did not reach `admit` or `add`, and return False.
+        """Count and log a refusal that did not reach `admit` or `add`, and return False.
 
         Args:
-            client: whom it concerns, for the log.
-            reason: under which the receipt counts it, one of `factorize.format.receipts.REFUSALS`.
-            why: for the log.
+            client: the client, for the log.
+            reason: reason by which the receipt counts it, one of `factorize.format.receipts.REFUSALS`.
+            why: an explanation for the log.
 
         Raises:
-            InvalidParameter: another reason, which a receipt cannot state.
+            InvalidParameter: another reason, which no receipt can state.
         """
         if reason not in REFUSALS:
             message = f"reason={reason[:40]!r} is none that a receipt counts: {', '.join(REFUSALS)}"
@@ -241,11 +241,11 @@ class FederatedRounds(Secret):
     def close(self, model: Arrays | None = None) -> list[np.ndarray]:
         """Return the noisy mean of this round, after the state and the receipt that say so are on the disk.
 
-        A server that is killed before has released nothing, and takes the round again with other answers. One that is
-        killed after finds in `last` what was released, and can neither release the round again nor use its noise twice.
+        A server that is killed before this has released nothing, and takes the round again with other answers. One that
+        is killed after it finds the release in `last`, and can neither release the round again nor use its noise twice.
 
         Args:
-            model: that the clients were given, public; kept for a restart. Zeros by default.
+            model: the public model that the clients were given; kept for a restart. Zeros by default.
 
         Raises:
             InvalidParticipation: all rounds were taken.
@@ -255,22 +255,22 @@ class FederatedRounds(Secret):
         before = np.zeros(len(self._sum.total))
         if model is not None:
             before = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
-        self._broken = True  # until all is written: a round that failed half-way is taken again by a new process
-        noisy = (self._sum.total + self._noise.next()).astype(np.float32)  # beyond its digits a float64 sum would show
+        self._broken = True  # a round that fails before all is written is taken again by a new process
+        noisy = (self._sum.total + self._noise.next()).astype(np.float32)  # further digits would be of the sum alone
         mean = noisy.astype(np.float64) / self.clients_a_round
         self._kept = before, mean
         taken = [self.fleet.numbers[client] for client in self._open]
         self._open, self._lost, self._answered, self._sum = set(), set(), set(), GroupedSum(len(mean))
-        self._auditor.record(np.array(taken, dtype=np.int64))  # writes the state and then the receipt, in `commit`
+        self._auditor.record(np.array(taken, dtype=np.int64))  # `commit` writes the state and then the receipt
         self._broken = False
         return self._shaped(mean)
 
     def check_ahead(self, rounds: int = 1, model: Arrays | None = None) -> None:
-        """Refuse what `close` would, before anybody is asked to train.
+        """Refuse everything that `close` would refuse, before any client is asked to train.
 
         Args:
-            rounds: that are planned.
-            model: of these rounds.
+            rounds: number of rounds that are planned.
+            model: the model of these rounds.
 
         Raises:
             InvalidParticipation: more rounds than are left.
@@ -286,12 +286,12 @@ class FederatedRounds(Secret):
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the rounds that were released, for a run that stops before its last round.
 
-        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
+        `PrivacyStatement.epsilon_so_far` explains for which stops this holds.
         """
         return self.statement.epsilon_so_far(self.step, delta)
 
     def stop(self) -> None:
-        """Let another process go on with this run; nothing may be called after."""
+        """Let another process continue this run; nothing may be called after this."""
         self._broken = True
         self._noise.close()
         self._unlock()
@@ -351,7 +351,7 @@ class FederatedRounds(Secret):
         self._auditor.on_step = commit
 
     def _save(self) -> None:
-        """Replace the state as a whole, on the disk when this returns."""
+        """Replace the whole state, which is on the disk when this returns."""
         counted = self._auditor.state_dict()
         arrays = {"last": counted.pop("last"), "count": counted.pop("count")}
         if self._kept is not None:
@@ -370,10 +370,10 @@ class FederatedRounds(Secret):
         write_state(self.path, plain, arrays)
 
     def _load(self) -> None:
-        """Go on from the state in the file.
+        """Continue from the state in the file.
 
         Raises:
-            InvalidParameter: it is damaged, or of another model, seed, scale or factorization.
+            InvalidParameter: the state is damaged, or belongs to another model, seed, scale or factorization.
         """
         kept, arrays = read_state(self.path)
         parts = [(tuple(shape), kind) for shape, kind in kept["parts"]]
@@ -392,5 +392,5 @@ class FederatedRounds(Secret):
             self._kept = arrays["model"], arrays["mean"]
 
     def _fleet(self) -> dict[str, int]:
-        """Return what a run keeps of its fleet: another divisor would scale one round's noise against the others'."""
+        """Return the numbers of the fleet that must not change: the noises of two divisors would not match."""
         return {"clients": self.clients, "clients_a_round": self.clients_a_round}

@@ -14,15 +14,15 @@ from factorize.spec import parse_spec
 
 @dataclass(frozen=True)
 class FleetAdvice:
-    """What to solve for a fleet.
+    """The advice for a fleet: the spec to solve.
 
     Attributes:
-        spec: for `solve`, `compare` or a service, as plain data.
+        spec: the spec for `solve`, `compare` or a service, as plain data.
         min_sep: the fewest rounds from one round of a client to its next.
         max_participations: the most rounds of a client.
         correlated: whether correlated noise gains over independent noise.
-        spread: how often a client takes part, in words.
-        note: all of this in a sentence.
+        spread: a phrase on how often a client takes part.
+        note: a sentence with all of this.
     """
 
     spec: dict[str, Any]
@@ -44,14 +44,14 @@ def advise_fleet(
 ) -> FleetAdvice:
     """Return the spec with the largest `min_sep` at which each round still finds its clients.
 
-    Those of the last min_sep - 1 rounds wait, and of the others a share is offline; `clients_a_round` have to be left.
-    A fleet that turns out smaller costs accuracy only: the timers refuse whoever is too early.
+    Clients of the last min_sep - 1 rounds wait, and a share of the others is offline; `clients_a_round` must be left.
+    If the fleet turns out smaller this costs only accuracy: the timers refuse clients that are too early.
 
     Args:
-        clients: in the fleet.
-        clients_a_round: asked in each round.
+        clients: number of clients in the fleet.
+        clients_a_round: number of clients asked in each round.
         rounds: n.
-        check_in: rounds after which a client returns by itself; None where the server chooses among all.
+        check_in: rounds after which a client returns by itself; None if the server chooses among all.
         offline: share of the fleet that cannot be asked, or does not answer, in a round.
         workload: what the server's optimizer sums, without n; running sums by default.
 
@@ -64,7 +64,7 @@ def advise_fleet(
         whole_number("check_in", check_in, remedy="give rounds")
     if not 0 <= offline < 1:
         raise InvalidParameter(f"offline={offline} is no share of the fleet below 1", field="offline")
-    busy = math.ceil(clients_a_round / (1 - offline))  # clients of whom as many as are planned answer
+    busy = math.ceil(clients_a_round / (1 - offline))  # as many of these clients as are planned will answer
     if busy > clients:
         raise InvalidParameter(
             f"of {clients} clients fewer than {clients_a_round} answer while {offline:.0%} are offline; ask fewer",
@@ -88,16 +88,16 @@ def advise_fleet(
 
 
 def certified_for(run: Factorization, rounds: int, participation: Mapping[str, object]) -> Factorization:
-    """Return the first rounds of a run's matrix, certified for another fleet; it can be saved and trained with.
+    """Return the first rounds of a run's matrix, certified for another fleet; the result can be saved and trained with.
 
     Args:
-        run: solved for one fleet.
-        rounds: n of the other, as many or fewer.
-        participation: of the other, in the contract's JSON form.
+        run: the run, solved for one fleet.
+        rounds: n of the other fleet, no more than the run's.
+        participation: participation of the other fleet, in the contract's JSON form.
 
     Raises:
         InvalidParameter: more rounds than the matrix has.
-        InvalidSpec: a participation that is none.
+        InvalidSpec: an invalid participation.
     """
     workload = {**run.spec.workload.document(), "n": rounds}
     spec = parse_spec({"workload": workload, "participation": dict(participation)})
@@ -107,14 +107,14 @@ def certified_for(run: Factorization, rounds: int, participation: Mapping[str, o
 def worst_ratio(
     run: Factorization, fleets: Sequence[tuple[int, int, int]], solve: Callable[..., Factorization]
 ) -> float:
-    """Return how much more noise than the best matrix of each fleet a run's matrix may have, in the worst of them.
+    """Return an upper bound on a run's noise over that of each fleet's best matrix, for the worst of the fleets.
 
     Each fleet is calibrated for itself (`certified_for`). Its root mean squared error is compared with a certified
     lower bound over all matrices, so that the ratio to the best one is at most this.
 
     Args:
         run: the one matrix.
-        fleets: (rounds, min_sep, max_participations) of each; what lies between them is not covered.
+        fleets: (rounds, min_sep, max_participations) of each; fleets between them are not covered.
         solve: `solvers.solve`, for the lower bounds.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A strategy of Flower around another one: correlated noise on what the clients' updates release together.
+"""A strategy of Flower around another one, which adds correlated noise to the joint release of the clients' updates.
 
 It wraps a strategy as Flower's own `DifferentialPrivacyServerSideFixedClipping` does. The wrapped strategy sees one
-reply in each round, the model with the noisy mean update, so that whatever it computes of it has the guarantee.
+reply in each round, the model with the noisy mean update, so that all that it computes from it has the guarantee.
 """
 
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def authenticated_node(node: int) -> int:
-    """Return a node's id as that of its client, for a SuperLink that knows its SuperNodes by their registered keys.
+    """Return a node's id as the id of its client, for a SuperLink that knows its SuperNodes by their registered keys.
 
     Without `--enable-supernode-auth` a SuperNode that restarts has another id.
     """
@@ -35,16 +35,16 @@ class CorrelatedNoise(Strategy):
     """Client-level differential privacy with correlated noise around a strategy that averages models.
 
     Clients are chosen by the timers of `rounds`, among all connected nodes, as soon as there are the wrapped strategy's
-    `min_available_nodes` and `min_train_nodes`; its sampling is switched off. What clients measure is not covered, so
+    `min_available_nodes` and `min_train_nodes`; its sampling is switched off. Clients' measurements have no noise, so
     their metrics are dropped and no client evaluates: give `start` an `evaluate_fn`.
 
     Args:
         strategy: `FedAvg`, or one derived from it whose replies are arrays: `FedProx`, `FedAvgM`, `FedAdam`.
-        rounds: of the run; made for the arrays of the model, in their order.
-        client_id: what a client is known by, and keeps when its SuperNode restarts under another node id. The name
+        rounds: the rounds of the run, made for the arrays of the model, in their order.
+        client_id: the id of a client, which it keeps when its SuperNode restarts under another node id. Either the name
             under which clients answer `query.client_id` with it: each node is asked before each round, and takes no
             part without an answer. Or a function of the node's id, such as `authenticated_node`.
-        seconds: that a round waits until enough clients have answered.
+        seconds: seconds for which a round waits until enough clients have answered.
 
     Raises:
         InvalidParameter: a strategy that is not derived from `FedAvg`, or one that samples clients; or a run whose
@@ -78,16 +78,17 @@ class CorrelatedNoise(Strategy):
             raise InvalidParameter(message, field="client_id")
         rounds.fleet.name(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
         self.strategy, self.rounds, self._client_id, self._seconds = strategy, rounds, client_id, seconds
-        self._names: dict[int, ClientId] = {}  # of the nodes that are asked
+        self._names: dict[int, ClientId] = {}  # the ids of the nodes that are asked
         self._available = max(1, strategy.min_available_nodes, strategy.min_train_nodes)
         strategy.min_train_nodes, strategy.min_available_nodes = 0, 0
         self._arrays = ArrayRecord()
 
     def resumed(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return the model to go on with: that of the last released round, or these arrays before the first.
+        """Return the model to continue with: that of the last released round, or these arrays before the first.
 
-        Give it to `start` as `initial_arrays`, and the rounds that are left. It is what `FedAvg` and `FedProx` had; of
-        a strategy with a state of its own, as the moments of `FedAdam`, keep the model and the state yourself.
+        Give it to `start` as `initial_arrays`, together with the rounds that are left. It is the state of `FedAvg` and
+        `FedProx`; for a strategy with another state, such as the moments of `FedAdam`, keep the model and the state
+        yourself.
         """
         if self.rounds.last is None:
             return arrays
@@ -99,10 +100,10 @@ class CorrelatedNoise(Strategy):
         self.strategy.summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *given: Any, **options: Any) -> Any:
-        """Run so many rounds; see Flower.
+        """Run this number of rounds; see Flower.
 
         Raises:
-            InvalidParticipation: fewer are left.
+            InvalidParticipation: fewer rounds are left.
             InvalidParameter: the arrays have other shapes than the model of the rounds.
         """
         self.rounds.check_ahead(num_rounds, initial_arrays.to_numpy_ndarrays())
@@ -124,7 +125,7 @@ class CorrelatedNoise(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return what the wrapped strategy makes of the noisy mean update; wrong replies count as zeros."""
+        """Return the wrapped strategy's answer to the noisy mean update; wrong replies count as zeros."""
         current = self._arrays.to_numpy_ndarrays()
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             if not reply.has_error():
@@ -139,7 +140,7 @@ class CorrelatedNoise(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nobody: what clients measure has no noise."""
+        """Ask no client, since clients' measurements have no noise."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -150,7 +151,8 @@ class CorrelatedNoise(Strategy):
         """Wait for enough clients, and return their nodes by their ids; a node without an id is refused by name.
 
         Raises:
-            InvalidParticipation: too few. Nobody was asked to train, and nothing of the budget was spent.
+            InvalidParticipation: there are too few clients. None was asked to train, and nothing of the budget was
+                spent.
         """
         end = time.monotonic() + self._seconds
         while True:
@@ -171,7 +173,7 @@ class CorrelatedNoise(Strategy):
         return named
 
     def _name(self, nodes: list[int], grid: Grid) -> tuple[dict[ClientId, int], list[tuple[int, str, str]]]:
-        """Return nodes by the ids of their clients, and (node, reason, why) of those that are refused."""
+        """Return nodes by the ids of their clients, and (node, reason, why) of the refused ones."""
         told: dict[int, object]
         if isinstance(self._client_id, str):
             questions = [Message(RecordDict(), message_type=_QUESTION, dst_node_id=node) for node in nodes]
@@ -193,7 +195,7 @@ class CorrelatedNoise(Strategy):
         return named, refused
 
     def _update(self, reply: Message, current: list[np.ndarray]) -> list[np.ndarray]:
-        """Return a client's model less the one that it was given; nothing where its arrays cannot be read as such."""
+        """Return a client's model minus the given one; nothing if its arrays cannot be read as such."""
         records = list(reply.content.array_records.values())
         if len(records) != 1 or list(records[0]) != list(self._arrays):
             return []
@@ -205,7 +207,7 @@ class CorrelatedNoise(Strategy):
         pairs = list(zip(arrays, current, strict=True))
         if not all(np.issubdtype(new.dtype, np.floating) and new.shape == old.shape for new, old in pairs):
             return arrays
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
+        with np.errstate(over="ignore", invalid="ignore"):  # entries that are not finite are refused by name
             return [new.astype(np.float64) - old for new, old in pairs]
 
 
@@ -224,7 +226,7 @@ class _Chosen:
 
 
 def _value(reply: Message, key: str) -> Any:
-    """Return what a client answers under a key; None where it answers nothing, or twice."""
+    """Return a client's answer under a key; None where there is none, or two."""
     if reply.has_error():
         return None
     values = [record[key] for record in reply.content.config_records.values() if key in record]
@@ -232,6 +234,6 @@ def _value(reply: Message, key: str) -> Any:
 
 
 def _moved(like: ArrayRecord, model: list[np.ndarray], mean: list[np.ndarray]) -> ArrayRecord:
-    """Return a model and a mean update together, under the names of a record."""
+    """Return the sum of a model and a mean update, under the names of a record."""
     parts = zip(like, model, mean, strict=True)
     return ArrayRecord({name: Array(np.asarray(old + step)) for name, old, step in parts})

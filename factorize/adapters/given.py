@@ -1,4 +1,4 @@
-"""What a torch job is given: model, optimizer and data, used as they are or refused by name before anything is made."""
+"""The parts that a torch job gives: model, optimizer and data, used as they are or refused by name in advance."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from factorize.adapters.layer_rows import keep_pass
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
-"""Ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
-_STREAMED = (torch.nn.Linear, torch.nn.Embedding)  # whose gradients may be larger than what they are made of
-_KEPT = (
+"""The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
+_STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
+"""The layers whose gradients may be larger than the tensors that they are made of."""
+_KEPT_SETTINGS = (
     *("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
     *("generator", "prefetch_factor", "persistent_workers", "in_order"),
 )
-_MAX_NAMES = 3  # of parameters in a message
+_MAX_NAMES = 3
+"""The most parameters that a message names."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class GivenData:
     """The data of a job.
 
     Attributes:
-        dataset: with `__len__` and `__getitem__`.
+        dataset: the data set, with `__len__` and `__getitem__`.
         batch_size: examples per step.
         loading: arguments of the loader that fetches them.
-        replaced: a sentence for each setting of the caller's loader that the job's order takes the place of.
+        replaced: a sentence for each setting of the caller's loader that the job's order replaces.
     """
 
     dataset: Any
@@ -59,10 +61,10 @@ class GivenData:
         """Return the data of a loader, or a data set with a batch size.
 
         Args:
-            data: what the caller gave.
-            batch_size: what the caller gave.
-            sampling: of the job.
-            remainder: of the job's order.
+            data: the caller's data.
+            batch_size: the caller's batch size.
+            sampling: sampling of the job.
+            remainder: the remainder of the job's order.
 
         Raises:
             InvalidParameter: no batch size or two, data without a length, or a loader that contradicts the job.
@@ -85,18 +87,18 @@ class GivenData:
         if batches.drop_last and remainder == "pad":
             message = "the loader has drop_last=True and the job remainder='pad'; leave one out"
             raise InvalidParameter(message, field="remainder")
-        kept = {name: getattr(data, name) for name in _KEPT if hasattr(data, name)}
+        kept = {name: getattr(data, name) for name in _KEPT_SETTINGS if hasattr(data, name)}
         return cls(data.dataset, batches.batch_size, kept, tuple(_replaced(batches, sampling)))
 
 
 def refuse_sampling(loader: Any) -> None:
-    """Refuse a data loader in another order than that of its data, where nobody audits the batches.
+    """Refuse a data loader with another order than that of its data, if nobody audits the batches.
 
-    `PrivacyEngine` draws Poisson samples by default, and `shuffle=True` draws a new order in every epoch: the steps of
-    an example are then as close as two neighbours, and the sensitivity of fixed epochs does not cover them.
+    `PrivacyEngine` draws Poisson samples by default, and `shuffle=True` draws a new order in every epoch: then the
+    steps of an example may be neighbours, and the sensitivity of fixed epochs does not cover them.
 
     Raises:
-        InvalidParticipation: it samples, shuffles, or leaves examples out.
+        InvalidParticipation: the loader samples, shuffles, or leaves examples out.
     """
     if isinstance(_plain_batches(loader).sampler, RandomSampler):
         raise InvalidParticipation(
@@ -108,10 +110,10 @@ def refuse_sampling(loader: Any) -> None:
 
 
 def _plain_batches(loader: Any) -> BatchSampler:
-    """Return what makes a loader's batches, if every epoch takes every example once.
+    """Return the sampler of a loader's batches, if every epoch takes every example once.
 
     Raises:
-        InvalidParticipation: it does not.
+        InvalidParticipation: an epoch does not.
     """
     batches, examples = getattr(loader, "batch_sampler", None), len(loader.dataset)
     if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
@@ -140,7 +142,7 @@ def _plain_batches(loader: Any) -> BatchSampler:
 
 
 def _replaced(batches: BatchSampler, sampling: str) -> Iterable[str]:
-    """Yield a sentence for each setting of a loader that the job's order takes the place of."""
+    """Yield a sentence for each setting of a loader that the job's order replaces."""
     order = "one public permutation (order_seed), which every epoch repeats" if sampling == "fixed" else sampling
     if isinstance(batches.sampler, RandomSampler):
         yield f"The loader's shuffle=True was replaced by {order}."
@@ -149,7 +151,7 @@ def _replaced(batches: BatchSampler, sampling: str) -> Iterable[str]:
 
 
 def _check_dataset(dataset: object) -> None:
-    """Refuse data that have no order of their own."""
+    """Refuse data without an order of their own."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidParameter(
             f"{type(dataset).__name__} has no length or no index, so that nobody knows which examples a step holds; "
@@ -159,10 +161,11 @@ def _check_dataset(dataset: object) -> None:
 
 
 def refuse_repeats(dataset: object) -> None:
-    """Refuse a data set that names some of its examples more than once, as to have more of a rare class.
+    """Refuse a data set that names some of its examples more than once, for example to have more of a rare class.
 
     Raises:
-        InvalidParticipation: it does, so that they take part oftener than the participation allows.
+        InvalidParticipation: the data set does, so that these examples take part more often than the participation
+            allows.
     """
     parts, named = [dataset], []
     if isinstance(dataset, Subset):
@@ -181,20 +184,20 @@ def refuse_repeats(dataset: object) -> None:
 
 
 class ExampleGradients(GradSampleModule):
-    """Opacus's module, with words for a second backward pass through one forward pass.
+    """Opacus's module, with a better error for a second backward pass through one forward pass.
 
     Args:
-        model: that is wrapped.
+        model: the wrapped model.
         mode: one of `GRAD_SAMPLE_MODES`; `streamed` keeps no gradient of each example of large layers
             (`factorize.adapters.layer_rows`).
-        **options: of Opacus's module.
+        **options: options of Opacus's module.
     """
 
     def __init__(self, model: torch.nn.Module, *, mode: str = "hooks", **options: Any) -> None:
         if mode == "streamed":
             samplers = GradSampleModule.GRAD_SAMPLERS
             self.GRAD_SAMPLERS = {
-                kind: partial(keep_pass, each) if kind in _STREAMED else each for kind, each in samplers.items()
+                kind: partial(keep_pass, each) if kind in _STREAMED_LAYERS else each for kind, each in samplers.items()
             }
         super().__init__(model, force_functorch=mode == "functorch", **options)
 
@@ -236,7 +239,7 @@ def check_model(model: torch.nn.Module) -> None:
 
 
 def _misfit(module: torch.nn.Module) -> str | None:
-    """Return why a module cannot be part of a private model, and the way out; None where it can."""
+    """Return why a module cannot be part of a private model, with the remedy; None where it can."""
     own = list(module.parameters(recurse=False))
     if isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
         return (
@@ -266,7 +269,7 @@ def _misfit(module: torch.nn.Module) -> str | None:
             "away, or train them whole (modules_to_save)"
         )
     state: Any = getattr(module, "state", None)
-    if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # of bitsandbytes
+    if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # is a type of bitsandbytes
         return (
             f"has 8 bits with llm_int8_threshold={state.threshold:g}: on a GPU a large entry of one example changes "
             "the digits in which others of the batch are computed; load it with llm_int8_threshold=0.0, or in 4 bits"
@@ -277,10 +280,10 @@ def _misfit(module: torch.nn.Module) -> str | None:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None) -> None:
-    """Refuse an optimizer that a released gradient does not suffice, or that is not of all that the model trains.
+    """Refuse an optimizer that needs more than a released gradient, or that does not have all trained parameters.
 
     Args:
-        optimizer: of torch.
+        optimizer: an optimizer of torch.
         model: the whole model, where it is known.
 
     Raises:
@@ -334,10 +337,10 @@ def _listed(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class EmptyCollate:
-    """Collates examples as the caller does, and no examples into a batch of the same fields.
+    """A collation that works as the caller's, and makes no examples into a batch of the same fields.
 
     Attributes:
-        collate: the caller's.
+        collate: the caller's collation.
         empty: the batch of no example.
     """
 
@@ -350,15 +353,15 @@ class EmptyCollate:
 
 
 def empty_like(batch: Any, axis: int = 0) -> Any:
-    """Return a batch of no example, made of a batch of one: tensors without a row, and lists without an item.
+    """Return a batch of no example, made from a batch of one: tensors without a row, and lists without an item.
 
     Args:
-        batch: tensors, in dicts, lists and tuples; a list without a tensor holds one thing, such as a text, of each
-            example.
-        axis: of the examples.
+        batch: tensors, in dicts, lists and tuples; a list without a tensor holds one item for each example, such as a
+            text.
+        axis: axis of the examples.
 
     Raises:
-        InvalidParameter: a field of another type, of which nobody knows what it is without examples.
+        InvalidParameter: a field has another type, whose value without examples is unknown.
     """
     if torch.is_tensor(batch) and batch.dim() > axis:
         return batch.narrow(axis, 0, 0)

@@ -15,13 +15,13 @@ from factorize.adapters.layer_rows import Rows, iterate_rows
 from factorize.errors import InvalidParameter
 
 MAX_SKETCH_ENTRIES = 1 << 16
-"""Rows longer than this are folded with random signs, so that a rehearsal keeps 256 kB for each example."""
+"""The most entries of a row: longer ones are folded with random signs, so that 256 kB are kept for each example."""
 TOLERANCE = 1e-3
-"""Clip norms that other examples may move the sum by, beyond roundings: one example moves it by 1.001 at most."""
+"""The clip norms by which other examples may move the sum, beyond roundings: one example moves it by up to 1.001."""
 TOLERANCE_OF_SHAPES = 2e-2
-"""The same between batches of different shapes, whose matrix products add up in other orders."""
+"""The tolerance between batches of different shapes, whose matrix products add up in other orders."""
 SHARE_OF_LARGEST = 1e-3
-"""Gradients below this part of the largest are compared with that, since roundings of small ones are larger."""
+"""The share of the largest gradient below which a gradient is compared with this share: its roundings are larger."""
 
 WAY_OUT = (
     "take one loss for each example (reduction='none', without weights of classes that a mean divides by) and its mean "
@@ -35,8 +35,8 @@ class GradientRows(NamedTuple):
 
     Attributes:
         sketch: linear in the gradients and of about their norms, exact for short ones, shape (examples, entries).
-        norms: of the sketch, float64, shape (examples,).
-        rounding: relative, of the arithmetic that made the gradients.
+        norms: norms of the sketch, float64, shape (examples,).
+        rounding: relative rounding of the arithmetic that made the gradients.
     """
 
     sketch: torch.Tensor
@@ -49,12 +49,12 @@ class GradientRows(NamedTuple):
         sketch = torch.cat([_sketch(part) for _, part in iterate_rows(samples)])
         wide = torch.float32 if sketch.device.type == "mps" else torch.float64
         norms = sketch.new_empty(len(sketch), dtype=wide)
-        for i, row in enumerate(sketch):  # all at a time would need twice the sketch's own memory
+        for i, row in enumerate(sketch):  # all rows at once would need twice the sketch's own memory
             norms[i] = torch.linalg.vector_norm(row.to(wide))
         return cls(sketch, norms, max(_rounding(sample) for sample in samples))
 
     def clipped(self, unit: float, places: list[int]) -> torch.Tensor:
-        """Return the sketch of some gradients that are clipped to `unit`; zero where one is not finite."""
+        """Return the sketch of some gradients, clipped to `unit`; zero where one is not finite."""
         norms = self.norms[places]
         counts = norms.isfinite() & (norms > 0)
         weight = torch.where(counts, (unit / norms).clamp(max=1.0), 0.0).to(self.sketch)[:, None]
@@ -68,13 +68,13 @@ def _rounding(sample: Rows) -> float:
 
 
 def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return rows of at most `MAX_SKETCH_ENTRIES`, of the norms of the gradients in expectation."""
+    """Return rows of at most `MAX_SKETCH_ENTRIES`, with the norms of the gradients in expectation."""
     total = sum(sample[0].numel() for sample in samples) if len(samples[0]) else 0
     width, device = min(total, MAX_SKETCH_ENTRIES), samples[0].device
     out = torch.zeros(len(samples[0]), width, device=device, dtype=torch.float64 if total == width else torch.float32)
     laps = -(-total // max(width, 1))
     signs = torch.randint(0, 2, (width + laps,), generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
-    at, lap = 0, 0  # each lap has the signs of the one before, one place on: those of one column are independent
+    at, lap = 0, 0  # each lap shifts the signs of the one before by one place: those of one column are independent
     for sample in samples:
         flat, start = sample.flatten(1) if sample.dim() > 1 else sample[:, None], 0
         while start < flat.shape[1]:
@@ -90,7 +90,7 @@ def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
 def difference_of_passes(
     rows: GradientRows, other: GradientRows, altered: Altered, counted: torch.Tensor | None, clip_norm: float
 ) -> InvalidParameter | None:
-    """Return what is wrong if the examples that stayed have other gradients."""
+    """Return the error if the examples that stayed have other gradients, or None."""
     counts = [True] * len(rows.norms) if counted is None else counted.tolist()
     kept = [(mine, theirs) for mine, theirs in altered.kept if counts[mine]]
     if not kept:
@@ -100,11 +100,11 @@ def difference_of_passes(
     largest = max(float(each.max()) for each in norms)
     if largest == 0:
         return None
-    unit = min(clip_norm, largest)  # gradients far below the clip norm would hide it
+    unit = min(clip_norm, largest)  # otherwise gradients far below the clip norm would hide it
     moved = rows.clipped(unit, mine) - other.clipped(unit, theirs)
     by = max(float(moved.sum(0).norm()), float(moved.norm(dim=1).max())) / unit
     own = torch.maximum(norms[0][mine], norms[1][theirs]).clamp(min=SHARE_OF_LARGEST * largest)
-    whole = rows.clipped(largest, mine) - other.clipped(largest, theirs)  # clipping hides what scales a gradient
+    whole = rows.clipped(largest, mine) - other.clipped(largest, theirs)  # clipping hides a scaled gradient
     share = float((whole.norm(dim=1) / own).max())
     rounding = max(rows.rounding, other.rounding)
     allowed = (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES) + 4 * rounding * len(kept) ** 0.5
@@ -137,7 +137,7 @@ def difference_of_passes(
 def difference_of_autograd(
     named: Sequence[tuple[str, torch.nn.Parameter]], samples: Sequence[Rows]
 ) -> InvalidParameter | None:
-    """Return what is wrong if the gradients of examples do not add up to plain autograd's gradient of the batch.
+    """Return the error if the gradients of examples do not add up to plain autograd's gradient of the batch, or None.
 
     Args:
         named: parameters with their names; `p.grad` is of this batch alone.
@@ -147,7 +147,7 @@ def difference_of_autograd(
         return None
     rounding = max(_rounding(sample) for sample in samples)
     allowed = (TOLERANCE + 4 * rounding) * float(squared_norms(samples).sqrt().sum())
-    factors = 1, len(samples[0])  # of sums, and of means, whose gradients Opacus multiplies by the examples
+    factors = 1, len(samples[0])  # for sums, and for means, whose gradients Opacus multiplies by the examples
     found = [
         [float(torch.linalg.vector_norm(total - p.grad.to(total) * factor)) for factor in factors]
         for (_, p), total in zip(named, use_up(list(samples), math.inf), strict=True)

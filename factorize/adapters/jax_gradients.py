@@ -9,7 +9,7 @@ import optax
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
-from factorize.adapters.clipped_sums import SHRUNK, check_roundings, shrink_for_float32
+from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
 from factorize.adapters.jax import refuse_unfit
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.errors import InvalidParameter
@@ -88,7 +88,7 @@ class ClippedGradients:
         """Return the sums in float64, in which XLA adds up examples one after another."""
         check_roundings(indices.size, len(indices), indices.shape[1])
         narrow = any(_wide(leaf) != jnp.float64 for leaf in jax.tree.leaves(params))
-        bound = self._clip_norm * (shrink_for_float32(indices.size) if narrow else SHRUNK)
+        bound = self._clip_norm * (shrink_for_float32(indices.size) if narrow else CLIP_FACTOR)
 
         def add_part(total: optax.Updates, part: tuple[jax.Array, jax.Array]) -> tuple[optax.Updates, None]:
             rows, present = part

@@ -12,7 +12,7 @@ import torch
 from handmade import handmade
 from opacus import GradSampleModule
 
-from factorize.adapters.clipped_sums import SHRUNK, check_roundings
+from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings
 from factorize.adapters.clipping import clipped_moments, clipped_sums, refuse_narrow
 from factorize.adapters.given import ExampleGradients
 from factorize.adapters.gradient_rows import GradientRows
@@ -41,7 +41,7 @@ def by_hand(samples: list[torch.Tensor], counted: range | list[int] = range(ROWS
         rows = [sample[i].double().numpy() for sample in samples]
         norm = math.sqrt(math.fsum(value * value for row in rows for value in row.ravel().tolist()))
         for total, row in zip(sums, rows, strict=True):
-            total += row * min(1.0, CLIP * SHRUNK / norm)
+            total += row * min(1.0, CLIP * CLIP_FACTOR / norm)
     return sums
 
 
@@ -94,7 +94,7 @@ class TestClippedSums:
         """The squares of these gradients, and their sum, are beyond float16; the examples count."""
         samples = [torch.full((ROWS, 50), 6e4, dtype=torch.float16)]
         assert torch.allclose(
-            clipped_sums(samples, CLIP)[0], torch.tensor(ROWS * CLIP * SHRUNK / math.sqrt(50)).double()
+            clipped_sums(samples, CLIP)[0], torch.tensor(ROWS * CLIP * CLIP_FACTOR / math.sqrt(50)).double()
         )
 
     @pytest.mark.parametrize(("examples", "spread"), [(2, 0), (700, 0), (700, 12)])

@@ -191,7 +191,7 @@ class TestNoisingMatrix:
 
 
 def test_a_table_that_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr("factorize.adapters.coefficients._MOST", 100)
+    monkeypatch.setattr("factorize.adapters.coefficients._MAX_NUMBERS", 100)
     strategy = strategies()["tree"]
     with pytest.raises(TooLarge, match="coefficients"):
         plan_table(noise_source(strategy.structure, strategy.tensors(), N, "x"))

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 
 from factorize.accounting import BinsCalibration
-from factorize.adapters.clipped_sums import SHRUNK
+from factorize.adapters.clipped_sums import CLIP_FACTOR
 from factorize.adapters.jax import correlated_noise
 from factorize.adapters.jax_gradients import ClippedGradients
 from factorize.adapters.jax_private import PrivateJax, make_private
@@ -146,7 +146,7 @@ class TestGradients:
         with jax.enable_x64(True):
             total = gradients(jnp.zeros(2, jnp.float64), (np.array([[3e3, 4e3]] * 3),), rows, rows >= 0)
             assert total.dtype == jnp.float64
-            assert np.allclose(total, rows.size * CLIP * SHRUNK * np.array([0.6, 0.8]), rtol=1e-12)
+            assert np.allclose(total, rows.size * CLIP * CLIP_FACTOR * np.array([0.6, 0.8]), rtol=1e-12)
 
     @pytest.mark.parametrize("jit", [False, True])
     @pytest.mark.parametrize("given", ["closed over", "an argument"])

@@ -13,12 +13,12 @@ from factorize.adapters.jobs import check_floor, second_seed
 
 
 class JointState(NamedTuple):
-    """What goes from step to step, and into checkpoints; the seed is not in it.
+    """The state that goes from step to step, and into checkpoints; the seed is not in it.
 
     Attributes:
         first: state of the noise of gradients.
         second: state of the noise of squares.
-        count: steps taken, int32.
+        count: number of steps taken, int32.
         mu: moving averages of released gradients.
         nu: moving averages of released squares.
     """
@@ -46,20 +46,21 @@ def scale_by_joint_adam(
     """Return the transformation of (sums of clipped gradients, sums of their squares) into Adam's direction.
 
     Put it first: `optax.chain(scale_by_joint_adam(...), optax.scale_by_learning_rate(rate))`. It adds row t of C1^-1 Z
-    to the one and row t of C2^-1 Z' to the other, with independent Z and Z', and returns m_hat / (max(v_hat,
-    floor^2)^(1/2) + eps): noisy squares may be negative. It divides both by the calibration's divisor, after the noise.
+    to the gradients and row t of C2^-1 Z' to their squares, with independent Z and Z', and returns
+    m_hat / (max(v_hat, floor^2)^(1/2) + eps), since noisy squares may be negative. It divides both by the calibration's
+    divisor, after the noise.
 
     Args:
-        first: factors of C1.
-        second: factors of C2.
+        first: the factors of C1.
+        second: the factors of C2.
         moments: noise of both, from `calibrate_moments`.
         seed: a secret integer, `secrets.randbits(128)`.
         b1: decay of the first moments.
-        b2: decay of the second.
-        eps: added to the roots.
-        floor: of the roots; by default the standard deviation of the second moments' noise, to the power 1/2.
+        b2: decay of the second moments.
+        eps: the number added to the roots.
+        floor: the smallest root; by default the standard deviation of the second moments' noise, to the power 1/2.
         dtype: see `correlated_noise`.
-        specs: see `correlated_noise`; of the gradients.
+        specs: PartitionSpecs of the gradients, see `correlated_noise`.
 
     Raises:
         InvalidParameter: noise of other factorizations, or a floor out of range.

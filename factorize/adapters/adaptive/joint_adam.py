@@ -20,14 +20,14 @@ from factorize.errors import InvalidParameter
 class MomentAdam(torch.optim.Optimizer):
     """Adam on gradients in `p.grad` and their squares in `p.released_square`, with decoupled weight decay.
 
-    x <- (1 - lr weight_decay) x - lr m_hat / (max(v_hat, floor^2)^(1/2) + eps): noisy squares may be negative.
+    x <- (1 - lr weight_decay) x - lr m_hat / (max(v_hat, floor^2)^(1/2) + eps), since noisy squares may be negative.
 
     Args:
         optimizer: torch's Adam or AdamW, whose groups are taken.
-        floor: positive, of the roots of second moments.
+        floor: the smallest root of second moments, positive.
 
     Raises:
-        InvalidParameter: another optimizer, settings that are not there, or a floor out of range.
+        InvalidParameter: another optimizer, settings that do not exist here, or a floor out of range.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, floor: float) -> None:
@@ -60,7 +60,7 @@ class MomentAdam(torch.optim.Optimizer):
 
 
 def check_adam(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse what `MomentAdam` does not do.
+    """Refuse an optimizer with settings that `MomentAdam` does not have.
 
     Raises:
         InvalidParameter: another optimizer than Adam and AdamW, AMSGrad, ascent, or coupled weight decay.
@@ -78,21 +78,21 @@ def check_adam(optimizer: torch.optim.Optimizer) -> None:
 class JointAdam(CorrelatedOptimizer):
     """Opacus's optimizer with correlated noise on gradients and on their squares, and Adam on both.
 
-    What is released in a step is (sum of clipped gradients + row t of C1^-1 Z) / divisor, and (sum of their squares +
-    row t of C2^-1 Z') / divisor: squares of each example's clipped gradient, whose mean is the second moment of
-    gradients of examples. Z and Z' are independent.
+    A step releases (sum of clipped gradients + row t of C1^-1 Z) / divisor, and (sum of their squares + row t of C2^-1
+    Z') / divisor: squares of each example's clipped gradient, whose mean is the second moment of gradients of examples.
+    Z and Z' are independent.
 
     Args:
         optimizer: torch's Adam, without weight decay, or AdamW.
-        first: factors of C1.
-        second: factors of C2.
+        first: the factors of C1.
+        second: the factors of C2.
         moments: noise of both, from `calibrate_moments`.
         seed: a secret integer, `secrets.randbits(128)`.
-        floor: of the roots of second moments; by default the standard deviation of the second moments' noise, to the
-            power 1/2.
+        floor: the smallest root of second moments; by default the standard deviation of the second moments' noise, to
+            the power 1/2.
         auditor: see `CorrelatedOptimizer`.
         model: see `CorrelatedOptimizer`.
-        **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
+        **options: options of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Attributes:
         second_noise: the generator of C2's noise.
@@ -126,7 +126,7 @@ class JointAdam(CorrelatedOptimizer):
     def accumulate_moments(self, samples: list[Rows]) -> list[torch.Tensor]:
         """Return the sums of clipped gradients, and keep those of their squares."""
         sums, squares = clipped_moments(samples, self.max_grad_norm, self._count(samples))
-        if self._squares is None or self.params[0].summed_grad is None:  # what was there was thrown away
+        if self._squares is None or self.params[0].summed_grad is None:  # the sums so far were thrown away
             self._squares = squares
         else:
             for total, more in zip(self._squares, squares, strict=True):
@@ -160,7 +160,7 @@ class JointAdam(CorrelatedOptimizer):
         """Go on from a checkpoint; see `CorrelatedOptimizer`.
 
         Raises:
-            InvalidParameter: it has no noise of second moments, one of another step, or is of another run.
+            InvalidParameter: the checkpoint has no noise of second moments, one of another step, or is of another run.
         """
         if "second_noise" not in state_dict:
             raise InvalidParameter("the checkpoint has no second_noise; it is none of this optimizer", field="noise")

@@ -1,12 +1,12 @@
-"""Settings of `TrainingArguments` and TRL that a private job covers, and what to do in place of the others."""
+"""Settings of `TrainingArguments` and TRL that a private job covers, and the remedies for other values."""
 
 import os
 from typing import Any
 
 from factorize.errors import InvalidParameter
 
-GIVE_LOSSES = "give example_losses= in PrivacyArguments"
-_COVERED: dict[str, tuple[tuple[object, ...], str]] = {
+LOSSES_REMEDY = "give example_losses= in PrivacyArguments"
+_COVERED_SETTINGS: dict[str, tuple[tuple[object, ...], str]] = {
     "max_grad_norm": ((1.0, 0.0, None), "give clip_norm= in PrivacyArguments, for each example"),
     "train_sampling_strategy": (("random",), "the order is one public permutation"),
     "group_by_length": ((False,), "the order is one public permutation"),
@@ -17,7 +17,7 @@ _COVERED: dict[str, tuple[tuple[object, ...], str]] = {
     "parallelism_config": ((None,), "clip in your own loop, with NoiseGenerator"),
     "fp16": ((False,), "use bf16, which needs no scaler"),
     "auto_find_batch_size": ((False,), "give physical_batch_size= in PrivacyArguments"),
-    "label_smoothing_factor": ((0.0,), GIVE_LOSSES),
+    "label_smoothing_factor": ((0.0,), LOSSES_REMEDY),
     "label_names": ((None, ["labels"]), "name the labels `labels`"),
     "neftune_noise_alpha": ((None,), "its noise depends on the longest example of a batch"),
     "gradient_checkpointing": ((None, False), "set it to False, and give physical_batch_size= in PrivacyArguments"),
@@ -31,20 +31,20 @@ _COVERED: dict[str, tuple[tuple[object, ...], str]] = {
     "packing": ((False,), "a packed row is many examples, and each needs a gradient of its own"),
     "padding_free": ((False,), "it makes one row of a batch, and each example needs a gradient of its own"),
     "activation_offloading": ((False,), "give physical_batch_size= in PrivacyArguments"),
-    "loss_type": (("nll",), GIVE_LOSSES),
+    "loss_type": (("nll",), LOSSES_REMEDY),
 }
-"""Settings of `TrainingArguments` and TRL: the values that a private job covers, and what to do in place of others."""
-_RAW_STEPS = ("lomo", "layerwise", "schedule_free")
-"""In names of optimizers that step by raw gradients during the backward pass, or that fail after a row is spent."""
+"""The settings of `TrainingArguments` and TRL, with the values that a private job covers and the remedy for others."""
+_RAW_OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
+"""Parts of the names of optimizers that step by raw gradients in the backward pass, or fail after a row is spent."""
 
 
 def check_settings(args: Any) -> None:
     """Refuse settings that no guarantee here covers.
 
     Raises:
-        InvalidParameter: see above.
+        InvalidParameter: a setting has a value that is not covered.
     """
-    for name, (allowed, instead) in _COVERED.items():
+    for name, (allowed, instead) in _COVERED_SETTINGS.items():
         value = getattr(args, name, allowed[0])
         if value not in allowed:
             raise InvalidParameter(f"{name}={value} is not covered; {instead}", field=name)
@@ -52,7 +52,7 @@ def check_settings(args: Any) -> None:
     if watched in ("gradients", "all"):
         message = f"WANDB_WATCH={watched} logs gradients without noise; leave it out, or set it to parameters"
         raise InvalidParameter(message, field="report_to")
-    if any(part in str(args.optim).lower() for part in _RAW_STEPS):
+    if any(part in str(args.optim).lower() for part in _RAW_OPTIMIZERS):
         raise InvalidParameter(f"optim={args.optim} steps by raw gradients; use adamw_torch or sgd", field="optim")
     if args.max_steps <= 0 and (args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1):
         message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1; or give max_steps"

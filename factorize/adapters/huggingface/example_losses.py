@@ -8,15 +8,15 @@ from factorize.errors import InvalidParameter
 
 
 def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = True) -> torch.Tensor:
-    """Return the cross entropy of each example: of its class, or the mean over those of its tokens that have a label.
+    """Return the cross entropy of each example: that of its class, or the mean over its tokens that have a label.
 
     Args:
-        output: with logits, shape (batch, classes) or (batch, tokens, words).
+        output: an output with logits, shape (batch, classes) or (batch, tokens, words).
         labels: classes, shape (batch,), or words, shape (batch, tokens), -100 where none counts.
-        ahead: whether the logits of a token are for the label of the next one; None where nobody knows.
+        ahead: whether the logits of a token are for the label of the next one; None if that is unknown.
 
     Raises:
-        InvalidParameter: other shapes, or words where nobody knows which token a label is of.
+        InvalidParameter: other shapes, or words if it is unknown which token a label belongs to.
     """
     logits, entropy = output.logits, torch.nn.functional.cross_entropy
     if logits.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point():
@@ -34,10 +34,10 @@ def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = Tr
 
 
 def labels_ahead(model: object, encodes: bool) -> bool | None:
-    """Return whether a model's logits are for the label of the next token; None where its class does not say so.
+    """Return whether a model's logits are for the label of the next token; None where its class does not tell.
 
     Args:
-        model: of transformers.
+        model: a model of transformers.
         encodes: whether it has an encoder and a decoder, whose inputs are the labels one later.
     """
     name = type(model).__name__

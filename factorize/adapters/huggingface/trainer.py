@@ -1,6 +1,6 @@
 """A `transformers.Trainer` that trains with correlated noise: `pip install 'factorize[huggingface]'`.
 
-What makes it private is a mixin, `PrivateTraining`, so that trainers that are made of `Trainer` can have it, too
+The private part is a mixin, `PrivateTraining`, so that trainers that are derived from `Trainer` can have it, too
 (`factorize.adapters.huggingface.trl`).
 """
 
@@ -21,7 +21,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
-from factorize.adapters.huggingface.covered_settings import GIVE_LOSSES, check_settings
+from factorize.adapters.huggingface.covered_settings import LOSSES_REMEDY, check_settings
 from factorize.adapters.huggingface.example_losses import example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.mixed_data import share_of_examples
@@ -32,23 +32,23 @@ from factorize.errors import InvalidParameter, MissingExtra
 from factorize.training.job import JobData
 from factorize.training.run_lock import RunLock
 
-_SECRET = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
+_SECRET_LOGS = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 
 
 @dataclass(frozen=True)
 class PrivacyArguments:
-    """What is asked for beside the `TrainingArguments`.
+    """The arguments of a private training besides the `TrainingArguments`.
 
     Attributes:
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        epsilon: the epsilon of (epsilon, delta)-DP.
+        delta: the delta of (epsilon, delta)-DP.
         spec: `auto`; or a spec, digest, path or URL; or a factorization. See `factorize.adapters.private.make_private`.
         clip_norm: bound on an example's gradient.
-        seed: secret, of the noise; drawn if None. A job that restarts must keep it.
-        physical_batch_size: examples per forward pass, where a batch is too large for the memory.
-        example_losses: from the model's output and the labels to one loss for each example, shape (batch,); cross
-            entropy, its mean over the tokens of an example, if None.
-        options: of `make_private`: url, store, solve, remainder, users, sampling, adaptive and so on.
+        seed: secret seed of the noise; drawn if None. A job that restarts must keep it.
+        physical_batch_size: examples per forward pass, if a batch is too large for the memory.
+        example_losses: a function that takes the model's output and the labels and returns one loss for each example,
+            shape (batch,); cross entropy, its mean over the tokens of an example, if None.
+        options: options of `make_private`: url, store, solve, remainder, users, sampling, adaptive and so on.
     """
 
     epsilon: float
@@ -64,27 +64,27 @@ class PrivacyArguments:
 if TYPE_CHECKING:
 
     class _Mixed(Trainer):
-        """What it is mixed into."""
+        """The class that it is mixed into."""
 
 else:
     _Mixed = object
 
 
 class PrivateTraining(_Mixed):
-    """What makes a `Trainer` private: clipped gradients with correlated noise, over the order that the noise is for.
+    """A mixin that makes a `Trainer` private: clipped gradients with correlated noise, over the order of the noise.
 
     Only parameters with `requires_grad` are trained and get noise: with peft that are the adapters. Losses and gradient
     norms of training are secret, and are left out of logs.
 
     A batch is `per_device_train_batch_size` x `gradient_accumulation_steps` examples of every process; with several
     accumulation steps a part is `per_device_train_batch_size`. Processes (torchrun, accelerate) share a batch and its
-    noise, and have the noise that one process has. With `max_steps` the noise is that of whole epochs, of which the run
-    may leave out the last steps.
+    noise, which is the noise of one process. With `max_steps` the noise is that of whole epochs, of which the run may
+    leave out the last steps.
 
     Args:
-        *args: of the `Trainer` that it is mixed into.
-        privacy: what is asked for.
-        **others: of that `Trainer`; `train_dataset` with a length.
+        *args: arguments of the `Trainer` that it is mixed into.
+        privacy: the arguments of the private training.
+        **others: options of that `Trainer`; `train_dataset` with a length.
 
     Attributes:
         private: the job: optimizer, loader and statement; None before `train`.
@@ -94,7 +94,7 @@ class PrivateTraining(_Mixed):
     """
 
     of_batches: ClassVar[Any]
-    """The loss that the trainer has of its own, which no private step computes."""
+    """The trainer's own loss, which no private step computes."""
 
     def __init__(self, *args: Any, privacy: PrivacyArguments, **others: Any) -> None:
         given = inspect.signature(super().__init__).bind_partial(*args, **others).arguments
@@ -103,7 +103,7 @@ class PrivateTraining(_Mixed):
             if privacy.physical_batch_size is not None:
                 message = "gradient_accumulation_steps and physical_batch_size both cut a batch into parts; give one"
                 raise InvalidParameter(message, field="gradient_accumulation_steps")
-            given["args"] = copy(given["args"])  # the caller may have a use for its own
+            given["args"] = copy(given["args"])  # the caller may use its own again
             given["args"].gradient_accumulation_steps = 1  # one item of the loader holds all parts of a step
         super().__init__(**given)
         self.privacy = privacy
@@ -114,19 +114,19 @@ class PrivateTraining(_Mixed):
         self._check_given()
         for each in self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]:
             self._check_evaluated(each)
-        self.args.max_grad_norm = 0.0  # it would clip what the noise is already on
-        self.args.ignore_data_skip = True  # the loader goes on from the optimizer's step
-        # the private optimizer adds up over the processes: without torch's DDP, which would do so before clipping
+        self.args.max_grad_norm = 0.0  # the Trainer would clip after the noise
+        self.args.ignore_data_skip = True  # the loader continues from the optimizer's step
+        # The private optimizer adds up over the processes; torch's DDP, which is left out, would do so before clipping.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
 
     def _check_given(self) -> None:
-        """Refuse what this trainer would not use.
+        """Refuse arguments that this trainer would not use.
 
         Raises:
-            InvalidParameter: see above.
+            InvalidParameter: an argument would be ignored.
         """
         if self.compute_loss_func is not None or type(self).compute_loss is not type(self).of_batches:
-            message = f"compute_loss takes the loss of a whole batch, and each example has one; {GIVE_LOSSES}"
+            message = f"compute_loss takes the loss of a whole batch, and each example has one; {LOSSES_REMEDY}"
             raise InvalidParameter(message, field="compute_loss_func")
         if getattr(self, "aux_loss_enabled", False):
             message = "a router's auxiliary loss is one of the whole batch; give router_aux_loss_coef=0.0"
@@ -139,7 +139,8 @@ class PrivateTraining(_Mixed):
         """Refuse to evaluate on examples of the private data, whose metrics have no noise.
 
         Raises:
-            InvalidParameter: most examples of the data set are in `train_dataset`, as far as a look at some shows.
+            InvalidParameter: most examples of the data set are in `train_dataset`, as far as a look at some of them
+                shows.
         """
         if hasattr(dataset, "__len__") and len(dataset) and share_of_examples(dataset, self.train_dataset) > 0.5:
             message = "the examples to evaluate on are of the private train_dataset, whose metrics have no noise; "
@@ -147,19 +148,19 @@ class PrivateTraining(_Mixed):
             raise InvalidParameter(message, field="eval_dataset")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of data that are not trained on."""
+        """Return the loader of data that training does not use."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         self._check_evaluated(self.eval_dataset[given] if isinstance(given, str) else given)
         return super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of data that are not trained on."""
+        """Return the loader of data that training does not use."""
         self._check_evaluated(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
     @property
     def statement(self) -> Any:
-        """What the job guarantees.
+        """The guarantee of the job.
 
         Raises:
             InvalidParameter: `train` was not called yet.
@@ -179,7 +180,7 @@ class PrivateTraining(_Mixed):
         """Train; the output has no training loss, which is a function of the data without noise.
 
         Raises:
-            InvalidParameter: another process trains in `output_dir`, which would go on with the same noise; or a
+            InvalidParameter: another process trains in `output_dir`, which would continue with the same noise; or a
                 setting was changed to one that is not covered.
         """
         check_settings(self.args)
@@ -198,11 +199,11 @@ class PrivateTraining(_Mixed):
                 f"training changed no bit of {len(same)} of {len(names)} parameters ({few}): is the rate too small?"
             )
             warnings.warn(message, stacklevel=2)
-        metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET}
+        metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET_LOGS}
         return TrainOutput(done.global_step, math.nan, metrics)
 
     def _lock(self) -> RunLock | None:
-        """Return the lock on the run's folder, which rank 0 holds for all."""
+        """Return the lock on the run's folder, which rank 0 holds for all processes."""
         return RunLock(Path(self.args.output_dir) / "checkpoints", field="output_dir") if own_rank() == 0 else None
 
     def _given_data(self) -> torch.utils.data.DataLoader[Any]:
@@ -252,7 +253,7 @@ class PrivateTraining(_Mixed):
         )
 
     def _epochs(self, data: torch.utils.data.DataLoader[object]) -> int:
-        """Return how many passes the run is planned for: all that `max_steps` begins, where it is given."""
+        """Return the number of planned passes: with `max_steps`, all that it begins."""
         if self.args.max_steps <= 0:
             return int(self.args.num_train_epochs)
         options, size = self.privacy.options, data.batch_size or 1
@@ -261,7 +262,7 @@ class PrivateTraining(_Mixed):
         return -(-self.args.max_steps // max(1, steps))
 
     def create_optimizer(self, model: object = None) -> Any:
-        """Return the private optimizer, which the loader was made with."""
+        """Return the private optimizer, which was made with the loader."""
         if self.private is None:
             self.get_train_dataloader()
         return self.optimizer
@@ -276,8 +277,8 @@ class PrivateTraining(_Mixed):
         model.train()
         for place, part in enumerate(inputs["parts"]):
             if place:
-                self.private.optimizer.step()  # adds up, and moves nothing
-            self.private.optimizer.zero_grad()  # the Trainer clears those of the model alone
+                self.private.optimizer.step()  # adds up without a move
+            self.private.optimizer.zero_grad()  # the Trainer clears only those of the model
             losses = self.example_losses(model, self._prepare_inputs(dict(part)))
             self.accelerator.backward(losses.sum())
         return torch.zeros((), device=self.args.device)
@@ -307,22 +308,22 @@ class PrivateTraining(_Mixed):
         return losses
 
     def log(self, logs: dict[str, float], *args: Any, **others: Any) -> None:
-        """Log what is no function of a batch without noise; and the epsilon so far, where that takes no long claim.
+        """Log only values that are no functions of a batch without noise; and the epsilon so far, if that is quick.
 
-        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
+        `PrivacyStatement.epsilon_so_far` explains for which stops this holds.
         """
         private = self.private
         if private is not None and not private.statement.calibration.amplified and private.statement.moments is None:
             with suppress(MissingExtra):  # training needs no accountant
                 logs = {**logs, "epsilon_so_far": private.optimizer.epsilon_so_far()}
-        super().log({name: value for name, value in logs.items() if name not in _SECRET}, *args, **others)
+        super().log({name: value for name, value in logs.items() if name not in _SECRET_LOGS}, *args, **others)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save what any number of processes can go on from: the noise without its vectors, where several share them."""
+        """Save a state for any number of processes: the noise without its vectors, if several processes share them."""
         if self.private is None or world_size() == 1:
             super()._save_optimizer_and_scheduler(output_dir)
             return
-        kept = self.private.optimizer.state_dict(arrays=False)  # all ranks call it, and rank 0 saves
+        kept = self.private.optimizer.state_dict(arrays=False)  # all ranks call this, and rank 0 saves
         optimizer = self.optimizer
         self.optimizer = cast(Any, _Kept(kept))
         try:
@@ -331,7 +332,7 @@ class PrivateTraining(_Mixed):
             self.optimizer = optimizer
 
     def floating_point_ops(self, inputs: object) -> int:
-        """Count none: a step holds parts."""
+        """Return 0, since a step holds parts."""
         return 0
 
 
@@ -343,7 +344,7 @@ class PrivateTrainer(PrivateTraining, Trainer):
 
 @dataclass(frozen=True)
 class _Kept:
-    """In the place of an optimizer that is saved: its state, which all ranks made."""
+    """A stand-in for an optimizer that is saved, with its state, which all ranks made."""
 
     state: dict[str, object]
 
@@ -353,10 +354,10 @@ class _Kept:
 
 
 class _Steps:
-    """The loader's parts, put together to one item for each step.
+    """The loader's parts, combined into one item for each step.
 
     Args:
-        loader: that has every batch audited.
+        loader: the loader that has every batch audited.
     """
 
     def __init__(self, loader: PrivateLoader) -> None:
@@ -368,6 +369,6 @@ class _Steps:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the parts of each step that is left in this pass, each of which is read when it is computed."""
+        """Yield the parts of each step that is left in this pass; each part is read when it is computed."""
         for parts in self._loader.steps():
             yield {"parts": parts}
