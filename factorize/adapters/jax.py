@@ -1,7 +1,7 @@
 """Correlated noise in JAX: C^-1 as jax_privacy takes it, and an optax transformation: `pip install 'factorize[jax]'`.
 
-JAX reads float64 as float32 unless `jax_enable_x64` is set, and says nothing. Here what is asked for in float64 is
-refused where JAX would round it.
+JAX reads float64 as float32 unless `jax_enable_x64` is set, without a warning. Here float64 is refused if JAX would
+round it.
 """
 
 import hashlib
@@ -32,21 +32,22 @@ from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
 
-_COMMITTED = 64  # numbers of z_0 that a commitment is made from
+_COMMITTED_NUMBERS = 64
+"""The numbers of z_0 from which a commitment is made."""
 Precision = Literal["float32", "float64"]
 Normal = Callable[[ArrayLike], jax.Array]
 Buffers: TypeAlias = "jax.Array | None"
 Row = Callable[[jax.Array, Normal, Buffers], tuple[jax.Array, Buffers]]
-"""From a step, the normals of any step, and the state of a leaf to the row of sigma C^-1 Z and the next state."""
+"""A function from a step, the normals of any step, and a leaf's state to the row of sigma C^-1 Z and the next state."""
 
 
 class NoiseState(NamedTuple):
-    """What the transformation carries from step to step, and a checkpoint keeps; the seed is not in it.
+    """The state that the transformation carries from step to step, and a checkpoint keeps; the seed is not in it.
 
     Attributes:
-        step: whose noise comes next, int32.
+        step: the step whose noise comes next, int32.
         buffers: a leaf of shape (k, *leaf) for each leaf of the parameters; no state where C has no recurrence.
-        commitment: of seed, factorization, scale and parameters, shape (8,), uint32; it shows none of them.
+        commitment: a hash of seed, factorization, scale and parameters, shape (8,), uint32; it reveals none of them.
     """
 
     step: jax.Array
@@ -55,7 +56,7 @@ class NoiseState(NamedTuple):
 
 
 class NoiseTransformation(Secret, optax.GradientTransformation):
-    """A transformation of optax that makes noise: it is not copied, and one of each noise is alive in a process."""
+    """A transformation of optax that makes noise: it is not copied, and only one per noise is alive in a process."""
 
     __slots__ = ()
 
@@ -65,8 +66,8 @@ class NoiseTransformation(Secret, optax.GradientTransformation):
         return cls(maker.init, maker.update)
 
     def close(self) -> None:
-        """Let another transformation make the same noise, or this one make it again: nobody may have seen it."""
-        self.update.__self__.close()  # of what `of` was given
+        """Let another transformation make the same noise, or this one make it again; nobody may have seen it."""
+        self.update.__self__.close()  # belongs to the object that `of` was given
 
 
 def correlated_noise(
@@ -86,15 +87,16 @@ def correlated_noise(
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own.
+        calibration: the calibration of these factors.
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization; 64 bits
             of its hash are JAX's key.
-        dtype: of noise, state and arithmetic; coefficients keep 48 bits in float32, as pairs of numbers. The result has
-            the gradient's type, and no more digits than the noise.
-        specs: PartitionSpecs of the gradients (a tree, or one for all leaves), where this is called inside shard_map.
-            Under jit nothing is needed: buffers lie as the parameters that `init` gets, and each device makes its part.
-        auditor: that the loop tells of each batch before its update; see `factorize.client.NoiseGenerator`. Under jit
-            the device is behind the loop, so that a batch that got no noise is not seen there (`make_private` sees it).
+        dtype: type of noise, state and arithmetic; coefficients keep 48 bits in float32, as pairs of numbers. The
+            result has the gradient's type, and no more digits than the noise.
+        specs: PartitionSpecs of the gradients (a tree, or one for all leaves), if this is called inside shard_map.
+            Under jit none are needed: buffers lie as the parameters that `init` gets, and each device makes its part.
+        auditor: the auditor that the loop tells of each batch before its update; see `factorize.client.NoiseGenerator`.
+            Under jit the device is behind the loop, so a batch that got no noise is not noticed there (`make_private`
+            does).
 
     Raises:
         InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, the roundings
@@ -132,7 +134,7 @@ class _CorrelatedNoise(Secret):
             inverse = _inverse(source)
             sigma = raised(calibration.sigma_of_sums, _rows_allowance(inverse, kind))
             steps, self._row = len(inverse), _replayed(SplitDouble.of(inverse * sigma, kind), kind)
-        first = normals(self._key, 0, 0, jax.ShapeDtypeStruct((_COMMITTED,), kind), kind)
+        first = normals(self._key, 0, 0, jax.ShapeDtypeStruct((_COMMITTED_NUMBERS,), kind), kind)
         commitment = committed(keyed("jax", seed, held.digest), np.asarray(first).tobytes())
         self._stated = {"noise": commitment, "sigma": sigma.hex(), "dtype": str(kind)}
         self._guard = StepGuard(noise_commitment(held, seed), steps, auditor)
@@ -177,7 +179,7 @@ class _CorrelatedNoise(Secret):
         self._guard.close()
 
     def _commitment(self, tree: optax.Params) -> np.ndarray:
-        """Return what names noise and parameters, shape (8,), uint32.
+        """Return a name of noise and parameters, shape (8,), uint32.
 
         Raises:
             InvalidParameter: a leaf is no real number, or optax has masked a part of the tree.
@@ -193,17 +195,17 @@ class _CorrelatedNoise(Secret):
 def noising_matrix(factors: object, *, dtype: Precision = "float64") -> Any:
     """Return C^-1 for `jax_privacy`: a `StreamingMatrix` where C has a recurrence, else an array of shape (n, n).
 
-    Over sums of clipped gradients its use is
+    For sums of clipped gradients, use it as
     `matrix_factorization_privatizer(noising_matrix(factors), stddev=raised_sigma_of_sums(factors, calibration))`.
     Rows n and after are NaN in a `StreamingMatrix`; of an array jax_privacy repeats row n - 1, so do not go on there.
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        dtype: of the numbers; float64 needs `jax_enable_x64`, float32 rounds C^-1 knowingly.
+        dtype: type of the numbers; float64 needs `jax_enable_x64`, float32 deliberately rounds C^-1.
 
     Raises:
         InvalidParameter: JAX would read float64 as float32.
-        UnsupportedProblem: the noise takes draws of earlier steps again.
+        UnsupportedProblem: the noise draws again from earlier steps.
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
     kind = checked_dtype(dtype)
@@ -237,7 +239,7 @@ def checked_dtype(dtype: str) -> np.dtype:
     """Return a dtype that JAX will keep.
 
     Raises:
-        InvalidParameter: another one, or float64 where JAX would silently use float32.
+        InvalidParameter: another dtype, or float64 where JAX would silently use float32.
     """
     if dtype not in ("float32", "float64"):
         raise InvalidParameter(f"dtype {str(dtype)[:20]!r} is not float32 or float64", field="dtype")
@@ -254,7 +256,7 @@ def refuse_unfit(value: ArrayLike) -> None:
     """Refuse sums of clipped gradients, or normals, that are not real or have fewer digits than float32.
 
     Raises:
-        InvalidParameter: they are. Rounding before the noise is added raises the sensitivity.
+        InvalidParameter: they are not real, or too short. Rounding before the noise is added raises the sensitivity.
     """
     refuse_unreal("", value)
     kind = jnp.result_type(value)
@@ -294,19 +296,19 @@ def raised_sigma_of_sums(
     dtype: Precision = "float64",
     auditor: Auditor | Literal["not_looked_at"] | None = None,
 ) -> float:
-    """Return the standard deviation of Z that pays for the roundings, for whoever multiplies Z by `noising_matrix`.
+    """Return the standard deviation of Z that pays for the roundings, for code that multiplies Z by `noising_matrix`.
 
     It is for sums of clipped gradients. Divide after the noise is added, or this by your own public divisor.
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own.
-        dtype: of the noising matrix and of what is done with it.
-        auditor: of the job's batches, which your loop asks before each release (`check_release`): noise that another
-            library draws asks nobody. See `factorize.client.NoiseGenerator`.
+        calibration: the calibration of these factors.
+        dtype: type of the noising matrix and of the arithmetic with it.
+        auditor: the auditor of the job's batches, which your loop asks before each release (`check_release`): noise
+            that another library draws asks no auditor. See `factorize.client.NoiseGenerator`.
 
     Raises:
-        InvalidParameter: the calibration is of another factorization, it counts on sampling and nobody is told of the
+        InvalidParameter: the calibration is of another factorization, it relies on sampling without an auditor of the
             batches, or the roundings cannot be bounded.
     """
     held, _told = check_own(calibration, factors), calibration.accept_auditor(auditor)
@@ -317,7 +319,7 @@ def raised_sigma_of_sums(
 
 
 def _allowance(source: Streamable, calibration: Calibration, kind: np.dtype) -> float:
-    """Of a recurrence: where there is no float64, every product of a pair rounds three times."""
+    """Return the allowance of a recurrence: without float64, every product of a pair rounds three times."""
     single = kind == np.float32
     recurrence, arithmetic = source.recurrence(), 3 * SINGLE if single else DOUBLE
     unit = SINGLE if single else DOUBLE
@@ -326,7 +328,7 @@ def _allowance(source: Streamable, calibration: Calibration, kind: np.dtype) -> 
 
 
 def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> float:
-    """Of a sum of rows: X off by e |X| makes C (I + C E)^-1, and |C E| is at most e times the norm of |C| |X|."""
+    """Return that of a sum of rows: X off by e |X| makes C (I + C E)^-1, |C E| at most e times the norm of |C| |X|."""
     sizes, back = np.abs(inverse), np.abs(lower_inverse(inverse))
     norm = math.sqrt((back @ sizes.sum(axis=1)).max() * (back.sum(axis=0) @ sizes).max()) * 1.001
     unit = SINGLE if kind == np.float32 else DOUBLE
@@ -335,13 +337,13 @@ def _rows_allowance(inverse: np.ndarray, kind: np.dtype, terms: int = 1) -> floa
 
 
 def _streamed(table: PlanTable[np.ndarray], sigma: float, kind: np.dtype) -> tuple[int, int, Row]:
-    """Return n, the number of states, and what makes a row from them."""
+    """Return n, the number of states, and the function that makes a row from them."""
     loads = table.loads * np.r_[1.0, np.full(table.takes.shape[1], sigma)]
     scaled = replace(table, gain=table.gain * sigma, takes=table.takes * sigma, loads=loads)
     there, again = on_device(scaled, kind), jnp.asarray(table.steps)
 
     def row(step: jax.Array, normal: Normal, buffers: Buffers) -> tuple[jax.Array, Buffers]:
-        # where no earlier draw is taken again, one whose coefficients are 0
+        # Where no earlier draw is taken again, the table has one whose coefficients are 0.
         earlier = [normal(again.at[step, m].get(mode="clip")) for m in range(again.shape[1])]
         return advance(there, step, normal(step), buffers, earlier)
 
@@ -349,7 +351,7 @@ def _streamed(table: PlanTable[np.ndarray], sigma: float, kind: np.dtype) -> tup
 
 
 def _replayed(rows: SplitDouble, kind: np.dtype) -> Row:
-    """Return what draws all earlier rows of Z again in each step; what a sum loses is carried beside it."""
+    """Return the function that draws all earlier rows of Z again in each step; it carries what a sum loses with it."""
 
     def row(step: jax.Array, normal: Normal, buffers: Buffers) -> tuple[jax.Array, Buffers]:
         weights = rows.at(step)
@@ -370,7 +372,7 @@ def _replayed(rows: SplitDouble, kind: np.dtype) -> Row:
 
 
 def _released(leaf: jax.Array, drawn: jax.Array, divisor: int) -> jax.Array:
-    """Return the sum, rounded to the digits of the noise (beyond them a gradient of float64 would show), divided."""
+    """Return the sum, rounded to the digits of the noise (further digits would show a gradient of float64), divided."""
     return ((leaf + drawn).astype(drawn.dtype) / divisor).astype(leaf.dtype)
 
 
@@ -379,7 +381,7 @@ def _inverse(source: ComputedRows) -> np.ndarray:
 
 
 def noise_commitment(factors: object, seed: int) -> str:
-    """Return what tells the noise of a seed and a factorization from any other, in hex, and reveals nothing of it.
+    """Return a hash that tells the noise of a seed and a factorization from any other and reveals nothing of it.
 
     Raises:
         InvalidParameter: the seed is no integer >= 0.

@@ -1,4 +1,4 @@
-"""Sums of clipped gradients of a loss in JAX, one example at a time, and a look at the loss before the first sum."""
+"""Sums of clipped gradients of a loss in JAX, one example at a time, and a check of the loss before the first sum."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,29 +14,29 @@ from factorize.adapters.jax import refuse_unfit
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.errors import InvalidParameter
 
-MAX_LOOKED_AT = 4
-"""Examples that are computed together and alone: what mixes examples shows in two of them."""
+MAX_CHECKED_EXAMPLES = 4
+"""The most examples that are computed together and alone: a mixture of examples shows in two of them."""
 MAX_RELATIVE_ROUNDING = 2.0**-5
-"""Of gradients of the loss, at most: those of bfloat16 have 8 bits, and a batch adds up in another order than one."""
+"""The largest relative rounding of gradients of the loss: bfloat16 has 8 bits, and batches add up in other orders."""
 
 
 class ClippedGradients:
-    """The sum of clipped gradients over all parts of a batch; padding is computed like examples and counts zero.
+    """The sum of clipped gradients over all parts of a batch; padding is computed like examples and counts as zero.
 
-    It may be jitted: shapes are those of every step, so that neither compilation nor time shows the size of a batch.
+    It may be jitted: shapes are the same in every step, so that neither compilation nor time shows the size of a batch.
     Gradients are clipped and summed in float64. The sum is rounded to float32 unless the parameters are wider, and the
-    clip norm is smaller by what roundings cost (docs/notes/clipping.md).
+    clip norm is smaller to pay for the roundings (docs/notes/clipping.md).
 
-    The loss is looked at whenever parameters or data have new shapes, before the first sum of them. Its gradient over a
-    few examples together has to be the sum, or the mean, of their own: a loss that mixes examples is not what would be
-    trained. And none of them may move the clipped sum by more than the clip norm. Under jit this is done for
-    parameters, and data that are arguments of the program, that are drawn here.
+    The loss is checked whenever parameters or data have new shapes, before their first sum. Its gradient over a few
+    examples together must be the sum, or the mean, of their own, since a loss that mixes examples is not what would be
+    trained. And none of them may move the clipped sum by more than the clip norm. Under jit this is done with numbers
+    drawn here for the parameters, and for data that are arguments of the program.
 
     Args:
-        loss: of params and a batch of each array of the data, one number.
+        loss: a function of params and a batch of each array of the data that returns one number.
         clip_norm: bound on the norm of an example's gradient over all parameters.
-        squares: whether the squares of the entries of clipped gradients are summed beside them.
-        batches: of the job whose noise takes the sums, None where there is none.
+        squares: whether the squares of the entries of clipped gradients are summed, too.
+        batches: batches of the job whose noise takes the sums, None where there is none.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class ClippedGradients:
         """Return the sum over a batch, shaped like the parameters; with `squares` a pair of sums.
 
         Args:
-            params: what is trained.
+            params: the trained parameters.
             data: arrays whose first axis is the examples.
-            indices: of the parts, shape (parts, physical batch size).
+            indices: indices of the parts, shape (parts, physical batch size).
             mask: True where there is an example, same shape.
 
         Raises:
@@ -85,7 +85,7 @@ class ClippedGradients:
     def _sums(
         self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array
     ) -> optax.Updates:
-        """Return the sums in float64, in which XLA adds up examples one after another."""
+        """Return the sums in float64, to which XLA adds one example after another."""
         check_roundings(indices.size, len(indices), indices.shape[1])
         narrow = any(_wide(leaf) != jnp.float64 for leaf in jax.tree.leaves(params))
         bound = self._clip_norm * (shrink_for_float32(indices.size) if narrow else CLIP_FACTOR)
@@ -96,7 +96,7 @@ class ClippedGradients:
             with jax.enable_x64(True):
                 flat = [leaf.reshape(len(rows), -1).astype(jnp.float64) for leaf in jax.tree.leaves(gradients)]
                 norms = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in flat))
-                counts = present & jnp.isfinite(norms)  # no factor clips what is not finite
+                counts = present & jnp.isfinite(norms)  # no factor can clip a gradient that is not finite
                 factors = jnp.where(counts, jnp.minimum(1.0, bound / norms), 0.0)
                 zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], jnp.float64), gradients)
                 own = jax.lax.scan(add_example, (zero, zero) if self._squares else zero, (gradients, factors))[0]
@@ -122,7 +122,7 @@ class ClippedGradients:
         """Refuse a loss whose gradients are not those of single examples; see the class.
 
         Raises:
-            InvalidParameter: it mixes examples, or is not one number.
+            InvalidParameter: the loss mixes examples, or is not one number.
         """
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), (params, list(data)))
         known = str(shapes), str(jax.tree.structure((params, list(data))))
@@ -130,7 +130,7 @@ class ClippedGradients:
             return
         for leaf in jax.tree.leaves(params):
             refuse_unfit(jax.ShapeDtypeStruct(jnp.shape(leaf), _wide(leaf)))
-        count = min(MAX_LOOKED_AT, *(len(each) for each in data))
+        count = min(MAX_CHECKED_EXAMPLES, *(len(each) for each in data))
         with jax.ensure_compile_time_eval():
             value = jax.eval_shape(self._loss, params, *(each[:1] for each in data))
             if getattr(value, "shape", None) != ():
@@ -139,7 +139,7 @@ class ClippedGradients:
                 raise InvalidParameter(message, field="loss")
             self._refuse_closure(params, data)
             examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
-            alone = jax.jit(self._alone)  # compiled as one, where operations one by one would be hundreds
+            alone = jax.jit(self._alone)  # compiles them as one, since single operations would be hundreds
             for positive in (False, True):
                 own = jax.tree.map(
                     lambda p, positive=positive: _drawn(p, positive=positive) if _traced(p) else p, params
@@ -157,9 +157,9 @@ class ClippedGradients:
         self._seen.add(known)
 
     def _refuse_closure(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
-        """Refuse a loss that reads the data beside the example that it is given, by the arrays that it closes over.
+        """Refuse a loss that reads other data than the given example, as the arrays that it closes over show.
 
-        Data that are arguments of a jitted program have no values here, and are known by shape alone.
+        Data that are arguments of a jitted program have no values here, and are recognised by shape alone.
         """
         like = [jax.ShapeDtypeStruct((1, *each.shape[1:]), each.dtype) for each in data]
         shapes = [(each.shape, each.dtype) for each in data]
@@ -173,11 +173,11 @@ class ClippedGradients:
                 )
 
     def _refuse_mixing(self, params: optax.Params, examples: Sequence[jax.Array], rows: list[np.ndarray]) -> None:
-        """Compare gradients of examples, one vector each, with that of their batch and with what each adds to a sum."""
+        """Compare gradients of examples, one vector each, with that of their batch and with their parts in a sum."""
         count, total = len(rows), np.sum(rows, axis=0)
         try:
             together = _flat(jax.jit(jax.grad(self._loss))(params, *examples))
-        except Exception:  # whatever it is: a loss that is written for one example mixes none
+        except Exception:  # for any error: a loss for one example mixes none
             together = total
         off = min(float(np.linalg.norm(together * times - total)) for times in (1, count))
         if not off <= MAX_RELATIVE_ROUNDING * sum(map(np.linalg.norm, rows)):
@@ -211,7 +211,7 @@ def _flat(tree: optax.Updates) -> np.ndarray:
 
 
 def _have_common_rows(constant: ArrayLike, data: jax.Array) -> bool:
-    """Return whether an array has examples of the data among its rows; rows of one number say nothing."""
+    """Return whether an array has examples of the data among its rows; rows of one number do not count."""
     if _traced(constant) or _traced(data) or jnp.shape(constant)[1:] != data.shape[1:] or data.ndim < 2:
         return False
     arrays = [np.asarray(jnp.asarray(each).astype(data.dtype)).reshape(len(each), -1) for each in (constant, data)]
@@ -224,7 +224,7 @@ def _traced(value: object) -> bool:
 
 
 def _drawn(like: jax.Array, *, positive: bool = False) -> jax.Array:
-    """Return numbers of a shape and type, drawn here: integers are 0 and 1, which any vocabulary and class has."""
+    """Return numbers of a shape and type, drawn here: integers are 0 and 1, which every vocabulary and class has."""
     rng, kind = np.random.default_rng(1), jnp.result_type(like)
     if jnp.issubdtype(kind, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(1), like.shape)

@@ -1,7 +1,7 @@
-"""Guards of a noise in JAX: each step is taken once, by the run that the state is of, with the sums of its batch.
+"""Guards of a noise in JAX: each step is taken once, by the run that owns the state, with the sums of its batch.
 
 A state of JAX is a value: `update` may be called with it twice, `vmap` gives many members one step, and a program that
-was traced once runs for ever. What the tracing shows is refused there; the rest is checked on the host whenever the
+was traced once runs for ever. Whatever shows in the tracing is refused there; the rest is checked on the host when the
 program runs, and a refusal stops it.
 """
 
@@ -26,12 +26,12 @@ from factorize.training.batches import AuditedBatches, Batches, MicroBatches
 
 
 class StepGuard:
-    """The use of one noise by one transformation.
+    """The guard of one noise's use by one transformation.
 
     Args:
-        commitment: of seed and factorization.
+        commitment: hash of seed and factorization.
         steps: n.
-        auditor: of the job's batches, or None.
+        auditor: auditor of the job's batches, or None.
 
     Raises:
         InvalidParameter: another transformation of this noise is alive.
@@ -43,13 +43,13 @@ class StepGuard:
     def take(
         self, updates: optax.Updates, step: jax.Array, commitment: jax.Array, own: np.ndarray
     ) -> tuple[optax.Updates, jax.Array]:
-        """Return updates and step, where the step is the next one of this run; to be called for each of them.
+        """Return updates and step, if the step is the next one of this run; call it for each of them.
 
         Args:
             updates: a tree.
-            step: of the state.
-            commitment: of the state.
-            own: what it has to be.
+            step: step of the state.
+            commitment: commitment of the state.
+            own: the commitment that the state must have.
 
         Raises:
             InvalidParameter: vmap; or, where their values are known, a step that was taken, another run's state, or
@@ -108,13 +108,14 @@ _refuse_vmap.def_vmap(_refused)
 
 
 class GuardedBatches(AuditedBatches):
-    """Batches of a job whose noise only takes the sums of the next one, as they were clipped.
+    """The batches of a job whose noise takes only the sums of the next batch, as they were clipped.
 
-    Gradients and noise are values of the caller's program: sums that were scaled, added up or never clipped are of the
-    same type as right ones. So sums are marked with their own bits, and the noise takes those that were marked last.
+    Gradients and noise are values of the caller's program: sums that were scaled, added up or never clipped have the
+    same type as right ones. So sums are marked with their own bits, and the noise takes only the sums that were marked
+    last.
 
     Attributes:
-        examples: in the data.
+        examples: number of examples in the data.
     """
 
     def __init__(self, order: Batches, auditor: Auditor, *, physical: int | None, examples: int) -> None:
@@ -125,7 +126,7 @@ class GuardedBatches(AuditedBatches):
         self._marked: tuple[int, bytes] | None = None
 
     def __iter__(self) -> Iterator[MicroBatches]:
-        """Yield each step that is left, and keep which examples it has until its noise is taken."""
+        """Yield each step that is left, and keep its examples until its noise is taken."""
         for batch in super().__iter__():
             step = self.step - 1
             if step - 1 not in {self._next - 1, *self._handed}:
@@ -134,7 +135,7 @@ class GuardedBatches(AuditedBatches):
             yield batch
 
     def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
-        """Return the sums of some examples, which are there once the host knows their bits."""
+        """Return the sums of some examples, which exist once the host knows their bits."""
         bits = _bits(sums)
         if _known(bits, indices, mask):
             self._mark(bits, indices, mask)
@@ -144,10 +145,10 @@ class GuardedBatches(AuditedBatches):
         return shape.unflatten([jnp.where(seen == bits, leaves[0], jnp.nan), *leaves[1:]])
 
     def take(self, sums: optax.Updates, step: jax.Array) -> None:
-        """Refuse sums that are not those of the next batch.
+        """Refuse sums that do not belong to the next batch.
 
         Raises:
-            InvalidParameter: they are other sums, of other examples, or the state is that of another step.
+            InvalidParameter: the sums are others, of other examples, or the state is that of another step.
         """
         bits = _bits(sums)
         if _known(bits, step):
@@ -162,7 +163,7 @@ class GuardedBatches(AuditedBatches):
     def _take(self, bits: ArrayLike, step: ArrayLike) -> None:
         bits, step = int(bits), int(step)
         if step >= len(self):
-            return  # which the noise refuses
+            return  # the noise refuses this
         if step != self._next:
             raise InvalidParticipation(
                 f"the noise is at step {step}, and the batch that comes next is that of step {self._next}; take "
@@ -188,7 +189,7 @@ class GuardedBatches(AuditedBatches):
 
 
 def _examples(indices: np.ndarray, mask: np.ndarray) -> bytes:
-    """Return what names the examples of a batch, however it is cut into parts."""
+    """Return a name of a batch's examples that does not depend on how the batch is cut into parts."""
     return hashlib.sha256(np.sort(indices[mask].astype(np.int64), axis=None).tobytes()).digest()
 
 

@@ -29,8 +29,8 @@ class PrivateJax(NamedTuple):
     Attributes:
         noise: the transformation that comes first in `optax.chain`: from sums of clipped gradients to noisy means.
         batches: yields (indices, mask) for each step, both of the same shape in all steps.
-        statement: what they guarantee together.
-        gradients: from (params, data, indices, mask) to the sum of clipped gradients of the batch.
+        statement: the guarantee of all of them together.
+        gradients: a function from (params, data, indices, mask) to the sum of clipped gradients of the batch.
     """
 
     noise: NoiseTransformation
@@ -68,7 +68,7 @@ def make_private(
     solve: Callable[..., object] | None = None,
     receipt: Receipt | None = None,
 ) -> PrivateJax:
-    """Return noise, batches, the statement of what they guarantee together, and clipped gradients of the loss.
+    """Return noise, batches, the statement of their joint guarantee, and clipped gradients of the loss.
 
     For each (indices, mask) of the batches: `gradients(params, data, indices, mask)` sums the clipped gradients of all
     parts. Update with `optax.chain(noise, ...)`, which adds noise to the sums and divides by `batch_size`. Checkpoint
@@ -76,11 +76,11 @@ def make_private(
 
     Args:
         spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
-        loss: of params and a batch of each array of the data, one number. It is computed for one example at a time,
-            as a batch of one; see `ClippedGradients`, which looks at it first.
-        examples: in the data.
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        loss: a function of params and a batch of each array of the data that returns one number. It is computed for one
+            example at a time, as a batch of one; see `ClippedGradients`, which checks it first.
+        examples: number of examples in the data.
+        epsilon: the epsilon of (epsilon, delta)-DP.
+        delta: the delta of (epsilon, delta)-DP.
         epochs: passes over the data; n = epochs x batches.
         batch_size: examples per step, expected where it is random, and divisor of the means.
         clip_norm: bound on an example's gradient.
@@ -88,26 +88,26 @@ def make_private(
         sampling: `fixed`: the same batches in every epoch; or `balls_in_bins`, where each example draws its step of an
             epoch once, in secret, and every step computes equally many padded parts; or `random_allocation`, for
             C = I, where it draws in every epoch anew.
-        workload: for n steps, that `auto` asks the optimum of; running sums by default.
-        memory: vectors of noise state that `auto` may ask for; None for any number, which warns where the noise takes
-            all earlier rows (`DenseNoise`).
-        remainder: of a fixed order: `drop` what fills no batch, or `pad`.
+        workload: workload for n steps whose optimum `auto` asks for; running sums by default.
+        memory: the most vectors of noise state for `auto`; None for any number, with a warning if the noise needs all
+            earlier rows (`DenseNoise`).
+        remainder: for a fixed order: `drop` leaves out examples that fill no batch, or `pad`.
         adjacency: `zero_out`, or `replace_one` with a fixed order.
-        users: user of each example. Each gives one example to a step, whose turn it is; the order, or the law of
-            secret batches, is that of users, an epoch is one turn of each, and epsilon is per user.
-        order_seed: public, of the fixed order.
-        seed: secret, of noise and bins; drawn here if None. A job that restarts must keep it.
-        calibration: that counts on balls in bins in place of a new one, for (epsilon, delta) or less.
-        dtype: of the noise.
+        users: user of each example. Each gives one example to a step, in turn. The order, or the law of secret batches,
+            is then that of users, an epoch is one turn of each, and epsilon is per user.
+        order_seed: public seed of the fixed order.
+        seed: secret seed of noise and bins; drawn here if None. A job that restarts must keep it.
+        calibration: a calibration for these balls in bins in place of a new one, for (epsilon, delta) or less.
+        dtype: type of the noise.
         adaptive: `plain`: noise for gradients, whatever the optimizer makes of them; or `joint`: squares of clipped
             gradients are released beside them, `noise` is `scale_by_joint_adam`, and `gradients` gives both sums.
-        second: with `joint`, the factorization for the squares, said as `spec` is; `auto` asks for the optimum of
-            Adam's second moments, as `auto` for `spec` does for its iterate.
+        second: with `joint`, the factorization for the squares, in the same form as `spec`; `auto` asks for the optimum
+            of Adam's second moments, as `auto` for `spec` does for its iterate.
         betas: with `joint`, Adam's decays, (0.9, 0.999) by default.
-        url: of a service that solves and serves.
-        store: of factorizations.
-        solve: `solvers.solve`, to solve in this process what is given as a spec.
-        receipt: to be written while the run goes on; close it after the last step.
+        url: address of a service that solves and serves.
+        store: the store of factorizations.
+        solve: `solvers.solve`, to solve a spec in this process.
+        receipt: a receipt to write while the run goes on; close it after the last step.
 
     Raises:
         InvalidParticipation: the factorization's participation is not that of the order.
@@ -138,7 +138,7 @@ def make_private(
         both = planned.factors, planned.second, planned.moments
         noise = scale_by_joint_adam(*both, seed=secret, b1=b1, b2=b2, dtype=dtype)
     else:
-        noise = correlated_noise(  # whose batches are looked at by those below, which may be drawn ahead
+        noise = correlated_noise(  # its batches are checked below, which may be drawn ahead
             planned.factors, planned.calibration, seed=secret, dtype=dtype, auditor=NOT_LOOKED_AT
         )
     batches = GuardedBatches(planned.order, planned.auditor, physical=physical_batch_size, examples=examples)
@@ -160,7 +160,7 @@ def make_private(
 
 @dataclass(frozen=True)
 class _GuardedNoise:
-    """The noise of a job, which takes the sums of the next batch and no others."""
+    """The noise of a job, which takes only the sums of the next batch."""
 
     noise: NoiseTransformation
     batches: GuardedBatches
@@ -170,7 +170,7 @@ class _GuardedNoise:
         return self.noise.init(params)
 
     def update(self, updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[Any, Any]:
-        """Return what the noise returns."""
+        """Return the result of the noise's update."""
         self.batches.take(updates, getattr(state, "first", state).step)
         return self.noise.update(updates, state, params)
 

@@ -1,4 +1,4 @@
-"""One step of any streaming strategy as JAX operations, and the normals that it takes, on one device or on several.
+"""One step of any streaming strategy as JAX operations, and its normals, on one device or on several.
 
 Coefficients are on the device, in float64 or as pairs of float32. Each device draws its part of the whole array's
 normals, under jit and under shard_map.
@@ -20,15 +20,15 @@ from jax.typing import ArrayLike
 from factorize.adapters.coefficients import PlanTable
 from factorize.errors import InvalidParameter
 
-MAX_TERMS_WRITTEN_OUT = 64
-"""Of a sum over states: a program with more takes seconds to compile."""
+MAX_WRITTEN_TERMS = 64
+"""The most terms of a sum over states that are written out: a program with more takes seconds to compile."""
 
 
 class SplitDouble(NamedTuple):
     """Numbers of a recurrence on the device: as they are in float64, or as the sum of two float32.
 
     Attributes:
-        high: rounded.
+        high: the numbers, rounded.
         low: the rest, rounded; None where nothing is left.
     """
 
@@ -43,7 +43,7 @@ class SplitDouble(NamedTuple):
         return cls(jnp.asarray(high), jnp.asarray(low) if low.any() else None)
 
     def at(self, step: ArrayLike) -> SplitDouble:
-        """Return those of a step, NaN past the last."""
+        """Return the numbers of a step, NaN past the last step."""
         high, low = (None if p is None else p.at[step].get(mode="fill", fill_value=jnp.nan) for p in self)
         assert high is not None
         return SplitDouble(high, low)
@@ -57,10 +57,10 @@ class SplitDouble(NamedTuple):
     def dot(self, vectors: jax.Array | Sequence[jax.Array]) -> jax.Array:
         """Return the sum of the vectors, each times its number, shape of one of them.
 
-        Written out, since a reduction over the first axis takes XLA's code for CPUs up to 25 times as long.
+        The sum is written out, since a reduction over the first axis takes XLA's code for CPUs up to 25 times as long.
         """
         count = len(vectors)
-        if count <= MAX_TERMS_WRITTEN_OUT:
+        if count <= MAX_WRITTEN_TERMS:
             return functools.reduce(jnp.add, [self._term(r, vectors) for r in range(count)])
         stacked = jnp.stack(vectors) if isinstance(vectors, Sequence) else vectors
         return jax.lax.fori_loop(1, count, lambda r, total: total + self._term(r, stacked), self._term(0, stacked))
@@ -93,7 +93,7 @@ def advance(
         return x, _next_state(table, step, [u, *earlier] if table.keeps_draws else [x], state)
 
     if isinstance(step, jax.core.Tracer):
-        # A branch of its own, whose x is put down once: XLA would make it again for what is released, and copy the
+        # The branch of its own has its x put down once: otherwise XLA would make it again for the release, and copy the
         # state for that.
         inside = step < len(table.steps)
         x, kept = jax.lax.cond(inside, advanced, lambda z, state, _: (z * jnp.nan, state), z, state, earlier)
@@ -123,11 +123,11 @@ def normals(
     """Return the normals of a leaf at a step: of the whole array, or of the shard that a device holds in shard_map.
 
     Args:
-        key: of the noise.
-        step: of the noise.
-        leaf: which.
-        like: the leaf, or what is here of it.
-        kind: of the numbers.
+        key: key of the noise.
+        step: step of the noise.
+        leaf: number of the leaf.
+        like: the leaf, or its part on this device.
+        kind: type of the numbers.
         spec: PartitionSpec of the leaf inside shard_map, None outside.
     """
     own = jax.random.fold_in(jax.random.fold_in(key, step), leaf)
@@ -139,7 +139,7 @@ def normals(
 
 
 def whole_shape(like: jax.Array, spec: PartitionSpec | None) -> tuple[int, ...]:
-    """Return the shape of the whole array that a leaf is, or that a device holds a part of in shard_map."""
+    """Return the shape of the whole array that a leaf is, or of which a device holds a part in shard_map."""
     if spec is None:
         return tuple(np.shape(like))
     counts = [math.prod(jax.lax.axis_size(name) for name in _names(spec, side)) for side in range(like.ndim)]
@@ -159,7 +159,7 @@ def specs_of(specs: object, tree: object) -> list[PartitionSpec | None]:
     """Return the PartitionSpec of every leaf, None for each outside of shard_map.
 
     Raises:
-        InvalidParameter: in shard_map without specs: every device would draw the same numbers for another shard.
+        InvalidParameter: a call in shard_map has no specs: every device would draw the same numbers for another shard.
     """
     count = len(jax.tree.leaves(tree))
     if not manual_axes():

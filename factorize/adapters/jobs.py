@@ -1,4 +1,4 @@
-"""Plans of training jobs: from what is asked for to the factorization, its noise, the order and its auditor."""
+"""Plans of training jobs: from a job's settings to the factorization, its noise, the order and its auditor."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -23,11 +23,11 @@ from factorize.training.statement import LossCheck, PrivacyStatement
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Drawn):
-    """What was drawn for a job, with its auditor.
+    """The plan of a job, with its auditor.
 
     Attributes:
-        job: what was asked for.
-        auditor: of the order.
+        job: the settings of the job.
+        auditor: auditor of the order.
     """
 
     job: TrainingJob
@@ -35,12 +35,12 @@ class Planned(Drawn):
 
     @property
     def strategies(self) -> list[CertifiedFactors]:
-        """Factors of C, and of C2 where there is one."""
+        """The factors of C, and of C2 if there is one."""
         return [self.factors] if self.second is None else [self.factors, self.second]
 
     @property
     def shared(self) -> dict[str, object]:
-        """What has to be the same on all ranks, as plain JSON."""
+        """The values that must be the same on all ranks, as plain JSON."""
         job, c = self.job, self.calibration
         users = job.data.user_numbers
         whose = None if users is None else hashlib.sha256(users.tobytes()).hexdigest()
@@ -50,7 +50,7 @@ class Planned(Drawn):
         return {**batches, **order, "adaptive": job.noise.adaptive, "factorization": self.factors.digest, **noise}
 
     def statement(self, loss: LossCheck = "not_looked_at") -> PrivacyStatement:
-        """Return what the job guarantees; per user, where examples have users.
+        """Return the guarantee of the job; per user, if examples have users.
 
         Args:
             loss: how the job makes sure that the loss does not mix examples.
@@ -78,9 +78,9 @@ class FactorSource(Source):
     """A factorization that a job named, or one that is solved for it.
 
     Attributes:
-        url: of a service that solves and serves.
-        store: of factorizations.
-        solve: `solvers.solve`, to solve in this process what is given as a spec.
+        url: address of a service that solves and serves.
+        store: the store of factorizations.
+        solve: `solvers.solve`, to solve a spec in this process.
     """
 
     url: str | None = None
@@ -90,7 +90,7 @@ class FactorSource(Source):
     def find(
         self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
     ) -> CertifiedFactors:
-        """Return what was named; or load or solve what was asked for."""
+        """Return the named factorization, or load or solve the one that is asked for."""
         if self.memory is not None and not self.automatic:
             message = f"memory={self.memory} is for 'auto', and a factorization or a spec is given; leave one out"
             raise InvalidParameter(message, field="memory")
@@ -125,22 +125,22 @@ class FactorSource(Source):
 
 
 def samplings_of(*, padded: bool) -> tuple[str, ...]:
-    """Return the samplings that jobs may name; those in parts of one shape, where the framework needs them."""
+    """Return the samplings that jobs may name; those in parts of one shape, if the framework needs them."""
     return tuple(name for name, law in SAMPLINGS.items() if name == law.trained_as and (law.padded or not padded))
 
 
 def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
-    """Return factorization, noise, order and auditor; what is refused is refused before anything is solved.
+    """Return factorization, noise, order and auditor; refuse before anything is solved.
 
     Args:
-        job: what is asked for.
-        known: the samplings that the framework's loader has.
+        job: the settings of the job.
+        known: the samplings of the framework's loader.
 
     Raises:
         UnsupportedAdjacency: another adjacency than zero-out with bins.
         InvalidParameter: users of other examples, an unknown sampling, a calibration of something else, a seed that
-            cannot be secret, ranks without a seed or with a secret order, or a second factorization that nothing
-            or no accountant needs.
+            cannot be secret, ranks without a seed or with a secret order, or a second factorization that is not needed
+            or has no accountant.
         InvalidParticipation: the factorization is for another order, or bins do not fit into the capacity.
     """
     data, name, ranks = job.data, job.batching.sampling, job.batching.ranks
@@ -174,10 +174,10 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
 
 
 def _squares(job: TrainingJob, sampling: Sampling) -> Source | None:
-    """Return where the factorization for the squares of gradients comes from; None where they have no noise.
+    """Return the source of the factorization for the squares of gradients; None where they have no noise.
 
     Raises:
-        InvalidParameter: an unknown way, one that is contradicted, or an order other than a fixed one.
+        InvalidParameter: an unknown way, one that other settings contradict, or an order other than a fixed one.
     """
     noise = job.noise
     automatic = isinstance(noise.second, str) and noise.second == "auto"
@@ -200,7 +200,7 @@ def _squares(job: TrainingJob, sampling: Sampling) -> Source | None:
 
 
 def adam_workload(output: Literal["iterate", "moment"], beta: float, steps: int) -> dict[str, object]:
-    """Return the workload of Adam's second moments, or of its iterate where these stay the same.
+    """Return the workload of Adam's second moments, or of its iterate if the second moments stay the same.
 
     Args:
         output: `iterate` or `moment`.
@@ -211,13 +211,13 @@ def adam_workload(output: Literal["iterate", "moment"], beta: float, steps: int)
 
 
 def second_seed(seed: int) -> int:
-    """Return the seed of the second moments' noise: another one, also where both moments have one factorization."""
+    """Return another seed for the second moments' noise, which is needed if both moments have one factorization."""
     named = b"factorize second moments " + str(int(seed)).encode()
     return int.from_bytes(hashlib.shake_256(named).digest(16), "little")
 
 
 def check_floor(floor: float) -> float:
-    """Return the floor of roots of second moments.
+    """Return the smallest root of second moments.
 
     Raises:
         InvalidParameter: it is not positive and finite.

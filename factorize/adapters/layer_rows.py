@@ -1,9 +1,9 @@
-"""Gradients of examples that are not in memory: a few are made at a time, of what their layer keeps of its passes.
+"""Gradients of examples that are not in memory: a few are made at a time, from tensors that their layer keeps.
 
-A linear layer's gradient of an example is as large as the layer, and what it is made of is as large as its inputs and
+A linear layer's gradient of an example is as large as the layer, but it is made of tensors as large as its inputs and
 outputs. So clipping goes over the examples twice, once for norms and once for sums, and makes the same rows each time
 by the same operations. Opacus's ghost clipping keeps no rows either, but its norms and sums are rounded as parameters
-are, which the certified sensitivity does not cover.
+are, and the certified sensitivity does not cover that.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from factorize.adapters.clipped_sums import MAX_ADDED_EXAMPLES
 
 MAX_STREAMED_ENTRIES = 1 << 24
-"""Entries of gradients that are made at a time, 64 MiB in float32, if one example has no more."""
+"""The most entries of gradients that are made at a time, 64 MiB in float32, unless a single example has more."""
 
 
 @dataclass
 class LayerPass:
-    """What a layer keeps of one pass: its inputs, and the gradients of its outputs, examples first."""
+    """The inputs and the gradients of the outputs that a layer keeps of one pass, examples first."""
 
     sampler: Callable[..., dict[torch.nn.Parameter, torch.Tensor]]
     layer: torch.nn.Module
@@ -31,7 +31,7 @@ class LayerPass:
     _made: dict[tuple[int, int], dict[torch.nn.Parameter, torch.Tensor]] = field(default_factory=dict)
 
     def rows(self, parameter: torch.nn.Parameter, first: int, last: int) -> torch.Tensor:
-        """Return the gradients of some examples by a parameter; the layer's others keep theirs for a call."""
+        """Return the gradients of some examples by a parameter; the layer's other parameters keep theirs for a call."""
         own = self._made.pop((first, last), {})
         if parameter not in own:
             own = self.sampler(self.layer, [part[first:last] for part in self.inputs], self.outputs[first:last])
@@ -42,7 +42,7 @@ class LayerPass:
 
 @dataclass
 class LayerRows:
-    """Gradients of a parameter by example, in place of the tensor that Opacus has as `grad_sample`."""
+    """The gradients of a parameter by example, in place of the tensor that Opacus has as `grad_sample`."""
 
     parameter: torch.nn.Parameter
     passes: list[LayerPass]
@@ -52,11 +52,11 @@ class LayerRows:
         return len(self.passes[0].outputs)
 
     def __getitem__(self, rows: slice) -> LayerRows:
-        """Return all of them: Opacus adds those of each pass to the first ones, which are as many."""
+        """Return all of them: Opacus adds the gradients of each pass to the first ones, which are as many."""
         return self
 
     def __setitem__(self, rows: slice, added: LayerRows) -> None:
-        """Keep what `+=` has made of them."""
+        """Keep the result of `+=`."""
 
     def __iadd__(self, other: LayerRows) -> LayerRows:
         """Add the gradients of another pass through the layer."""
@@ -85,7 +85,7 @@ class LayerRows:
 
 
 Rows: TypeAlias = torch.Tensor | LayerRows
-"""Gradients of a parameter by example, shape (examples, *shape)."""
+"""The gradients of a parameter by example, shape (examples, *shape)."""
 
 
 def keep_pass(
@@ -94,11 +94,11 @@ def keep_pass(
     inputs: list[torch.Tensor],
     outputs: torch.Tensor,
 ) -> dict[torch.nn.Parameter, Any]:
-    """Return a layer's gradients by example: as they are, or of what it keeps of a pass where that is smaller."""
+    """Return a layer's gradients by example: as tensors, or as the parts of a pass if these are smaller."""
     own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
-    known = [getattr(p, "_current_grad_sample", None) for p in own]  # of a pass before
+    known = [getattr(p, "_current_grad_sample", None) for p in own]  # from an earlier pass
     kept = outputs.numel() + sum(part.numel() for part in inputs)
-    steady = not (outputs.is_cuda and isinstance(layer, torch.nn.Embedding))  # else two runs add up in two orders
+    steady = not (outputs.is_cuda and isinstance(layer, torch.nn.Embedding))  # otherwise two runs add up in two orders
     smaller = steady and kept < len(outputs) * sum(p.numel() for p in own)
     if not (smaller if known == [None] * len(own) else all(isinstance(each, LayerRows) for each in known)):
         return sampler(layer, inputs, outputs)
@@ -111,7 +111,7 @@ def keep_pass(
 def iterate_rows(samples: Sequence[Rows]) -> Iterator[tuple[slice, list[torch.Tensor]]]:
     """Yield the examples that are in memory at a time, and their gradients by parameter.
 
-    All of them, if all are in memory; else equally many, of which a group of `MAX_ADDED_EXAMPLES` is a multiple.
+    It yields all of them if all are in memory, else equally many at a time, a divisor of `MAX_ADDED_EXAMPLES`.
     """
     examples = len(samples[0])
     if not any(isinstance(sample, LayerRows) for sample in samples):

@@ -1,4 +1,4 @@
-"""A data loader over a public or sampled order, which has every batch audited when it is handed out."""
+"""A data loader over a public or sampled order, which has every batch audited when it hands it out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from factorize.training.batches import Batches
 
 
 class _Pass(Sampler[list[int]]):
-    """The indices of each part of a batch that is left of a loader's pass."""
+    """The indices of each part of a batch that is left in a loader's pass."""
 
     def __init__(self, loader: PrivateLoader) -> None:
         self._loader = loader
@@ -34,7 +34,7 @@ class _Pass(Sampler[list[int]]):
 
 
 class _Examples(Sampler[int]):
-    """The indices of the examples that are left of a loader's pass."""
+    """The indices of the examples that are left in a loader's pass."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
@@ -47,21 +47,21 @@ class _Examples(Sampler[int]):
 
 
 class PrivateLoader(DataLoader[Any]):
-    """Batches in the order that the sensitivity covers; each pass goes on from the optimizer's step.
+    """Batches in the order that the sensitivity covers; each pass continues from the optimizer's step.
 
     Args:
         given: data set, batch size, and arguments of the `DataLoader` that fetches.
         order: indices of every step.
-        optimizer: whose auditor checks each batch.
-        rehearsal: of the optimizer, for which the loader hands out batches of its own first.
+        optimizer: the optimizer whose auditor checks each batch.
+        rehearsal: rehearsal of the optimizer, for which the loader first hands out batches of its own.
         passes: number of equal passes that the order is cut into.
         physical: examples per part of a batch, None for whole batches; balls in bins have their own.
-        axis: of the examples in a batch.
-        share: (rank, ranks): of every batch, the examples rank, rank + ranks and so on.
+        axis: axis of the examples in a batch.
+        share: (rank, ranks): from every batch, the examples rank, rank + ranks and so on.
 
     Raises:
-        InvalidParameter: no example for a part, a batch with fewer examples than ranks, or with a field that an empty
-            batch cannot have, where batches may be empty.
+        InvalidParameter: there is no example for a part, or a batch has fewer examples than ranks, or a field that an
+            empty batch cannot have, while batches may be empty.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PrivateLoader(DataLoader[Any]):
         self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
         self._per_pass = len(order) // passes
         partial = not order.drawn and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
-        # a batch sampler has torch leave these out, and others look for them
+        # With a batch sampler torch leaves these attributes out, and other code looks for them.
         self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=partial)
         self._sampled = sampled  # sizes of batches depend on their examples
         self._rare: int | None = None
@@ -101,7 +101,7 @@ class PrivateLoader(DataLoader[Any]):
         return self._per_pass
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what is left of this pass, a batch or a part of one at a time.
+        """Yield the rest of this pass, a batch or a part of one at a time.
 
         Raises:
             InvalidParticipation: the order is at its end, or a step was not taken.
@@ -110,7 +110,7 @@ class PrivateLoader(DataLoader[Any]):
             yield from parts
 
     def steps(self) -> Iterator[Iterator[Any]]:
-        """Yield the batches that are left of this pass, each as its parts, which have to be taken in this order.
+        """Yield the batches that are left in this pass, each as its parts, which must be taken in this order.
 
         Raises:
             InvalidParticipation: the order is at its end, or a step was not taken.
@@ -128,7 +128,7 @@ class PrivateLoader(DataLoader[Any]):
             yield self._signal(t, some, masks, fetched)
 
     def parts_left(self) -> list[tuple[int, list[np.ndarray], np.ndarray | None]]:
-        """Return each step that is left of this pass, the indices of its parts, and which of them do not pad."""
+        """Return each step that is left in this pass, the indices of its parts, and which of them do not pad."""
         step = self._optimizer.noise.step
         stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
         return [(t, *self._parts(t)) for t in range(step, stop)]
@@ -136,7 +136,7 @@ class PrivateLoader(DataLoader[Any]):
     def _signal(
         self, step: int, parts: list[np.ndarray], masks: np.ndarray | None, fetched: Iterator[object]
     ) -> Iterator[object]:
-        """Yield the parts of a step, after their rehearsals, and tell the optimizer of each whether it is the last."""
+        """Yield the parts of a step, after their rehearsals, and tell the optimizer for each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
         for i, indices in enumerate(parts):
             wanted = rehearsal.wanted and i == 0
@@ -188,6 +188,6 @@ class PrivateLoader(DataLoader[Any]):
         return np.array_split(batch, -(-len(batch) // self._physical)), None
 
     def _share(self, step: int) -> np.ndarray:
-        """Return the examples of a step that are this rank's."""
+        """Return this rank's examples of a step."""
         rank, ranks = self._shared
         return self.order[step][rank::ranks]

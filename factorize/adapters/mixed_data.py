@@ -13,36 +13,36 @@ import torch
 from factorize.adapters.altered_batches import Randomness, tensors_of
 from factorize.errors import InvalidParameter
 
-MAX_LOOKED_AT_EXAMPLES = 4
-"""Examples that are read and collated together: two that stay, and two that give way to another one."""
+MAX_COLLATED_EXAMPLES = 4
+"""The most examples that are read and collated together: two stay, and two are replaced by another one."""
 MAX_COMPARED_EXAMPLES = 1 << 13
-"""Examples of each of two data sets that are compared: read in seconds, and enough to find a part of a million."""
+"""The most examples of each of two data sets that are compared: enough to find a part of a million."""
 MAX_DRAWS = 32
-"""Random numbers under which that is done: of mixing that one batch in ten sees, 97 percent shows."""
+"""The most draws of random numbers under which data are checked: they show 97 percent of mixing in one batch of ten."""
 
 
 def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: int = 0) -> None:
-    """Refuse a data set or a collation in which one example changes what another one is; random numbers are put back.
+    """Refuse a data set or a collation in which one example changes another one; random numbers are put back.
 
-    Seen are: several entries read for one item, of anything that the data set holds one of for each example; an item
-    that depends on which was read before it; and rows of a small batch that others change. Augmentation of an example
-    by itself is none of these.
+    It notices: several entries read for one item, from anything that the data set holds one of for each example; an
+    item that depends on the item read before it; and rows of a small batch that other rows change. Augmentation of an
+    example by itself is none of these.
 
     Args:
         dataset: with `__len__` and `__getitem__`.
-        collate: items to a batch.
-        axis: of the examples in its tensors.
+        collate: a function from items to a batch.
+        axis: axis of the examples in its tensors.
 
     Raises:
-        InvalidParameter: see above.
+        InvalidParameter: the data mix examples.
     """
     before = Randomness.now()
-    places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_LOOKED_AT_EXAMPLES + 1)]
+    places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_COLLATED_EXAMPLES + 1)]
     try:
         items = [_call_seeded(0, dataset.__getitem__, i) for i in (*places, *places[:1] * 3, places[1], places[0])]
         one, two, _, three = map(_digest, items[-4:])
         last, column, mixed = one == two != three, None, False
-        for draw in range(MAX_DRAWS):  # until one shows it
+        for draw in range(MAX_DRAWS):  # stops when one shows it
             column = column or _find_mixed_column(dataset, places[draw % len(places)], draw)
             mixed = mixed or _is_mixed(items, collate, axis, draw)
             if last or column or mixed:
@@ -63,7 +63,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
 
 
 def _call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
-    """Return what a call returns under random numbers of its own."""
+    """Return the result of a call under random numbers of its own."""
     random.seed(draw)
     np.random.seed(draw)
     torch.manual_seed(draw)
@@ -71,7 +71,7 @@ def _call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
 
 
 class _Watched:
-    """What a data set holds one of for each example; keeps which entries are read."""
+    """A data set's sequence with one entry for each example, which remembers the entries that are read."""
 
     def __init__(self, column: Any) -> None:
         self._column, self.entries = column, set[int]()
@@ -93,13 +93,13 @@ class _Watched:
 
 
 def _find_mixed_column(dataset: Any, place: int, draw: int) -> str | None:
-    """Return the name of an attribute of which one item takes several entries."""
+    """Return the name of an attribute from which one item takes several entries."""
     while isinstance(dataset, torch.utils.data.Subset):
         dataset, place = dataset.dataset, int(dataset.indices[place])
     held = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if hasattr(type(value), "__getitem__") and not isinstance(value, (str, bytes, Mapping)):
-            with suppress(TypeError):  # of tensors without an axis
+            with suppress(TypeError):  # tensors without an axis have no length
                 held.update({name: _Watched(value)} if len(value) == len(dataset) else {})
     with suppress(Exception):  # a data set that needs the very types shows nothing
         watched = copy(dataset)
@@ -115,7 +115,7 @@ def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: i
     for chosen in ((0, 1, 2, 3), (0, 1, 2, 3), (0, 4, 2, 4)):
         try:
             batch = _call_seeded(draw, collate, [copy(items[i]) for i in chosen])
-        except Exception:  # examples of other shapes do not always stack
+        except Exception:  # examples of other shapes cannot always be stacked
             return False
         tensors = [each for each in tensors_of(batch) if each.dim() > axis and each.shape[axis] == len(chosen)]
         found.append([(each.shape, _digest(each.movedim(axis, 0)[::2])) for each in tensors])
@@ -124,7 +124,7 @@ def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: i
 
 
 def share_of_examples(some: Any, data: Any) -> float:
-    """Return about which share of a data set's examples are examples of another one; random numbers are put back."""
+    """Return the approximate share of a data set's examples that are in another; random numbers are put back."""
     before = Randomness.now()
     try:
         found = [

@@ -1,7 +1,7 @@
 """Components of NVFlare for correlated noise: an aggregator, a workflow that chooses by timers, a filter that clips.
 
-The server runs `CorrelatedFedAvg(aggregator=CorrelatedAggregator(rounds))`. `ScatterAndGather` takes the aggregator,
-too; it asks every client in every round, and those that are too early are refused.
+The server runs `CorrelatedFedAvg(aggregator=CorrelatedAggregator(rounds))`. `ScatterAndGather` also takes the
+aggregator; it asks every client in every round, and clients that are too early are refused.
 """
 
 import logging
@@ -29,21 +29,21 @@ _log = logging.getLogger(__name__)
 class CorrelatedAggregator(ModelAggregator):
     """The noisy mean of the clients' weight differences, as a weight difference without metrics.
 
-    Its round is the workflow's: where a server that was killed takes its last released round again, the answers are
+    Its round is the workflow's: if a server that was killed takes its last released round again, the answers are
     dropped and the same bits are returned.
 
     Args:
-        rounds: of the run; made for the arrays of the model.
-        names: of the model's parameters, in that order.
+        rounds: the rounds of the run, made for the arrays of the model.
+        names: names of the model's parameters, in that order.
     """
 
     def __init__(self, rounds: FederatedRounds, names: list[str]) -> None:
         super().__init__()
         self.rounds, self.names = rounds, list(names)
-        self.model: list[np.ndarray] | None = None  # that the workflow sent, where it says so
+        self.model: list[np.ndarray] | None = None  # is the model that the workflow sent, if it says so
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
-        """Add the answer of the client that NVFlare has authenticated, whatever name is in its meta data."""
+        """Add the answer of the client that NVFlare has authenticated, whatever name its meta data give."""
         self.fl_ctx = fl_ctx
         client = shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, "")
         if not client or shareable.get_return_code() != ReturnCode.OK:
@@ -59,11 +59,11 @@ class CorrelatedAggregator(ModelAggregator):
         return self._add(model)
 
     def accept_model(self, model: FLModel) -> None:
-        """Add the difference of one client, whose name the workflow has set; what is wrong counts as zeros."""
+        """Add the difference of one client, whose name the workflow has set; a wrong one counts as zeros."""
         self._add(model)
 
     def _add(self, model: FLModel) -> bool:
-        """Add a difference, and say whether it counts."""
+        """Add a difference, and return whether it counts."""
         meta = model.meta or {}
         client, current = meta.get("client_name", ""), model.current_round
         if current is not None and current != self.rounds.step:
@@ -95,7 +95,7 @@ class CorrelatedAggregator(ModelAggregator):
         return FLModel(params_type=ParamsType.DIFF, params=dict(zip(self.names, mean, strict=True)))
 
     def reset_stats(self) -> None:
-        """Keep what was added: a round ends with `aggregate_model` alone."""
+        """Keep the sum, since a round ends only with `aggregate_model`."""
 
     def _round(self) -> int | None:
         return None if self.fl_ctx is None else self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND)
@@ -104,17 +104,17 @@ class CorrelatedAggregator(ModelAggregator):
 class CorrelatedFedAvg(FedAvg):
     """Federated averaging that asks the clients whose timers allow it, as many as are planned.
 
-    Where the server was killed, it goes on with the round and the model that the state of the rounds has.
+    If the server was killed, it continues with the round and the model in the state of the rounds.
 
     Args:
-        aggregator: whose rounds are taken.
+        aggregator: the aggregator whose rounds are taken.
         model: before the first round, by the names of the parameters; None where a persistor loads it.
-        seconds: that a round waits for its clients; 0 waits for all.
-        **options: of `FedAvg`; `num_rounds` is by default all that are left. Errors of clients are passed over.
+        seconds: seconds for which a round waits for its clients; 0 waits for all.
+        **options: options of `FedAvg`; `num_rounds` is by default all that are left. Errors of clients are ignored.
 
     Raises:
         InvalidParameter: an option by which metrics, weights or a choice of parameters would come from the clients.
-        InvalidParticipation: more rounds than are left.
+        InvalidParticipation: there are fewer rounds left.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class CorrelatedFedAvg(FedAvg):
         """Return the names of clients whose timers allow this round.
 
         Raises:
-            InvalidParticipation: all clients are gone. Nobody was asked, and nothing of the budget was spent.
+            InvalidParticipation: all clients are gone. None was asked, and nothing of the budget was spent.
         """
         names = [client.name for client in self.engine.get_clients()]
         there = [name for name in names if self.get_client_disconnect_time(name) is None]
@@ -155,7 +155,7 @@ class CorrelatedFedAvg(FedAvg):
         return [str(name) for name in self._rounds.choose(there)]
 
     def send_model(self, *, data: FLModel, targets: list[str], **options: Any) -> None:
-        """Send the model to the chosen clients; to nobody where no timer allows it, which NVFlare takes for all.
+        """Send the model to the chosen clients; to none if no timer allows it, which NVFlare would take for all.
 
         Raises:
             InvalidParameter: a model without a parameter that the aggregator names, or with one of another shape.
@@ -176,7 +176,7 @@ class ClippedUpdates(DXOFilter):
     The server clips again, whatever its clients do.
 
     Args:
-        clip_norm: of all parameters together.
+        clip_norm: bound on the norm of all parameters together.
     """
 
     def __init__(self, clip_norm: float) -> None:
@@ -184,10 +184,10 @@ class ClippedUpdates(DXOFilter):
         self.clip_norm = clip_norm
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
-        """Return the difference, scaled down where it is too long.
+        """Return the difference, scaled down if it is too long.
 
         Raises:
-            InvalidParameter: it has entries that are NaN, infinite or no floating-point numbers.
+            InvalidParameter: the difference has entries that are NaN, infinite or no floating-point numbers.
         """
         arrays = [np.asarray(array) for array in dxo.data.values()]
         vector = clipped(arrays, self.clip_norm)

@@ -15,7 +15,7 @@ from factorize.adapters.clipping import example_rows, load_loops, use_up
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.gradient_rows import difference_of_autograd
 from factorize.adapters.layer_rows import Rows
-from factorize.adapters.own_steps import USED, own_parameters, refuse_own_steps
+from factorize.adapters.own_steps import USED_ROWS, own_parameters, refuse_own_steps
 from factorize.adapters.ranks.placements import is_sharded, values_sum
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -28,45 +28,45 @@ from factorize.samplings.calibrating import epsilon_of_first_steps
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 
 
-_UNCLEARED = "gradients of the step before are still there; call zero_grad() after step()"
+_UNCLEARED_GRADIENTS = "gradients of the step before are still there; call zero_grad() after step()"
 
 
 class CorrelatedOptimizer(Secret, DPOptimizer):
     """Opacus's `DPOptimizer`, with row t of C^-1 Z in place of fresh noise at step t.
 
     Use it with a model in Opacus's `GradSampleModule` (from `PrivacyEngine.make_private(poisson_sampling=False)`, say).
-    Clip norm, scale and divisor come from the calibration: sums where it has no `divisor`, else noisy sums over that
+    Clip norm, scale and divisor come from the calibration: sums if it has no `divisor`, else noisy sums over that
     divisor, whatever a batch holds. Opacus's accountants do not know this noise: ask the calibration.
 
-    Gradients are clipped and summed in float64, whatever the parameters are in, to a millionth less than the clip norm,
-    which pays for the roundings (docs/notes/clipping.md). The noise is added to that, and what is released is rounded
-    last, to float32 and the parameter's type.
+    Gradients are clipped and summed in float64, whatever the type of the parameters, to a millionth less than the clip
+    norm, which pays for the roundings (docs/notes/clipping.md). The noise is added to that sum, and only the release is
+    rounded, to float32 and the parameter's type.
 
     Args:
-        optimizer: of torch, or one that Opacus has wrapped, whose noise is then replaced.
+        optimizer: an optimizer of torch, or one that Opacus has wrapped, whose noise is then replaced.
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own.
+        calibration: the calibration of these factors.
         seed: a secret integer, `secrets.randbits(128)`.
-        auditor: told of every batch before the step; without it the order is the caller's promise alone, which takes
-            the word `not_looked_at` where epsilon counts on sampling.
-        model: that is trained; an optimizer over a part of it, or over another one's parameters, is then refused.
-        **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
+        auditor: an auditor that is told of every batch before the step; without it the order is the caller's promise
+            alone, which takes the word `not_looked_at` if epsilon relies on sampling.
+        model: the trained model; an optimizer over a part of it, or over another one's parameters, is then refused.
+        **options: options of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Attributes:
         noise: the generator.
-        factors: of the noise.
-        calibration: of the job; of both moments, where there are two noises.
+        factors: factors of the noise.
+        calibration: calibration of the job, or of both moments, if there are two noises.
         auditor: the auditor, or None.
-        ranks: processes whose sums are added up.
-        rehearsal: looks at model and loss before their first step; None where nobody gave the model.
+        ranks: number of processes whose sums are added up.
+        rehearsal: the check of model and loss before their first step; None where nobody gave the model.
 
     Raises:
-        InvalidParameter: the calibration belongs to another factorization, or counts on sampling without an auditor; or
+        InvalidParameter: the calibration belongs to another factorization, or relies on sampling without an auditor; or
             the optimizer needs more than a released gradient.
     """
 
     ranks = 1
-    _step_supports_amp_scaling = True  # has a GradScaler set `grad_scale` here before it calls `step`
+    _step_supports_amp_scaling = True  # makes a GradScaler set `grad_scale` here before it calls `step`
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._samples, self._added = 0, 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
-        self._weights: str | None = None  # of a checkpoint that was loaded, until its next step
+        self._weights: str | None = None  # belong to a checkpoint that was loaded, until its next step
         self.rehearsal: Rehearsal | None = None
         self._fresh = all(p.grad is None for p in parameters)
         super().__init__(
@@ -110,16 +110,16 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the steps taken, for a run that stops here.
 
-        See `PrivacyStatement.epsilon_so_far` for which stops it holds.
+        `PrivacyStatement.epsilon_so_far` explains for which stops this holds.
         """
         return epsilon_of_first_steps(self.factors, self.calibration.document(), self.noise.step, delta)
 
     @property
     def grad_scale(self) -> object:
-        """1: there is nothing to undo.
+        """The factor 1, since there is nothing to undo.
 
         Raises:
-            InvalidParameter: where a `GradScaler` sets one.
+            InvalidParameter: a `GradScaler` sets a factor.
         """
         return 1
 
@@ -132,15 +132,15 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         )
 
     def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
-        """Have the batch of the next step audited; `step` then wants the gradients of as many examples.
+        """Have the batch of the next step audited; `step` then needs the gradients of as many examples.
 
         Args:
-            indices: of the examples.
-            masks: of the parts that the batch comes in, shape (parts, rows): False for rows that pad, whose gradients
-                count as zero. None where nothing pads.
+            indices: indices of the examples.
+            masks: the parts of the batch, shape (parts, rows): False for rows that pad, whose gradients count as zero.
+                None where nothing pads.
 
         Raises:
-            InvalidParticipation: it breaks the participation, or the step before it was not taken.
+            InvalidParticipation: the batch breaks the participation, or the step before it was not taken.
         """
         if self.auditor is None:
             raise InvalidParameter("there is no auditor; give one to the optimizer", field="auditor")
@@ -159,7 +159,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._masks = [] if masks is None else list(masks)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take a step, or a part of one; with a batch that rehearses one, keep its gradients and change nothing.
+        """Take a step, or a part of one; for a rehearsal's batch, only keep its gradients.
 
         Raises:
             InvalidParameter: settings, gradients, parameters or a loss that the noise does not cover.
@@ -177,7 +177,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             self.stepping = False
 
     def _may_step(self, rehearsal: Rehearsal) -> bool:
-        """Return whether the gradients that are there are for a step."""
+        """Return whether the present gradients are for a step."""
         if rehearsal.rehearsing:
             rehearsal.capture([self, self.original_optimizer])
             return False
@@ -194,14 +194,14 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     @property
     def grad_samples(self) -> list[Rows]:
-        """Gradients by parameter, one row for each example.
+        """The gradients by parameter, one row for each example.
 
         Raises:
             InvalidParameter: a parameter has none, those of the step before, or other rows than the others.
         """
         held = [each for p in self.params for each in (getattr(p, "grad_sample", None), p.summed_grad)]
-        if any((each[0] if isinstance(each, list) else each) is USED for each in held):
-            raise InvalidParameter(_UNCLEARED, field="optimizer")
+        if any((each[0] if isinstance(each, list) else each) is USED_ROWS for each in held):
+            raise InvalidParameter(_UNCLEARED_GRADIENTS, field="optimizer")
         return example_rows(self._named, self._expected)
 
     @property
@@ -225,7 +225,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 p.summed_grad = total
             else:
                 p.summed_grad += total
-            p.grad_sample = USED  # most of a step's memory, which nothing after this needs
+            p.grad_sample = USED_ROWS  # frees most of a step's memory, which nothing later needs
         self._samples, self._added = self._samples + examples, self._added + 1
 
     def accumulate_moments(self, samples: list[Rows]) -> Iterable[torch.Tensor]:
@@ -233,7 +233,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         return use_up(samples, self.max_grad_norm, self._count(samples))
 
     def _count(self, samples: list[Rows]) -> torch.Tensor | None:
-        """Return which rows do not pad, after a look at the gradients of a run's first step."""
+        """Return which rows do not pad, after a check of the gradients of a run's first step."""
         counted = self._unpadded(len(samples[0]))
         if self.rehearsal is not None:
             self.rehearsal.compare(samples, counted, self.max_grad_norm)
@@ -254,7 +254,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         kept = [p.grad for p in self.params]  # new memory would leave holes
         for p, released in zip(self.params, self.release(self.noise, totals, kept), strict=True):
             p.grad = released
-            p.summed_grad = USED
+            p.summed_grad = USED_ROWS
         self._samples, self._added, self._expected = 0, 0, None
 
     def release(
@@ -264,16 +264,17 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         return noise.release(totals, out=out)
 
     def scale_grad(self) -> None:
-        """The divisor was applied after the noise; no number of parts changes it."""
+        """Do nothing: the divisor was applied after the noise, and the number of parts does not change it."""
 
     def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return the state of the optimizer with that of noise and auditor, for `torch.save`; the seed is not in it.
 
         Args:
-            arrays: with the vectors of the noise; see `factorize.adapters.torch.NoiseGenerator.state_dict`.
+            arrays: whether to include the vectors of the noise; see
+                `factorize.adapters.torch.NoiseGenerator.state_dict`.
 
         Raises:
-            InvalidParameter: a batch was handed out, and its step not taken yet.
+            InvalidParameter: a batch was handed out, and its step is not taken yet.
         """
         if self.auditor is not None and self.auditor.step != self.noise.step:
             raise InvalidParameter(f"batch {self.noise.step} is handed out and not used; checkpoint after step()")
@@ -286,10 +287,10 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint, whose model must be restored with it, before or after; the next step looks.
+        """Continue from a checkpoint, whose model must be restored with it, before or after; the next step checks it.
 
         Raises:
-            InvalidParameter: it has no noise or no auditor, or those of another run.
+            InvalidParameter: the checkpoint has no noise or no auditor, or those of another run.
         """
         missing = [key for key in ("noise", *(["auditor"] if self.auditor else [])) if key not in state_dict]
         if missing:
@@ -317,7 +318,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             )
 
     def _unpadded(self, rows: int) -> torch.Tensor | None:
-        """Which rows do not pad. Padding is computed like examples, so that no time shows how much of it there is."""
+        """Return which rows do not pad. Padding is computed like examples, so that its amount shows in no time."""
         if not self._masks:
             return None
         mask = self._masks.pop(0)

@@ -1,4 +1,4 @@
-"""Steps that a private job does not know: of the optimizer it was made of, or of any by gradients without noise."""
+"""Steps without the private job's knowledge: of the optimizer it was made of, or of any, by gradients without noise."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from factorize.errors import InvalidParameter
 
-USED = torch.empty(0)
-"""In place of gradients of examples that were added up, and of sums that were released, until `zero_grad` is called."""
+USED_ROWS = torch.empty(0)
+"""A mark in place of examples' gradients that were added up, and of released sums, until `zero_grad` is called."""
 
 
 class Stepper(Protocol):
     """A private optimizer."""
 
     stepping: bool
-    """Whether it calls the optimizer that it was made of."""
+    """Whether it is calling the optimizer that it was made of."""
 
 
 _OWNERS: Any = WeakTensorKeyDictionary()
-"""The private optimizer of each parameter, by a weak reference; not in the parameter, which is copied and pickled."""
+"""The private optimizer of each parameter, by a weak reference, since parameters are copied and pickled."""
 
 
 def own_parameters(parameters: Sequence[torch.Tensor], private: Stepper) -> None:
@@ -34,12 +34,12 @@ def own_parameters(parameters: Sequence[torch.Tensor], private: Stepper) -> None
 
 
 def refuse_own_steps(optimizer: torch.optim.Optimizer, private: Stepper) -> None:
-    """Have an optimizer step for a private one alone, where a loop that still has its name would step without noise."""
+    """Let an optimizer step only for a private one, since a loop that still has its name would step without noise."""
     optimizer.private_one = weakref.ref(private)
 
 
 def _refuse_steps(optimizer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """Refuse a step that a private job does not know of, by gradients that are there or that the closure makes."""
+    """Refuse a step without the private job's knowledge, by gradients that exist or that the closure makes."""
     private = getattr(optimizer, "private_one", lambda: None)()
     if private is not None and not private.stepping:
         raise InvalidParameter(
@@ -77,9 +77,9 @@ def _refuse_raw(optimizer: Any) -> None:
 
 
 def _is_raw(parameter: Any) -> bool:
-    """Return whether a gradient, or a part of it, is of examples that nothing was released of."""
+    """Return whether a gradient, or a part of it, belongs to examples of which nothing was released."""
     held, total = getattr(parameter, "grad_sample", None), getattr(parameter, "summed_grad", None)
-    return parameter.grad is not None and not all(each is None or each is USED for each in (held, total))
+    return parameter.grad is not None and not all(each is None or each is USED_ROWS for each in (held, total))
 
 
 register_optimizer_step_pre_hook(_refuse_steps)

@@ -81,63 +81,64 @@ def make_private(
     receipt: Receipt | None = None,
     **options: Unpack[TorchNoiseOptions],
 ) -> Private:
-    """Return model, optimizer, loader and the statement of what they guarantee together.
+    """Return model, optimizer, loader and the statement of their joint guarantee.
 
-    Train as ever: for each epoch, for each batch of the loader: forward, backward, `optimizer.step()`,
-    `optimizer.zero_grad()`. Checkpoint model and optimizer together; the loader goes on from the optimizer's step.
+    Train as usual: for each epoch, for each batch of the loader: forward, backward, `optimizer.step()`,
+    `optimizer.zero_grad()`. Checkpoint model and optimizer together; the loader continues from the optimizer's step.
 
-    The loader hands out one batch more, before the first: a rehearsal, of which nothing is released
+    The loader hands out one more batch before the first: a rehearsal, of which nothing is released
     (`factorize.adapters.rehearsal`). It refuses a model or a loss in which one example changes the gradients of others.
 
     Args:
-        model: without layers that mix examples (batch norm); Opacus says which. In Opacus's
+        model: a model without layers that mix examples (batch norm); Opacus names them. In Opacus's
             `DifferentiallyPrivateDistributedDataParallel`, on every rank of a job, each rank gets its share of every
             batch.
-        optimizer: over all parameters that the model trains.
+        optimizer: an optimizer over all parameters that the model trains.
         data: a `DataLoader` over all examples, whose data set, batch size, collation and workers are kept and whose
-            `shuffle=True` is replaced, which the statement notes; or a data set, with `batch_size`.
+            `shuffle=True` is replaced, as the statement notes; or a data set, with `batch_size`.
         spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
-        epsilon: of (epsilon, delta)-DP.
-        delta: of (epsilon, delta)-DP.
+        epsilon: the epsilon of (epsilon, delta)-DP.
+        delta: the delta of (epsilon, delta)-DP.
         epochs: passes over the data; n = epochs x batches.
         clip_norm: bound on an example's gradient.
         batch_size: examples per step and divisor of the means; the loader's by default.
-        physical_batch_size: examples per forward pass, where a batch is too large for the memory; the loader then
-            yields the batch in parts, and `step()` acts after the last.
+        physical_batch_size: examples per forward pass, if a batch is too large for the memory; the loader then yields
+            the batch in parts, and `step()` acts after the last.
         sampling: `fixed`: the same batches in every epoch; `cyclic_poisson` or `b_min_sep`, which amplify a banded C;
             `balls_in_bins`, which amplifies every C: each example draws its step of an epoch once, in secret;
             or `random_allocation`, for C = I: it draws in every epoch anew.
-        bands: of the C that `auto` asks for with `cyclic_poisson` or `b_min_sep`, under which it is the best; 1 is
-            DP-SGD.
-        memory: vectors of noise state, each as large as the model, that `auto` may ask for; None for any number, which
-            warns where the noise takes all earlier rows (`DenseNoise`).
-        remainder: of a fixed order: `drop` what fills no batch, or `pad`.
+        bands: number of bands of the C that `auto` asks for with `cyclic_poisson` or `b_min_sep`, under which it is the
+            best; 1 is DP-SGD.
+        memory: the most vectors of noise state, each as large as the model, for `auto`; None for any number, with a
+            warning if the noise needs all earlier rows (`DenseNoise`).
+        remainder: for a fixed order: `drop` leaves out examples that fill no batch, or `pad`.
         adjacency: `zero_out` or `replace_one`.
-        loss: what looks at the loss. `rehearsed`: the first step through the caller's loop. Or a function of the model
-            and a batch of the loader, one loss for each example: that is rehearsed before the first batch comes, and
-            the loop has to compute the same. Or `not_looked_at`: nothing does, and the statement begins with that.
-        loss_reduction: of the caller's loss over a batch.
-        grad_sample_mode: of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are some;
-            or `streamed`, hooks that keep no gradient of each example of a large layer.
-        batch_first: of Opacus's `GradSampleModule`: whether examples are the first axis of the model's inputs.
-        users: user of each example. Each gives one example to a step, whose turn it is; the order, or the law of
-            secret batches, is that of users, an epoch is one turn of each, and epsilon is per user.
-        order_seed: public, of the fixed order.
-        seed: secret, of noise and sampling; drawn here if None. A job that restarts must keep it, and all ranks of one
-            must have the same.
-        overflow: of balls in bins. `abort`: every step computes equally many padded parts (one, without
-            `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of any
-            size, which shapes and times then show.
-        calibration: that counts on this very sampling in place of a new one, for (epsilon, delta) or less.
-        adaptive: `plain`: the optimizer gets the noisy gradients; or `joint`, of Adam and AdamW: squares of clipped
-            gradients are released beside them (`JointAdam`).
-        second: with `joint`, the factorization for the squares, said as `spec` is; `auto` asks for the optimum of
-            Adam's second moments.
-        url: of a service that solves and serves.
-        store: of factorizations.
-        solve: `solvers.solve`, to solve in this process what is given as a spec.
-        receipt: to be written while the run goes on, on rank 0; close it after the last step.
-        **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
+        loss: the check of the loss. `rehearsed`: the first step through the caller's loop. Or a function of the model
+            and a batch of the loader that returns one loss for each example: it is rehearsed before the first batch,
+            and the loop must compute the same. Or `not_looked_at`: there is no check, and the statement begins with
+            that.
+        loss_reduction: reduction of the caller's loss over a batch.
+        grad_sample_mode: mode of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are
+            some; or `streamed`, hooks that keep no gradient of each example of a large layer.
+        batch_first: option of Opacus's `GradSampleModule`: whether examples are the first axis of the model's inputs.
+        users: user of each example. Each gives one example to a step, in turn. The order, or the law of secret batches,
+            is then that of users, an epoch is one turn of each, and epsilon is per user.
+        order_seed: public seed of the fixed order.
+        seed: secret seed of noise and sampling; drawn here if None. A job that restarts must keep it, and all ranks of
+            one must have the same.
+        overflow: treatment of bins above the capacity. `abort`: every step computes equally many padded parts (one,
+            without `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of
+            any size, which shapes and times then show.
+        calibration: a calibration for this very sampling in place of a new one, for (epsilon, delta) or less.
+        adaptive: `plain`: the optimizer gets the noisy gradients; or `joint`, for Adam and AdamW: squares of clipped
+            gradients are released, too (`JointAdam`).
+        second: with `joint`, the factorization for the squares, in the same form as `spec`; `auto` asks for the optimum
+            of Adam's second moments.
+        url: address of a service that solves and serves.
+        store: the store of factorizations.
+        solve: `solvers.solve`, to solve a spec in this process.
+        receipt: a receipt to write while the run goes on, on rank 0; close it after the last step.
+        **options: options of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Raises:
         InvalidParticipation: the factorization's participation is not that of the order.
@@ -215,7 +216,7 @@ def make_private(
 
 
 def _rate_notes(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer, planned: Planned) -> list[str]:
-    """Return what is to be said of the optimizer's learning rate; nothing without the extra [solve]."""
+    """Return remarks on the optimizer's learning rate; none without the extra [solve]."""
     try:
         from factorize.training.learning_rate import note_on_decay, note_on_rate, rate_for
     except ImportError:
@@ -223,7 +224,7 @@ def _rate_notes(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer, 
     inner = getattr(optimizer, "original_optimizer", optimizer)
     group, name = inner.param_groups[0], type(inner).__name__.lower()
     size = sum(one.numel() for one in private.params)
-    rate = float(group.get("initial_lr", group["lr"]))  # the schedule's largest, where there is one
+    rate = float(group.get("initial_lr", group["lr"]))  # the schedule's largest rate, if there is one
     best = rate_for(name, group.get("momentum", 0.0), size, planned.factors, planned.calibration)
     relative = planned.factors.manifest.spec["workload"].get("learning_rates", [1.0] * (planned.factors.steps or 1))
     decay = group["weight_decay"] if name == "adamw" else 0.0
@@ -242,11 +243,11 @@ def _private(planned: Planned, optimizer: torch.optim.Optimizer, ranks: int, **o
 def workload_of(optimizer: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
     """Return the workload of a torch optimizer with a constant learning rate: momentum for SGD, else running sums.
 
-    Adam, AdamW and their kind make their second moments of the noisy gradients. So the noise of a single step counts,
-    and the optimum of running sums trains better than that of Adam's iterate (papers/pages/reproductions.md).
+    Adam, AdamW and their kind make their second moments from the noisy gradients. So the noise of a single step
+    matters, and the optimum of running sums trains better than that of Adam's iterate (papers/pages/reproductions.md).
 
     Args:
-        optimizer: of torch, or wrapped by Opacus.
+        optimizer: an optimizer of torch, or one that Opacus has wrapped.
         steps: n.
     """
     optimizer = getattr(optimizer, "original_optimizer", optimizer)

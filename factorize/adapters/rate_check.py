@@ -11,8 +11,8 @@ from factorize.privacy import Calibration
 from factorize.training.learning_rate import STUDIED
 from factorize.training.rate_check import ArrayRateCheck
 
-_RATES = "lr", "initial_lr", "max_lr", "min_lr"
-"""Of a group of an optimizer; the last two are there with `OneCycleLR`."""
+_RATE_NAMES = "lr", "initial_lr", "max_lr", "min_lr"
+"""The names of rates in a group of an optimizer; the last two come with `OneCycleLR`."""
 
 
 class RateCheck:
@@ -21,16 +21,16 @@ class RateCheck:
     Call `step` after each of the optimizer's, before the schedule's; see `ArrayRateCheck`, which is its arithmetic.
 
     Attributes:
-        factor: of the rate, which the optimizer and the schedules have.
+        factor: factor of the rate, which the optimizer and the schedules have.
     """
 
     def __init__(self, optimizer: CorrelatedOptimizer, *schedules: Any) -> None:
         """Begin before the first step.
 
         Args:
-            optimizer: of `make_private`, over SGD, Adam or AdamW with one learning rate, and weights that no rank
-                splits.
-            *schedules: of torch, whose rates are multiplied too.
+            optimizer: an optimizer of `make_private`, over SGD, Adam or AdamW with one learning rate, and weights that
+                no rank splits.
+            *schedules: schedules of torch, whose rates are multiplied, too.
 
         Raises:
             InvalidParameter: another optimizer, one that has a check, several rates, noise that is not of means, or a
@@ -60,7 +60,7 @@ class RateCheck:
         assert isinstance(noise, Calibration) and noise.sigma_of_means is not None
         (momentum, second), unit = group.get("betas", (group.get("momentum"), None)), noise.clip_norm
         sigma = noise.sigma_of_means / (1.0 if second is None else unit)
-        decay = group["weight_decay"] if name != "adam" else 0.0  # that of Adam is divided as gradients are
+        decay = group["weight_decay"] if name != "adam" else 0.0  # Adam's own decay is divided as gradients are
         peaks = [group.get("initial_lr", 0.0), group.get("max_lr", 0.0)]
         peaks += [rate for each in schedules for rate in getattr(each, "max_lrs", ())]
         warmed = group["lr"] < max(peaks)
@@ -86,7 +86,7 @@ class RateCheck:
             InvalidParameter: the learning rates of groups are not one.
         """
         taken = self._optimizer.noise.step
-        if self._seen in (None, taken):  # over, or a part of a step
+        if self._seen in (None, taken):  # the check is over, or this is a part of a step
             return
         if taken != self._seen + 1:
             warnings.warn(f"the rate is not checked: this saw {self._seen + 1} of {taken} steps", stacklevel=2)
@@ -105,8 +105,8 @@ class RateCheck:
         if change == 1:
             return
         for group in self._optimizer.param_groups:
-            group.update({name: group[name] * change for name in _RATES if name in group})
+            group.update({name: group[name] * change for name in _RATE_NAMES if name in group})
         for schedule in self._schedules:
-            for name in ("base_lrs", "max_lrs"):  # the second of CyclicLR
+            for name in ("base_lrs", "max_lrs"):  # CyclicLR has the second
                 if hasattr(schedule, name):
                     setattr(schedule, name, [rate * change for rate in getattr(schedule, name)])

@@ -22,17 +22,17 @@ from factorize.adapters.layer_rows import Rows
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 Loss = Callable[[Any, Any], torch.Tensor]
-"""From the model and a batch of the loader to one loss for each example, shape (examples,)."""
+"""A function from the model and a batch of the loader to one loss for each example, shape (examples,)."""
 
 
 class Part(NamedTuple):
-    """What the loader hands out next.
+    """The part that the loader hands out next.
 
     Attributes:
         place: step, and number of the part in it.
-        batch: of the part.
-        altered: batches to take before it.
-        randomness: when it is handed out.
+        batch: batch of the part.
+        altered: the batches to take before it.
+        randomness: the random state when it is handed out.
     """
 
     place: tuple[int, int]
@@ -42,19 +42,20 @@ class Part(NamedTuple):
 
 
 class Rehearsal:
-    """Looks at a model and its loss before their first step, and again when the model was changed.
+    """A check of a model and its loss before their first step, and again if the model was changed.
 
     Args:
-        model: in Opacus's `GradSampleModule`.
-        parameters: that have noise.
-        loss: `rehearsed` looks at what the caller's loop does; a function is computed here; `not_looked_at` looks at
-            the model's parameters alone.
-        reduction: of the caller's loss over a batch.
+        model: a model in Opacus's `GradSampleModule`.
+        parameters: the parameters that have noise.
+        loss: `rehearsed` checks the caller's loop; a function is computed here; `not_looked_at` checks only the model's
+            parameters.
+        reduction: reduction of the caller's loss over a batch.
 
     Attributes:
-        examples: that count in the part that the loader has handed out, None where it has handed out none.
-        again: whether a step was not taken since the model had been changed, and its batch has to come again.
-        fault: what a rehearsal found, to be raised before anything is released.
+        examples: number of examples that count in the part that the loader has handed out, None where it has handed out
+            none.
+        again: whether a step was not taken because the model had been changed, so that its batch has to come again.
+        fault: the error that a rehearsal found, to be raised before anything is released.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class Rehearsal:
         self._model, self._parameters = model, list(parameters)
         self._loss, self._reduction = loss, reduction
         self._names = {id(p): name.removeprefix("_module.") for name, p in model.named_parameters()}
-        self._known: Hashable = None  # the model whose parameters were compared with those that have noise
-        self._seen: Hashable = None  # the model whose gradients were looked at
-        self._rehearsed: Hashable = None  # the model of the passes that are kept
+        self._known: Hashable = None  # names the model whose parameters were compared with those that have noise
+        self._seen: Hashable = None  # names the model whose gradients were checked
+        self._rehearsed: Hashable = None  # names the model of the passes that are kept
         self._part: Part | None = None
         self._passes: list[tuple[Altered, GradientRows, dict[str, torch.Tensor]]] = []
         self._before: dict[str, tuple[torch.Tensor, int]] = {}
@@ -79,15 +80,15 @@ class Rehearsal:
         self.examples: int | None = None
         self.again = False
         self.fault: InvalidParameter | None = None
-        inner = getattr(model, "_module", model)  # hooks of the model that the caller may still use directly
+        inner = getattr(model, "_module", model)  # its hooks serve the model that the caller may still use directly
         inner.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         inner.register_forward_hook(_after_forward)
 
     def _before_forward(self, _: object, *inputs: object) -> None:
-        """Refuse a parameter that Opacus's hooks would stumble over, and examples of an earlier step.
+        """Refuse a parameter that breaks Opacus's hooks, and examples of an earlier step.
 
         Raises:
-            InvalidParticipation: the model is given a batch that was handed out before this one.
+            InvalidParticipation: the model gets a batch that was handed out before this one.
         """
         if not torch.is_grad_enabled():
             return
@@ -99,7 +100,7 @@ class Rehearsal:
             )
 
     def hand_out(self, examples: int, batch: object) -> None:
-        """Keep what is handed out for a step: a batch, and how many examples of it count."""
+        """Remember the batch that is handed out for a step, and how many of its examples count."""
         self.examples, self.again = examples, False
         self._marks.hand_out(batch)
 
@@ -118,20 +119,20 @@ class Rehearsal:
         return [(self._names.get(id(p), f"parameter {i}"), p) for i, p in enumerate(parameters)]
 
     def passes(self, part: Part) -> Generator[Any, None, Any]:
-        """Take the altered batches of a part: by the given loss here, else by yielding them to the caller's loop.
+        """Take the altered batches of a part: by the given loss here, or by yielding them to the caller's loop.
 
         Returns:
-            The batch to take next, with the random numbers that it was made with: of the same part as before, where a
+            The batch to take next, with the random numbers that it was made with: that of the same part as before, if a
             loop makes one iterator after another.
 
         Raises:
-            InvalidParticipation: an altered batch was handed out, and no step taken with it.
+            InvalidParticipation: an altered batch was handed out, but no step taken with it.
             InvalidParameter: the losses are not one for each example.
         """
         if self._part is None or self._part.place != part.place or self.rehearsing:
             self._part, self._passes = part, []
         part = self._part
-        self._put_back()  # what a pass left whose iterator was given up
+        self._put_back()  # undoes a pass whose iterator was given up
         for altered in part.altered[len(self._passes) :]:
             if altered.alike or not self._passes or self._still:
                 part.randomness.restore()
@@ -186,13 +187,13 @@ class Rehearsal:
         return losses
 
     def _put_back(self) -> None:
-        """Undo what a pass did beside gradients: random numbers, buffers, schedules of learning rates."""
+        """Undo a pass, except for gradients: random numbers, buffers, schedules of learning rates."""
         for undo in self._undo:
             undo()
         self._undo = []
 
     def _clear(self) -> None:
-        """Forget gradients that must not be released; a loop that logs `p.grad` finds zeros."""
+        """Clear gradients that must not be released; a loop that logs `p.grad` finds zeros."""
         for p in self._parameters:
             p.grad, p.grad_sample = torch.zeros_like(p), None
 
@@ -200,7 +201,7 @@ class Rehearsal:
         """Keep the gradients of the altered batch in place of a step, and clear them.
 
         Args:
-            optimizers: whose schedules a loop moves on after its step.
+            optimizers: the optimizers whose schedules a loop moves after its step.
 
         Raises:
             InvalidParameter: a parameter has other rows than the batch, or has no noise.
@@ -231,7 +232,7 @@ class Rehearsal:
         self._undo.append(part.randomness.restore)
         for each in optimizers:
             self._undo += [partial(kept.update, {**kept}) for kept in _schedules(each)]
-            each._opt_called = True  # as the loop sees it; else torch warns of the schedule's step after this one
+            each._opt_called = True  # as the loop sees it; otherwise torch warns of the schedule's next step
         self._handed = None
 
     def _changed_buffers(self) -> dict[str, torch.Tensor]:
@@ -247,7 +248,7 @@ class Rehearsal:
         """Refuse a model whose trained parameters are not those that have noise.
 
         Raises:
-            InvalidParameter: one was frozen, thawed, added or replaced, or is in a layer in eval mode.
+            InvalidParameter: a parameter was frozen, thawed, added or replaced, or is in a layer in eval mode.
         """
         now = self._fingerprint()
         if now == self._known:
@@ -280,18 +281,18 @@ class Rehearsal:
         self._known = now
 
     def due(self, examples: int) -> bool:
-        """Return whether a step with so many examples has to wait for a rehearsal of the model as it is now."""
+        """Return whether a step with this many examples has to wait for a rehearsal of the model as it is now."""
         if self._loss == "not_looked_at" or examples < 2:
             return False
         return self._fingerprint() != (self._rehearsed if self._passes else self._seen)
 
     def postpone(self) -> None:
-        """Take no step with the gradients that are there: the loader repeats their batch after a rehearsal."""
+        """Take no step with the present gradients: the loader repeats their batch after a rehearsal."""
         self._seen, self._part, self._passes, self.again = None, None, [], True
         self._clear()
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
-        """Compare a step's gradients with those of the rehearsal, and keep what is wrong as `fault`."""
+        """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
         if not self._passes:
             return
         rows = GradientRows.of(samples)
@@ -299,18 +300,18 @@ class Rehearsal:
         for altered, other, left in self._passes:
             self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm)
             self.fault = self.fault or _difference_of_buffers(left, buffers)
-        if rows.norms.count_nonzero():  # gradients of zero show nothing
+        if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
         self._part, self._passes = None, []
 
     def _fingerprint(self) -> Hashable:
-        """Return what changes with the layers, their modes, the parameters and which of them are trained."""
+        """Return a value that changes with the layers, their modes, the parameters and which of them are trained."""
         layers = tuple((id(each), each.training) for each in self._model.modules())
         return layers, tuple((id(p), p.requires_grad) for p in self._model.parameters())
 
 
 def _after_forward(model: torch.nn.Module, _: object, output: object) -> None:
-    """Have a backward pass through a model in eval mode refused."""
+    """Refuse a backward pass through a model in eval mode."""
     for tensor in [] if model.training else tensors_of(output):
         if tensor.requires_grad:
             tensor.register_hook(_refuse_eval)
@@ -325,7 +326,7 @@ def _refuse_eval(_: torch.Tensor) -> None:
 
 
 def _replace(layer: torch.nn.Module, key: str, buffer: torch.Tensor, value: torch.Tensor) -> None:
-    """Put a buffer back, also where the pass has assigned another tensor."""
+    """Put a buffer back, even if the pass has assigned another tensor."""
     with torch.no_grad():
         buffer.copy_(value)
     layer._buffers[key] = buffer
@@ -334,7 +335,7 @@ def _replace(layer: torch.nn.Module, key: str, buffer: torch.Tensor, value: torc
 def _difference_of_buffers(
     left: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
 ) -> InvalidParameter | None:
-    """Return what is wrong with a buffer that a pass over other examples has left with other values."""
+    """Return the error if a pass over other examples has left a buffer with other values, or None."""
     for name, value in left.items():
         now = found.get(name)
         if now is not None and now.shape == value.shape and not torch.equal(now, value):
@@ -349,7 +350,7 @@ def _difference_of_buffers(
 
 
 def _schedules(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
-    """Yield the attributes of every scheduler of an optimizer, and of its groups, that a step of theirs changes."""
+    """Yield the attributes of every scheduler of an optimizer, and of its groups, that their steps change."""
     yield from optimizer.param_groups
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         for each in gc.get_objects():

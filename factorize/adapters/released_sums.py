@@ -17,21 +17,21 @@ from factorize.privacy import refuse_infinite
 
 @dataclass(frozen=True)
 class ReleasedSums:
-    """What becomes of the sums that noise is added to.
+    """The release of sums: their check, their noise and their rounding.
 
     Attributes:
         layout: this rank's part of the parameters.
-        kinds: type and device of what is released, for each of its parts.
+        kinds: type and device of the released tensors, for each part.
     """
 
     layout: ShardLayout
     kinds: Sequence[tuple[torch.dtype, torch.device]]
 
     def parts_of(self, values: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], float]:
-        """Return this rank's parts of sums or means that are shaped like the parameters, and their norm.
+        """Return this rank's parts of sums or means that have the shapes of the parameters, and their norm.
 
         Raises:
-            InvalidParameter: there are others than parameters, one has fewer digits than float32 or a number that is
+            InvalidParameter: they do not match the parameters, one has fewer digits than float32 or a number that is
                 not finite.
         """
         tensors, parts = list(values), self.layout.parts
@@ -43,7 +43,7 @@ class ReleasedSums:
                 field="parameters",
             )
         own = [part.part_of(total) for part, total in zip(parts, tensors, strict=True)]
-        norm = norm_of(own)  # one pass, a tenth of the time of looking at every entry
+        norm = norm_of(own)  # takes one pass, a tenth of the time of a look at every entry
         refuse_infinite("sum", finite=math.isfinite(norm) or all(bool(part.isfinite().all()) for part in own))
         return own, norm
 
@@ -54,13 +54,14 @@ class ReleasedSums:
         add: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None],
         out: Iterable[torch.Tensor | None] | None = None,
     ) -> list[torch.Tensor]:
-        """Return the sums with noise, rounded to float32 and then to the type of what is released.
+        """Return the sums with noise, rounded to float32 and then to the type of the release.
 
         Args:
-            send: hands out the noise of a step.
-            parts: of the sums.
-            add: returns a piece of a part with its noise, given memory that it may write; None where it has done so.
-            out: memory that may be written, for each part.
+            send: a function that hands out the noise of a step.
+            parts: parts of the sums.
+            add: a function that returns a piece of a part with its noise, given memory that it may write; None if it
+                has written there.
+            out: memory for each part that may be overwritten.
         """
         places = repeat(None) if out is None else out
         made = [
@@ -86,7 +87,7 @@ def norm_of(parts: list[torch.Tensor]) -> float:
 def release_memory(
     part: torch.Tensor, dtype: torch.dtype, device: torch.device, place: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return memory for a release that is shaped like a part: what is there, where it fits."""
+    """Return memory for a release with the shape of a part: the present one, where it fits."""
     if place is not None and place.layout == torch.strided and place.is_contiguous() and not is_sharded(place):
         if (place.shape, place.dtype, place.device) == (part.shape, dtype, device):
             return place.detach()
@@ -94,5 +95,5 @@ def release_memory(
 
 
 def noise_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Noise that is rounded to fewer digits before it is added is not the noise of any strategy that was bounded."""
+    """Return a type with enough digits: noise that is rounded further before it is added is not the bounded one."""
     return dtype if dtype == torch.float64 else torch.float32

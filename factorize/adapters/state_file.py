@@ -14,7 +14,7 @@ from factorize.format.files import replace_file
 
 
 def write_state(path: Path, plain: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> None:
-    """Replace the state as a whole, on the disk when this returns."""
+    """Replace the whole state, which is on the disk when this returns."""
     body = save(dict(arrays), metadata={"state": json.dumps(plain)})
     replace_file(path, [hashlib.sha256(body).digest(), body])
 

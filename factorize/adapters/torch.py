@@ -28,12 +28,12 @@ from factorize.format.manifest import certified
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own
 
-_ALONE = (1 << 15) - 64
-"""Entries that a thread of the noise adds at a time: so few that torch starts no threads of its own for them."""
+_MAX_THREAD_ENTRIES = (1 << 15) - 64
+"""The most entries that a thread of the noise adds at a time: so few that torch starts no threads for them."""
 
 
 class TorchNoiseOptions(TypedDict, total=False):
-    """Options of a `NoiseGenerator`, for what passes them on."""
+    """The options of a `NoiseGenerator`, for code that passes them on."""
 
     generator: Literal["torch", "sfc64", "shake128"] | None
     device: torch.device | str | None
@@ -51,28 +51,28 @@ class TorchNoiseGenerator(Secret):
 
     Args:
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own, from `calibrate`. Never a bare number.
-        parameters: tensors whose shapes and devices the noise gets; kept by shape alone. The noise has the digits of
-            float32, in tensors of float64 where parameters are of that type.
+        calibration: the calibration of these factors, from `calibrate`, never a bare number.
+        parameters: tensors whose shapes and devices the noise gets; only their shapes are kept. The noise has the
+            digits of float32, in tensors of float64 if parameters have that type.
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization.
         generator: `torch` draws on a CUDA device in torch's own normals; `sfc64` (the core's, the same bits
             everywhere) and `shake128` (cryptographic) draw on the CPU. None takes `torch` where C has a recurrence and
             the device is CUDA, else `sfc64`.
-        device: where the noise is made; that of the first parameter by default.
+        device: device that makes the noise; that of the first parameter by default.
         shard: (first, last): only these entries of the flattened parameters; `next` then returns one flat tensor.
         mesh: a DeviceMesh of replicas (DDP) that share the work: each rank makes an even part of the flattened noise,
             `next` returns one flat DTensor. Where parameters are DTensors no mesh is given: every rank makes the noise
             of its own parts.
-        precision: of a recurrence's state; see `factorize.client.NoiseGenerator`. The arithmetic is float64.
+        precision: precision of a recurrence's state; see `factorize.client.NoiseGenerator`. The arithmetic is float64.
         memory_bytes: see `factorize.client.NoiseGenerator`.
-        threads: that make noise on the CPU; torch's own number by default.
-        auditor: of the job's batches; see `factorize.client.NoiseGenerator`.
+        threads: number of threads that make noise on the CPU; torch's own number by default.
+        auditor: auditor of the job's batches; see `factorize.client.NoiseGenerator`.
 
     Attributes:
         calibration: scale and guarantee.
-        generator: the one in use.
+        generator: name of the generator in use.
         steps: n.
-        allowance: what the noise is multiplied by beyond 1 for the roundings.
+        allowance: the excess of the factor on the noise over 1, which pays for the roundings.
         sigma: standard deviation of Z as it is drawn, calibration.sigma_of_sums (1 + allowance).
 
     Raises:
@@ -114,7 +114,7 @@ class TorchNoiseGenerator(Secret):
         memory_bytes: int = core.MEMORY_BYTES,
         threads: int | None = None,
     ) -> tuple[None, dict[str, object]]:
-        """Do the work of the constructor, and return what must be the same on all ranks."""
+        """Do the work of the constructor, and return the values that must be the same on all ranks."""
         held = certified(factors)
         check_own(calibration, held)
         self._like = [(tuple(p.shape), p.dtype, p.device) for p in parameters]
@@ -155,7 +155,7 @@ class TorchNoiseGenerator(Secret):
                 precision=precision,
                 memory_bytes=memory_bytes,
                 threads=torch.get_num_threads() if threads is None else threads,
-                auditor=NOT_LOOKED_AT,  # by this: `next` asks the auditor
+                auditor=NOT_LOOKED_AT,  # `next` asks the auditor
             )
         elif self.generator != "torch":
             raise InvalidParameter(
@@ -185,11 +185,11 @@ class TorchNoiseGenerator(Secret):
 
     @property
     def commitment(self) -> str:
-        """What tells this noise from that of another seed, in hex, and reveals nothing of either."""
+        """A hash that tells this noise from that of another seed and reveals nothing of either."""
         return self._made.commitment
 
     def _next(self) -> torch.Tensor:
-        """Return this rank's noise of a step, float32, in memory that the next call may write again."""
+        """Return this rank's noise of a step, float32, in memory that the next call may overwrite."""
         if self._auditor is not None:
             self._auditor.check_release(self.step)
         if isinstance(self._made, DeviceSource):
@@ -202,9 +202,9 @@ class TorchNoiseGenerator(Secret):
         """Call use(tensor, its entries, their noise) for all of this rank's noise of a step, as it is made.
 
         Args:
-            sizes: entries of tensors that follow one another.
-            first: entry of theirs that this rank's noise begins at.
-            use: is called by several threads.
+            sizes: numbers of entries of tensors that follow one another.
+            first: their entry at which this rank's noise begins.
+            use: a function that several threads call.
         """
         ends = list(accumulate(sizes))
 
@@ -221,7 +221,7 @@ class TorchNoiseGenerator(Secret):
             return
         if self._auditor is not None:
             self._auditor.check_release(self.step)
-        self._made.send(lambda at, row: cut(at.start, torch.from_numpy(row), _ALONE))
+        self._made.send(lambda at, row: cut(at.start, torch.from_numpy(row), _MAX_THREAD_ENTRIES))
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """Yield the noise of every step that is left."""
@@ -231,9 +231,9 @@ class TorchNoiseGenerator(Secret):
     def next(self) -> list[torch.Tensor]:
         """Return the noise of this step for sums, one tensor per parameter, and go on to the next.
 
-        The tensors share memory that the next call writes again, where dtype and device allow it: add them at once, to
-        sums that have as many digits (`add_to_sum` does). A generator with a shard returns one flat float32 tensor in
-        the list, one with a mesh a flat DTensor, and where parameters are DTensors the noise has their placements.
+        The tensors share memory that the next call overwrites, if dtype and device allow it: add them at once, to sums
+        with as many digits (as `add_to_sum` does). A generator with a shard returns one flat float32 tensor in the
+        list, one with a mesh a flat DTensor, and if parameters are DTensors the noise has their placements.
 
         Raises:
             InvalidParameter: all n steps were taken.
@@ -248,7 +248,7 @@ class TorchNoiseGenerator(Secret):
     def add_to_sum(self, totals: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return sums of clipped gradients with this step's noise, in the parameters' types, and go on to the next.
 
-        The addition is rounded to float32, where the noise has its digits, and then to the type of the parameter.
+        The sum is rounded to float32, where the noise has its digits, and then to the type of the parameter.
 
         Args:
             totals: float32 or float64, shaped like the parameters; one flat tensor for a shard.
@@ -264,10 +264,10 @@ class TorchNoiseGenerator(Secret):
         """Return sums of clipped gradients over the calibration's divisor with this step's noise; see `add_to_sum`.
 
         Args:
-            means: as `totals` there, divided by the calibration's divisor.
+            means: the `totals` of `add_to_sum`, divided by the calibration's divisor.
 
         Raises:
-            InvalidParameter: as of `add_to_sum`; the calibration has no divisor, or the norm is that of sums.
+            InvalidParameter: see `add_to_sum`; or the calibration has no divisor, or the norm can only be that of sums.
         """
         divisor = self.calibration.divisor_of_means()
         parts, scale = self._parts(means, divisor), 1 / divisor
@@ -278,12 +278,12 @@ class TorchNoiseGenerator(Secret):
     def release(
         self, totals: Iterable[torch.Tensor], *, out: Iterable[torch.Tensor | None] | None = None
     ) -> list[torch.Tensor]:
-        """Return what `add_to_sum` adds, over the calibration's divisor where it has one.
+        """Return the sum of `add_to_sum`, over the calibration's divisor if it has one.
 
         Args:
-            totals: as there.
-            out: for each parameter the memory that is written, where it is contiguous and of the parameter's type and
-                device; new memory otherwise. Nobody needs the totals any more, which are overwritten.
+            totals: the `totals` of `add_to_sum`, which are overwritten.
+            out: for each parameter the memory to write, if it is contiguous and has the parameter's type and device;
+                new memory otherwise.
         """
         divisor, overwrite, parts = self.calibration.divisor or 1, out is not None, self._parts(totals)
         compiled = overwrite and HAS_COMPILER and sum(self._layout.sizes) >= BLOCK
@@ -304,7 +304,8 @@ class TorchNoiseGenerator(Secret):
             totals: contiguous, shaped like the parameters: parts of sums that the ranks add up, and divide, afterwards.
 
         Raises:
-            InvalidParameter: one has fewer digits than float32, the generator has no mesh, or all n steps were taken.
+            InvalidParameter: a part has fewer digits than float32, the generator has no mesh, or all n steps were
+                taken.
         """
         refuse_narrow(totals)
         if not self._ranks or self._whole or [tuple(t.shape) for t in totals] != [s for s, _, _ in self._like]:
@@ -328,17 +329,17 @@ class TorchNoiseGenerator(Secret):
         """Go on without the noise of the next `steps` steps, which then must not be released.
 
         Raises:
-            InvalidParameter: fewer than 0 steps, or beyond n.
+            InvalidParameter: there are fewer than 0 steps, or more than are left.
         """
         self._made.skip(steps)
 
     def state_dict(self, *, arrays: bool = True) -> dict[str, Any]:
-        """Return what a checkpoint needs beside the seed; see `factorize.client.NoiseGenerator`.
+        """Return the state for a checkpoint, without the seed; see `factorize.client.NoiseGenerator`.
 
         Args:
-            arrays: with the state's vectors, as a tensor as secret as the seed; without them restarting makes all
-                earlier steps again. Of sharded noise they are DTensors, for torch.distributed.checkpoint, and all
-                ranks have to call this.
+            arrays: whether to include the state's vectors, as a tensor that is as secret as the seed; without them a
+                restart makes all earlier steps again. For sharded noise they are DTensors, for
+                torch.distributed.checkpoint, and all ranks must call this.
         """
         if self._ranks:
             return self._layout.saved(self._made, arrays=arrays)
@@ -351,7 +352,7 @@ class TorchNoiseGenerator(Secret):
         """Go to the position of a checkpoint, whose model must be restored with it.
 
         Raises:
-            InvalidParameter: it is damaged, or of another seed, factorization, scale, size, shard or generator.
+            InvalidParameter: the state is damaged, or of another seed, factorization, scale, size, shard or generator.
         """
         if self._ranks:
             self._layout.restore(self._made, state)
@@ -364,4 +365,4 @@ class TorchNoiseGenerator(Secret):
 
 
 NoiseGenerator = TorchNoiseGenerator
-"""Its name in the documents: in this module every noise is torch's."""
+"""The name in the documents: in this module every noise is torch's."""

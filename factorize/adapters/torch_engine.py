@@ -1,4 +1,4 @@
-"""Noise of streaming strategies that a device makes: torch operations, from the coefficients of each step."""
+"""Noise of streaming strategies that a device makes by torch operations, from the coefficients of each step."""
 
 import hashlib
 
@@ -17,23 +17,25 @@ from factorize.errors import UnsupportedProblem
 from factorize.privacy import Calibration
 
 _VERSION = 2
-_COUNTERS = 1 << 12  # Philox counters of one block, far more than a block of 2^20 entries uses
+"""The version of the state in a checkpoint."""
+_COUNTERS = 1 << 12
+"""The Philox counters of one block, far more than a block of 2^20 entries uses."""
 
 
 class DeviceSource(Checkpointed):
-    """Noise that a device makes itself, from torch's normals and the coefficients of each step.
+    """The noise that a device makes itself, from torch's normals and the coefficients of each step.
 
-    Coefficients and arithmetic are float64, a block at a time: no matrix product here is one that torch may round to
-    TF32 or bfloat16. The draws and, where asked for, the state are float32.
+    Coefficients and arithmetic are float64, one block at a time: no matrix product here is one that torch may
+    round to TF32 or bfloat16. The draws and, if asked for, the state are float32.
 
     Args:
-        source: of C.
-        calibration: its own.
-        size: entries of the whole noise.
+        source: source of C.
+        calibration: the calibration of its noise.
+        size: number of entries of the whole noise.
         region: the shard.
-        seed: secret.
-        device: where to work.
-        precision: of the state; see `factorize.client.NoiseGenerator`.
+        seed: the secret seed.
+        device: device that makes the noise.
+        precision: precision of the state; see `factorize.client.NoiseGenerator`.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class DeviceSource(Checkpointed):
         self._use = NoiseUse(self._stated["commitment"], region)
 
     def next(self) -> torch.Tensor:
-        """Return a step's noise, float32, in memory that the next call may write again."""
+        """Return a step's noise, float32, in memory that the next call may overwrite."""
         self.refuse_half()
         self._refuse_past(self.step + 1)
         self._use.take(self.step)
@@ -91,7 +93,7 @@ class DeviceSource(Checkpointed):
                 update.apply(self._flat[part.at], self._state[:, part.at], draws)
 
     def _draw(self, step: int, factor: float, part: BlockPart) -> torch.Tensor:
-        """Return some entries of z_step times a factor, float64, of numbers that the state can keep as they are."""
+        """Return some entries of z_step times a factor, float64, as numbers that the state can keep exactly."""
         self._normals.fill(self._drawn, step, part.block)
         inside = part.inside if isinstance(part.inside, slice) else _on(part.inside, self._device, np.int64)
         return (self._drawn[inside].double() * factor).to(self._state.dtype).double()
@@ -109,7 +111,7 @@ class DeviceSource(Checkpointed):
 
 
 class _Update:
-    """A step's coefficients on the device, float64, with the states that it leaves as they are left out."""
+    """The coefficients of a step on the device, float64, without the states that it does not change."""
 
     def __init__(self, plan: StepPlan, device: torch.device) -> None:
         loads, diagonal = plan.loads, np.diag(plan.moves)
@@ -145,11 +147,11 @@ class CudaNormals(Secret):
     blocks meet.
 
     Args:
-        key: secret; 64 bits of its hash are the generator's key.
+        key: secret key; 64 bits of its hash are the generator's key.
         device: a CUDA device.
 
     Attributes:
-        block: entries of one block.
+        block: number of entries of one block.
         key: the secret that every block is hashed from.
     """
 
@@ -162,7 +164,7 @@ class CudaNormals(Secret):
 
     def fill(self, out: torch.Tensor, step: int, block: int) -> None:
         """Fill a tensor of one whole block."""
-        offset = (step << 24 | block) * _COUNTERS  # 2^28 steps of 2^24 blocks
+        offset = (step << 24 | block) * _COUNTERS  # allows 2^28 steps of 2^24 blocks
         state = self._seed + offset.to_bytes(8, "little")
         self._generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
         out.normal_(generator=self._generator)
@@ -173,7 +175,7 @@ def device_normals(seed: int, context: str, device: torch.device) -> CudaNormals
 
     Args:
         seed: a secret integer, `secrets.randbits(128)`.
-        context: name of what the noise is for.
+        context: name of the noise's purpose.
         device: a CUDA device.
 
     Raises:
@@ -188,7 +190,7 @@ def device_normals(seed: int, context: str, device: torch.device) -> CudaNormals
 
 
 def commitment(normals: CudaNormals, device: torch.device) -> str:
-    """Return what tells another seed, and a torch that draws another stream; see `factorize.client.normals`."""
+    """Return a hash that tells another seed, and a torch with another stream; see `factorize.client.normals`."""
     probe = torch.empty(normals.block, device=device)
     normals.fill(probe, 0, 0)
     return committed(normals.key, probe[:64].cpu().numpy().astype("<f4").tobytes())

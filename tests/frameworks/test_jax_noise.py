@@ -16,7 +16,7 @@ from test_noise import statistic
 
 from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
-from factorize.adapters.jax_table import MAX_TERMS_WRITTEN_OUT, SplitDouble
+from factorize.adapters.jax_table import MAX_WRITTEN_TERMS, SplitDouble
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.factors.sensitivity import Sensitivity
@@ -204,7 +204,7 @@ def test_a_step_of_bands_replaces_one_state_and_one_of_buffers_moves_all():
     assert plan_table(noise_source(buffers.structure, buffers.tensors(), N, "x")).slots is None
 
 
-@pytest.mark.parametrize("count", [1, 3, MAX_TERMS_WRITTEN_OUT + 1])
+@pytest.mark.parametrize("count", [1, 3, MAX_WRITTEN_TERMS + 1])
 def test_the_sum_over_states_is_numpys(count):
     rng = np.random.default_rng(0)
     numbers, vectors = rng.normal(size=count), rng.normal(size=(count, 50)).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Agreement of the ranks of a torch job: what all have to share is compared before anything is released.
+"""Agreement of the ranks of a torch job: the values that all must share are compared before anything is released.
 
-It goes through the store by which the processes found each other, with a limit of time: a rank that failed, or took
-another way through the program, makes the others stop with a reason, and none waits for ever.
+It uses the store by which the processes found each other, with a time limit: if a rank failed, or took another way
+through the program, the others stop with a reason, and none waits for ever.
 """
 
 import json
@@ -18,7 +18,7 @@ from factorize.errors import FactorizeError, InvalidParameter
 Made = TypeVar("Made")
 
 PATIENCE = 120.0
-"""Seconds that a rank waits for the others."""
+"""The seconds that a rank waits for the others."""
 _NUMBERS = count()
 _REMEDIES = {
     "kind": "the ranks are at different places of the program; call the same functions in the same order on all",
@@ -37,12 +37,12 @@ _REMEDIES = {
 
 
 def world_size() -> int:
-    """Return how many processes the job has: 1 where torch has no distributed package, or it was not started."""
+    """Return the number of processes of the job: 1 if torch has no distributed package, or it was not started."""
     return torch.distributed.get_world_size() if _started() else 1
 
 
 def own_rank() -> int:
-    """Return this process's rank, 0 where there is no other."""
+    """Return this process's rank, 0 if there is no other."""
     return torch.distributed.get_rank() if _started() else 0
 
 
@@ -61,21 +61,21 @@ def require_distributed(what: str) -> None:
 
 
 def agree(kind: str, make: Callable[[], tuple[Made, dict[str, object]]]) -> Made:
-    """Make something on every rank, and return it where all could and what they tell of theirs is the same.
+    """Make something on every rank, and return it if all could and all tell the same about theirs.
 
     Args:
-        kind: what is made, for messages.
-        make: returns it and what must be equal on all ranks, as plain JSON. An error that it raises on one rank stops
-            all of them.
+        kind: the thing that is made, for messages.
+        make: a function that returns it and the values that must be equal on all ranks, as plain JSON. An error that it
+            raises on one rank stops all of them.
 
     Raises:
-        InvalidParameter: the ranks differ, one of them failed, or does not answer.
+        InvalidParameter: the ranks differ, or one of them failed or does not answer.
     """
     if world_size() == 1:
         return make()[0]
     try:
         made, shared = make()
-    except Exception as reason:  # whatever it is: the others wait
+    except Exception as reason:  # for any error, since the others wait
         with suppress(FactorizeError):
             settle(kind, {"error": f"{type(reason).__name__}: {reason}"}, refuse_difference)
         raise
@@ -84,12 +84,12 @@ def agree(kind: str, make: Callable[[], tuple[Made, dict[str, object]]]) -> Made
 
 
 def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, Any]]], Any]) -> Any:
-    """Return what rank 0 makes of what all ranks tell; all ranks call it, and all raise what the judge raises.
+    """Return rank 0's verdict on what all ranks tell; all ranks call it, and all raise the judge's error.
 
     Args:
-        kind: what this is about; the same on all ranks.
-        told: plain JSON.
-        judge: of what the ranks told, by rank; returns plain JSON.
+        kind: the subject, the same on all ranks.
+        told: this rank's values, as plain JSON.
+        judge: a function of all ranks' values, by rank, that returns plain JSON.
 
     Raises:
         InvalidParameter: the judge refuses, or a rank does not come.
@@ -105,7 +105,7 @@ def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, 
     if answer is None:
         raise InvalidParameter(f"rank 0 did not come to {kind!r} within {2 * PATIENCE:g} s; see its log", field="ranks")
     said = json.loads(answer)
-    if number > 1:  # all have read what is two exchanges old
+    if number > 1:  # all have read the exchange before the last
         store.delete_key(f"factorize/{number - 2}/{own_rank()}")
         if own_rank() == 0:
             store.delete_key(f"factorize/{number - 2}/verdict")
@@ -115,7 +115,7 @@ def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, 
 
 
 def refuse_difference(told: Sequence[dict[str, object]]) -> None:
-    """Refuse what is not the same on all ranks.
+    """Refuse values that are not the same on all ranks.
 
     Raises:
         InvalidParameter: a rank failed, or a field differs.
@@ -149,7 +149,7 @@ def _verdict(store: object, number: int, judge: Callable[[Sequence[dict[str, obj
 def _wait(store: Any, key: str, seconds: float) -> bytes | None:
     try:
         store.wait([key], timedelta(seconds=seconds))
-    except RuntimeError:  # that of a limit of time, and of a store whose process ended
+    except RuntimeError:  # is raised at the time limit, and by a store whose process ended
         return None
     return store.get(key)
 

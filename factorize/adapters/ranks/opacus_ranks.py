@@ -29,11 +29,11 @@ def correlated_optimizer(
     Args:
         optimizer: `DPOptimizer` or `DistributedDPOptimizer` (DDP).
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own; `divisor` is that of the batch of all ranks together.
+        calibration: the calibration of these factors; `divisor` is that of the batch of all ranks together.
         seed: a secret integer, the same on all ranks.
-        auditor: told of every batch before the step, by `expect(indices)` with the indices of each rank's part.
-        model: that is trained; see `CorrelatedOptimizer`.
-        **options: of the noise, see `factorize.adapters.torch.NoiseGenerator`.
+        auditor: an auditor that is told of every batch before the step, by `expect(indices)` with each rank's indices.
+        model: the trained model; see `CorrelatedOptimizer`.
+        **options: options of the noise, see `factorize.adapters.torch.NoiseGenerator`.
 
     Raises:
         InvalidParameter: the ranks do not agree, or the optimizer clips in a way that is not covered here.
@@ -45,17 +45,17 @@ def correlated_optimizer(
 class ReplicatedOptimizer(CorrelatedOptimizer):
     """Data-parallel replicas: each rank clips its own examples, and makes the noise of its part of the vector.
 
-    Every step is one of all ranks, or of none. The sums of clipped gradients, one rank's noise added to each entry, are
+    All ranks take a step, or none does. The sums of clipped gradients, with one rank's noise added to each entry, are
     added up over the ranks in float64, and rounded last. Every rank then holds the same released gradient.
 
     Args:
         optimizer: Opacus's `DistributedDPOptimizer`, or torch's own.
         factors: what `factorize.client.load` or `solvers.solve` gave.
-        calibration: its own; `divisor` is that of the batch of all ranks together.
-        **others: see `CorrelatedOptimizer`.
+        calibration: the calibration of these factors; `divisor` is that of the batch of all ranks together.
+        **others: options of `CorrelatedOptimizer`.
 
     Raises:
-        InvalidParameter: no process group, or ranks that do not agree: seeds, digests, parameters.
+        InvalidParameter: there is no process group, or the ranks do not agree: seeds, digests, parameters.
     """
 
     def __init__(self, optimizer: Any, factors: Any, calibration: Calibration, **others: Any) -> None:
@@ -70,14 +70,14 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
     def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
         """Have the batch of the next step audited; all ranks call it, each with its own part.
 
-        Every rank's auditor sees the batch of all ranks: an example on two ranks is one twice in a step.
+        Every rank's auditor sees the batch of all ranks: an example on two ranks is twice in one step.
 
         Args:
-            indices: of the examples of this rank.
+            indices: indices of the examples of this rank.
             masks: see `CorrelatedOptimizer`.
 
         Raises:
-            InvalidParticipation: it breaks the participation, or the step before it was not taken.
+            InvalidParticipation: the batch breaks the participation, or the step before it was not taken.
             InvalidParameter: a rank does not come, or is at another step.
         """
         own = {"step": self.noise.step, "indices": np.asarray(indices).reshape(-1).tolist()}
@@ -100,7 +100,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         ]
 
     def _check_batch(self) -> None:
-        """Stop all ranks unless every one of them is ready for the same step.
+        """Stop all ranks unless every rank is ready for the same step.
 
         Raises:
             InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.

@@ -1,6 +1,6 @@
 """Placements of a job's parameters on its ranks: which entries of the flattened parameters this rank holds.
 
-All follows from the tensors: a DTensor says its mesh and how each side of it is cut. Nothing is configured, so that
+Everything follows from the tensors: a DTensor knows its mesh and how each side is cut. Nothing is configured, so
 nothing can be configured wrongly.
 """
 
@@ -21,7 +21,7 @@ from factorize.client.regions import Region
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 
-if TYPE_CHECKING:  # where torch is built without them, nothing is sharded
+if TYPE_CHECKING:  # if torch is built without them, nothing is sharded
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
@@ -30,13 +30,13 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Placed:
-    """How one tensor lies on the ranks.
+    """The position of one tensor on the ranks.
 
     Attributes:
-        shape: of the whole tensor.
-        kept: indices of each side that are here.
-        mesh: a DeviceMesh, None for a tensor that every rank has whole.
-        placements: by dimension of the mesh.
+        shape: shape of the whole tensor.
+        kept: indices of each side that are on this rank.
+        mesh: a DeviceMesh, None for a tensor that every rank holds whole.
+        placements: placements by dimension of the mesh.
     """
 
     shape: tuple[int, ...]
@@ -46,10 +46,10 @@ class Placed:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Placed:
-        """Return how a tensor lies.
+        """Return the position of a tensor.
 
         Raises:
-            InvalidParameter: a placement that is not known here, or another part than the placements say.
+            InvalidParameter: a placement that is not known here, or a part that contradicts the placements.
         """
         shape = tuple(tensor.shape)
         if not is_sharded(tensor):
@@ -60,7 +60,7 @@ class Placed:
     def on(
         cls, shape: tuple[int, ...], mesh: DeviceMesh, placements: Sequence[Placement], local: tuple[int, ...] | None
     ) -> Placed:
-        """Return how a tensor of a shape lies on a mesh; `local` is the shape of what is here, if known."""
+        """Return the position of a tensor of a shape on a mesh; `local` is the shape of this rank's part, if known."""
         kept: list[range | np.ndarray] = [range(side) for side in shape]
         coordinate = mesh.get_coordinate()
         if coordinate is None:
@@ -84,7 +84,7 @@ class Placed:
 
     @property
     def local(self) -> tuple[int, ...]:
-        """Shape of what is here."""
+        """The shape of this rank's part."""
         return tuple(len(each) for each in self.kept)
 
     @property
@@ -96,12 +96,12 @@ class Placed:
         return all(index == 0 for place, index in pairs if place.is_replicate())
 
     def stacked(self, count: int) -> Placed:
-        """Return how so many vectors lie, each as this tensor does; shape (count, *shape)."""
+        """Return the position of this many vectors that each lie as this tensor does; shape (count, *shape)."""
         placements = tuple(_later(place) for place in self.placements)
         return Placed((count, *self.shape), (range(count), *self.kept), self.mesh, placements)
 
     def tensor(self, local: torch.Tensor) -> torch.Tensor:
-        """Return the distributed tensor of which this is the part here."""
+        """Return the distributed tensor of which this is the local part."""
         part = local.reshape(self.local)
         if self.mesh is None:
             return part
@@ -112,10 +112,10 @@ class Placed:
         return DTensor.from_local(part.contiguous(), self.mesh, self.placements, run_check=False, **whole)
 
     def part_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what is here of a tensor that lies in the same way.
+        """Return the local part of a tensor that lies in the same way.
 
         Raises:
-            InvalidParameter: it lies otherwise.
+            InvalidParameter: the tensor lies otherwise.
         """
         if self.mesh is None or not is_sharded(tensor):
             part, same = tensor, tuple(tensor.shape) == self.local
@@ -135,11 +135,11 @@ class Placed:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """How the flattened parameters lie on the ranks.
+    """The position of the flattened parameters on the ranks.
 
     Attributes:
         parts: the tensors, in order.
-        region: what this rank holds of them together.
+        region: this rank's part of them together.
     """
 
     parts: tuple[Placed, ...]
@@ -147,7 +147,7 @@ class ShardLayout:
 
     @classmethod
     def of(cls, tensors: Iterable[torch.Tensor]) -> ShardLayout:
-        """Return how tensors lie.
+        """Return the layout of tensors.
 
         Raises:
             InvalidParameter: see `Placed.of`.
@@ -156,19 +156,19 @@ class ShardLayout:
 
     @classmethod
     def evenly(cls, size: int, mesh: DeviceMesh) -> ShardLayout:
-        """Return the layout in which replicas of all parameters share the work, each its part of the vector."""
+        """Return the layout in which replicas of all parameters share the work, each with its part of the vector."""
         from torch.distributed.tensor import Shard
 
         return cls.join([Placed.on((size,), mesh, (Shard(0),), None)])
 
     @classmethod
     def flat(cls, region: Region) -> ShardLayout:
-        """Return the layout of some entries in one flat tensor, here alone."""
+        """Return the layout of some entries in one flat tensor, on this rank alone."""
         return cls((Placed((region.size,), (range(region.size),)),), region)
 
     @classmethod
     def join(cls, parts: Sequence[Placed]) -> ShardLayout:
-        """Put them one after another."""
+        """Return the layout of some tensors one after another."""
         regions, offset = [], 0
         for part in parts:
             regions.append(Region.of_slices(offset, part.shape, part.kept))
@@ -177,11 +177,11 @@ class ShardLayout:
 
     @property
     def sizes(self) -> list[int]:
-        """Entries here of each tensor."""
+        """The number of entries of each tensor on this rank."""
         return [math.prod(part.local) for part in self.parts]
 
     def document(self) -> JsonObject:
-        """Return what must be the same on all ranks, as plain JSON."""
+        """Return the values that must be the same on all ranks, as plain JSON."""
         meshes = {tuple(part.mesh.mesh.flatten().tolist()) for part in self.parts if part.mesh is not None}
         return {
             "parameters": [[*part.shape, str(part.placements)] for part in self.parts],
@@ -189,14 +189,14 @@ class ShardLayout:
         }
 
     def checksum(self, step: int, vectors: np.ndarray) -> int:
-        """Return a sum over the entries here that, added up over the ranks, is the same for every layout.
+        """Return a sum over the local entries that, added up over the ranks, is the same for every layout.
 
         Each word is multiplied by a hash of its place in the whole, so that damage, exchanged vectors and another step
         change the sum. Replicas count once.
 
         Args:
-            step: of the state.
-            vectors: shape (vectors, entries here).
+            step: step of the state.
+            vectors: shape (vectors, local entries).
         """
         total, at = 0, 0
         offset, words = 0, vectors.view(f"u{vectors.itemsize}")
@@ -207,15 +207,16 @@ class ShardLayout:
         return total & _MASK
 
     def header_of(self, source: Checkpointed) -> dict[str, object]:
-        """Return what a checkpoint of any layout says of the same noise."""
+        """Return the header of a checkpoint, which is the same in any layout of the same noise."""
         return {**source.header(source.step), "shard": self._shapes}
 
     def saved(self, source: Checkpointed, *, arrays: bool) -> dict[str, object]:
         """Return the state of sharded noise; all ranks call it.
 
         Args:
-            source: of this rank's noise.
-            arrays: with the vectors, one DTensor for each tensor, which torch.distributed.checkpoint cuts anew.
+            source: source of this rank's noise.
+            arrays: whether to include the vectors, one DTensor for each tensor, which torch.distributed.checkpoint cuts
+                anew.
         """
         state, vectors = self.header_of(source), source.read_vectors() if arrays else None
         if vectors is None:
@@ -230,7 +231,7 @@ class ShardLayout:
         """Go to the position of a checkpoint; all ranks call it.
 
         Raises:
-            InvalidParameter: it is damaged, of another noise, or not the same on all ranks.
+            InvalidParameter: the checkpoint is damaged, of another noise, or not the same on all ranks.
         """
         step, kept = agree("load_state_dict", lambda: self._checked(source, state))
         if kept is not None:
@@ -242,9 +243,9 @@ class ShardLayout:
     def _checked(
         self, source: Checkpointed, state: Mapping[str, Any]
     ) -> tuple[tuple[int, np.ndarray | None], JsonObject]:
-        """Return a checkpoint's step and what is here of its vectors, and what must be the same on all ranks."""
+        """Return a checkpoint's step and this rank's part of its vectors, and the values that all ranks must share."""
         stored, own = state.get("state"), source.vectors
-        if isinstance(stored, torch.Tensor | np.ndarray):  # of one process
+        if isinstance(stored, torch.Tensor | np.ndarray):  # is the checkpoint of one process
             stored = None
         step = source.check_step({**state, "state": stored}, shard=self._shapes)
         common = {"step": step, "arrays": stored is not None}
@@ -275,7 +276,7 @@ class ShardLayout:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a DTensor."""
+    """Return whether a tensor is a DTensor."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
@@ -306,9 +307,9 @@ def _side(place: Placement, sides: int) -> int | None:
 
 
 def _chunk(indices: range | np.ndarray, count: int, index: int, place: Placement) -> range | np.ndarray:
-    """Return the part of one rank, as torch.chunk cuts: equal parts, rounded up, as long as there is something left."""
+    """Return the part of one rank, as torch.chunk cuts: equal parts, rounded up, as long as something is left."""
     strides = int(getattr(place, "split_factor", 1))
-    if strides > 1:  # fully_shard after tensor parallel: each of the parts to come is cut
+    if strides > 1:  # fully_shard after tensor parallel cuts each of the parts to come
         if len(indices) % (strides * count):
             raise InvalidParameter(
                 f"a side of {len(indices)} is cut into {strides} x {count} uneven parts; give sizes that both meshes "
@@ -321,7 +322,7 @@ def _chunk(indices: range | np.ndarray, count: int, index: int, place: Placement
 
 
 def _later(place: Placement) -> Placement:
-    """Return the placement of vectors, which have one side more before the others."""
+    """Return the placement of vectors, which have one more side before the others."""
     if place.is_replicate():
         return place
     if type(place).__name__ == "_StridedShard":
@@ -341,7 +342,7 @@ def _weighted_sum(region: Region, words: np.ndarray, step: int) -> int:
 
 
 def _hashed(numbers: np.ndarray) -> np.ndarray:
-    """Return SplitMix64 of each number."""
+    """Return the SplitMix64 hash of each number."""
     z = numbers + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
