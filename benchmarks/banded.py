@@ -44,8 +44,8 @@ class Row:
         bands: diagonals, and min_sep.
         seconds: smallest of the runs.
         cpu: CPU seconds of that run.
-        steps: of the descent.
-        evaluations: of the loss and its gradient.
+        steps: steps of the descent.
+        evaluations: evaluations of the loss and its gradient.
         gap: certified, within the class.
         loss: total squared error.
     """

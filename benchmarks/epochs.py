@@ -59,8 +59,8 @@ class Timed:
     """The smallest of a few runs.
 
     Attributes:
-        seconds: by the clock.
-        cpu: of the same run, all threads.
+        seconds: seconds by the clock.
+        cpu: processor seconds of the same run, all threads.
     """
 
     seconds: float

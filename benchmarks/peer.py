@@ -140,7 +140,7 @@ def run_peer(interpreter: Path, problem: dict[str, Any], lower_bound: float, *, 
     """Run the peer on one problem until its own loss is within the smallest gap of our bound, or for `cap` seconds.
 
     Args:
-        interpreter: of its environment.
+        interpreter: interpreter of its environment.
         problem: kind, n, epochs or bands, and its L-BFGS.
         lower_bound: certified, of the mean loss.
         cap: seconds.
@@ -178,11 +178,11 @@ def compare(
     """Solve one problem by both and print a row for each way of stopping.
 
     Args:
-        report: where the rows go.
-        interpreter: of the peer's environment.
-        title: of the problem.
-        spec: of ours.
-        problem: of the peer's.
+        report: the report that takes the rows.
+        interpreter: interpreter of the peer's environment.
+        title: title of the problem.
+        spec: our spec.
+        problem: the peer's problem.
         cap: seconds for each of its runs.
         variants: ways to run it.
         solve: our side, if not the whole solver of the mechanism.

@@ -30,7 +30,7 @@ class Posts:
     """The answers that many clients saw.
 
     Attributes:
-        seconds: of each answer, in the order in which they came.
+        seconds: seconds of each answer, in the order in which they came.
         wall: seconds of all.
         size: bytes of an answer's body.
     """

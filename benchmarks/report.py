@@ -25,13 +25,13 @@ class Machine:
     """The machine on which the numbers were measured; DGEMM is measured when this is made.
 
     Attributes:
-        model: of the processor.
-        cores: that this process may use.
+        model: model of the processor.
+        cores: cores that this process may use.
         load: averages over 1, 5 and 15 minutes before the first benchmark.
-        dgemm_seconds: of one float64 product of side `dgemm_side`, on all cores, the best of a few.
+        dgemm_seconds: seconds of one float64 product of side `dgemm_side`, on all cores, the best of a few.
         dgemm_side: its side.
         gflops: the rate of that.
-        versions: of Python, NumPy and numba.
+        versions: versions of Python, NumPy and numba.
     """
 
     model: str
@@ -88,8 +88,8 @@ class Report:
     """Prints the rows of one benchmark as they come and keeps them for its JSON file.
 
     Args:
-        name: of the benchmark.
-        machine: where it runs.
+        name: name of the benchmark.
+        machine: the machine that it runs on.
         quick: small sizes only, to see that all runs; such numbers say nothing about speed.
         full: the sizes that take minutes or much memory too.
     """

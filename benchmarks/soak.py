@@ -68,8 +68,8 @@ class Soak:
     """One run: time, luck and a folder.
 
     Args:
-        minutes: for the parts that repeat.
-        seed: of everything that is drawn.
+        minutes: minutes for the parts that repeat.
+        seed: seed of everything that is drawn.
         folder: empty.
     """
 

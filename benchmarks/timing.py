@@ -26,10 +26,10 @@ class Timed(Generic[Result]):
     """A call that was repeated.
 
     Attributes:
-        result: of the last call.
+        result: result of the last call.
         first: seconds of the first call, with what it imports and compiles.
         times: seconds of the others, or of the first where there was time for no other.
-        cpu_seconds: of all cores in one of these, on average.
+        cpu_seconds: processor seconds of all cores in one of these, on average.
     """
 
     result: Result
@@ -58,7 +58,7 @@ class Solved:
     """One of our results: the timed claim of the solver, and its certificate.
 
     Attributes:
-        claim: from the spec to C and the dual evidence.
+        claim: the timed way from the spec to C and the dual evidence.
         certifying: seconds of the certificate.
         certificate: what it says.
     """

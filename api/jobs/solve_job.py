@@ -119,7 +119,7 @@ def shown_error(error: dict[str, str] | None) -> dict[str, str] | None:
     return {**error, "message": without_places(error["message"])}
 
 
-_MESSAGE_LIMIT = 2000
+_MAX_MESSAGE_CHARACTERS = 2000
 _MAX_STAGES = 10
 _MAX_TIME = 1e11  # seconds since 1970
 
@@ -157,7 +157,7 @@ class SolveEnding:
         digest, error, seconds = said.get("digest"), None, said.get("seconds")
         match said.get("error"):
             case {"type": str() as kind, "message": str() as message}:
-                error = {"type": kind[:100], "message": message[:_MESSAGE_LIMIT]}
+                error = {"type": kind[:100], "message": message[:_MAX_MESSAGE_CHARACTERS]}
         done = ending is Ending.DONE
         if ending is None or done != is_digest(digest) or done != (error is None):
             return None

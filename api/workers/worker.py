@@ -34,7 +34,7 @@ from factorize.errors import (
     Violation,
 )
 
-_MESSAGE_LIMIT = 2000
+_MAX_MESSAGE_CHARACTERS = 2000
 _PLACE = re.compile(r"\w+://[^\s,;'\"]+|(?<![\w/.])(?:/[\w.+@~-]+){2,}/?|\b\d+\.\d+\.\d+\.\d+(?::\d+)?\b")
 _OUT_OF_MEMORY_TYPES = re.compile(r"_?(Array)?MemoryError|out_of_memory")
 _OUT_OF_MEMORY_TEXTS = (
@@ -68,7 +68,7 @@ class WorkerEnded(LimitExceeded):
     """
 
     def __init__(self, ending: Ending, message: str = "") -> None:
-        super().__init__((message or ending.value)[:_MESSAGE_LIMIT])
+        super().__init__((message or ending.value)[:_MAX_MESSAGE_CHARACTERS])
         self.ending = ending
 
 

@@ -45,7 +45,7 @@ def accelerated_dp_srgd(
     tree.
 
     Args:
-        gradient: from (weights, batch) to one gradient per example.
+        gradient: a function of (weights, batch) to one gradient per example.
         start: x_0 = z_0, inside the constraint set.
         order: the batches, each example in one of them for the paper's guarantee of utility.
         sums: clipping and noise of means over the fixed batch size B.
@@ -132,7 +132,7 @@ def unaccelerated_dp_srgd(
     The other arguments, the result (x_T) and the errors are as for `accelerated_dp_srgd`.
 
     Args:
-        gradient: from (weights, batch) to one gradient per example.
+        gradient: a function of (weights, batch) to one gradient per example.
         start: x_0.
         order: the batches.
         sums: clipping and noise of means over the fixed batch size B.
@@ -225,8 +225,8 @@ def accelerated_recipe(
         smoothness: M.
         diameter: D of the constraint set.
         batch_size: B; by default floor(sqrt(n) min(1, M)) (theorem 4.6).
-        epsilon: of the printed noise.
-        delta: of the printed noise.
+        epsilon: epsilon of the printed noise.
+        delta: delta of the printed noise.
 
     Raises:
         InvalidParameter: a constant not above 0, or no full batch.

@@ -16,9 +16,9 @@ def combined(one: Contributions, factor: float, other: Contributions, other_fact
 
     Args:
         one: contributions of a batch.
-        factor: of them.
-        other: of the same batch.
-        other_factor: of these.
+        factor: factor of these contributions.
+        other: contributions of the same batch at the other iterate.
+        other_factor: factor of the other ones.
 
     Raises:
         InvalidParameter: there is another number of rows.

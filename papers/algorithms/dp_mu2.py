@@ -191,7 +191,7 @@ def mu2_recipe(
         smoothness: L.
         diameter: D of the constraint set.
         dimension: d.
-        mu: of mu-GDP, which R24 calls rho.
+        mu: mu of mu-GDP, which R24 calls rho.
         trusted: whether the server is.
 
     Raises:

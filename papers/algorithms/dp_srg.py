@@ -48,7 +48,7 @@ def dp_srg(
     smoothness or bound on gradients, since the difference is clipped.
 
     Args:
-        gradient: from (weights, batch) to one gradient per example.
+        gradient: a function of (weights, batch) to one gradient per example.
         start: first weights, any shape.
         order: the batches; refused where the sensitivity does not cover them.
         sums: clipping and noise of means over a fixed batch size.

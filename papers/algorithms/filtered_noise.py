@@ -31,7 +31,7 @@ def filtered_sensitivity(inverse: Sequence[float], steps: int, participation: Ma
     Args:
         inverse: first coefficients of C^-1, the leading one 1; the others are zero.
         steps: n.
-        participation: in the contract's JSON form.
+        participation: participation in the contract's JSON form.
     """
     asked = parse_spec({"workload": {"kind": "identity", "n": steps}, "participation": dict(participation)})
     column = _strategy_column(inverse, steps)
@@ -82,7 +82,7 @@ class FilteredNoise:
     Args:
         inverse: first coefficients of C^-1: `INDEPENDENT`, `DIFFERENCED`, or others that begin with 1.
         target: the privacy asked for.
-        shape: of the parameters.
+        shape: shape of the parameters.
         steps: n, after which it refuses.
         participation: who may take part when, in the contract's JSON form.
         clip_norm: bound on one contribution to one step.

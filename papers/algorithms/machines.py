@@ -22,7 +22,7 @@ class Machine:
     """One machine: its data behind a gradient function, and its own noise where the server is not trusted.
 
     Args:
-        gradient: from (weights, indices of this machine's examples) to one gradient per example.
+        gradient: a function of (weights, indices of this machine's examples) to one gradient per example.
         order: this machine's samples, round by round; R24 takes one per round and never again.
         sums: clipping and noise of its messages; None where the server adds the noise.
         clip: what is clipped to where `sums` is None.

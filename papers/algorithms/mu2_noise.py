@@ -42,7 +42,7 @@ def mu2_noise(
     Args:
         noising: C^-1, shape (T, T); the identity's first differences (C = S) are the independent noise of the paper.
         sensitivity: sens(C), certified.
-        curvature: of `curved`, relative to the smoothness L = 1.
+        curvature: curvature of `curved`, relative to the smoothness L = 1.
         learning_rate: eta, relative to L = 1; 1/(4T) by default.
 
     Raises:

@@ -43,7 +43,7 @@ class BlockSketch:
     Args:
         blocks: the partition, arrays of indices that cover 0..d-1 once.
         bounds: L_U of each block, shape (blocks,): what partial gradients are clipped to.
-        probabilities: of each block, shape (blocks,); uniform by default.
+        probabilities: probability of each block, shape (blocks,); uniform by default.
 
     Raises:
         InvalidParameter: no partition, or bounds or probabilities that are not positive (and sum to 1).

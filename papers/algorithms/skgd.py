@@ -125,16 +125,16 @@ def dp_skgd(
     guarantee independent of the Lipschitz constants, which the paper assumes.
 
     Args:
-        gradient: from (weights, coordinates) to the partial derivatives of every example.
+        gradient: a function of (weights, coordinates) to the partial derivatives of every example.
         start: w^0, shape (d,).
         sketch: the sampling law, with L_U.
         smoothness: M_j, shape (d,), above 0.
         lengths: K and T, those of the calibration.
-        noise: from `sketch_calibration`; None for a run without privacy.
+        noise: calibration from `sketch_calibration`; None for a run without privacy.
         seed: secret, of the noise.
         sampling_seed: public, of the drawn coordinates.
         observe: called after each inner step with (step, th_{i+1}, release on U).
-        receipt: to be written before each release, in units of L_U; `independent_releases(lengths)` proves it.
+        receipt: receipt to be written before each release, in units of L_U; `independent_releases(lengths)` proves it.
 
     Returns:
         A run whose weights are w^T.
@@ -234,8 +234,8 @@ def convex_lengths(
 
     Args:
         examples: n.
-        epsilon: of the target.
-        delta: of the target.
+        epsilon: epsilon of the target.
+        delta: delta of the target.
         radius: R, with R^2 = sum_j (M_j / p_j)(w^0_j - w*_j)^2.
         noise_constant: Sigma^2, from `Sketch.noise_constant`.
         paper: take the printed K.
@@ -266,8 +266,8 @@ def strongly_convex_lengths(
 
     Args:
         examples: n.
-        epsilon: of the target.
-        delta: of the target.
+        epsilon: epsilon of the target.
+        delta: delta of the target.
         strong_convexity: mu.
         smoothness: M_j.
         probabilities: p_j.

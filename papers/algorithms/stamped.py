@@ -25,9 +25,9 @@ class StampedNoise:
     has at most the root of their number times the certified sensitivity; one that is in a single copy has that itself.
 
     Args:
-        factors: of one copy, certified for `single` or `fixed_epochs`.
+        factors: factors of one copy, certified for `single` or `fixed_epochs`.
         target: the privacy asked for, of the whole run.
-        shape: of the parameters.
+        shape: shape of the parameters.
         stamps: copies; the run has that many times n steps.
         once: whether an example is in one copy only, in one step (C' of `single`); else the order repeats in all.
         clip_norm: bound on one contribution to one step.
@@ -38,7 +38,7 @@ class StampedNoise:
     Attributes:
         calibration: scale and guarantee of the whole run.
         step: the step whose noise comes next.
-        steps: of the whole run.
+        steps: steps of the whole run.
         origin: what the noise is a function of, the seed included.
 
     Reference:

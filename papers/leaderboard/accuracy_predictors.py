@@ -106,9 +106,9 @@ class Cell:
     """A job, an epsilon and an optimizer: what was measured, and what was predicted.
 
     Attributes:
-        steps_an_epoch: of the job.
-        optimizer: of OPTIMIZERS.
-        accuracies: on the test images in percent, shape (strategies, seeds).
+        steps_an_epoch: steps of an epoch of the job.
+        optimizer: name of one of OPTIMIZERS.
+        accuracies: accuracies on the test images in percent, shape (strategies, seeds).
         predictions: errors of all strategies by workload and objective.
     """
 

@@ -30,7 +30,7 @@ def checked(one: Trained, row: str, mnist: Path | None, free: float | None) -> d
 
     Args:
         one: the job.
-        row: of it.
+        row: row of the job.
         mnist: folder of MNIST's files.
         free: the rate without privacy that the caller names, if any.
     """

@@ -141,7 +141,7 @@ class Network:
 
         Args:
             flat: weights of shape (seeds, models, size).
-            features: of the batches, shape (seeds, examples, positions, inputs).
+            features: features of the batches, shape (seeds, examples, positions, inputs).
             labels: shape (seeds, examples).
             present: 1.0, or 0.0 for an example that fills up a batch; shape (seeds, examples).
             clip_norm: bound on an example's gradient; None clips nothing.
@@ -233,14 +233,14 @@ def trained(
     """Train all models and return their weights, shape (seeds, models, size).
 
     Args:
-        network: of all.
+        network: network of all.
         data: features, shape (examples, positions, inputs), and labels.
         batches: indices of each seed and step.
         noise: C^-1 Z of each seed, shape (steps, size); None for none.
-        optimizer: of all, with a learning rate for each model.
+        optimizer: optimizer of all, with a learning rate for each model.
         sigma: standard deviation per entry of Z, for means.
         clip_norm: bound on an example's gradient.
-        divisor: of the means.
+        divisor: divisor of the means.
         check: what makes the check of a model's rate from its first weights.
     """
     features, labels = data
@@ -271,8 +271,8 @@ class Mapped:
         kind: `sgd` (with a momentum or none), `adam` or `adamw`, as torch.optim has them.
         rates: learning rates of the models.
         schedule: what each step multiplies the rates by.
-        momentum: of `sgd`.
-        weight_decay: of `adamw`.
+        momentum: momentum of `sgd`.
+        weight_decay: weight decay of `adamw`.
     """
 
     kind: str

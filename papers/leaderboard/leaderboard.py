@@ -37,14 +37,14 @@ class Grid:
 
     Attributes:
         batch: examples of a step.
-        epsilons: of the targets.
+        epsilons: epsilons of the targets.
         epochs: passes over the data.
-        delta: of all targets.
+        delta: delta of all targets.
         rates: learning rates that are always tried, in order.
         limits: no rate beyond these is tried.
-        seeds: of the results; the two of the choice come before them.
+        seeds: seeds of the results; the two of the choice come before them.
         systems: names, of SYSTEMS.
-        clip_norm: of all.
+        clip_norm: clip norm of all.
         model: name, of KINDS.
     """
 
@@ -150,10 +150,10 @@ def train_at(
 
     Args:
         images: data.
-        grid: with rates and seeds.
+        grid: the grid with rates and seeds.
         kept: takes training accuracies of the choice and test accuracies of every seed.
         one: a system, whose batches and noise are those of all scales.
-        name: of the system.
+        name: name of the system.
         scales: sigma of each epsilon.
         clip_norm: bound on an example's gradient.
     """

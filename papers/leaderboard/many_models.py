@@ -31,9 +31,9 @@ class Models:
     Attributes:
         sigmas: standard deviation per entry of Z, for means; one for each model.
         rates: learning rates, one for each model.
-        momentum: of all, or one for each model.
-        clip_norm: of all.
-        divisor: of the means.
+        momentum: momentum of all, or one for each model.
+        clip_norm: clip norm of all.
+        divisor: divisor of the means.
         schedule: what each step multiplies the rates by, shape (steps, models); nothing if None.
     """
 
@@ -82,10 +82,10 @@ def trained(
 
     Args:
         images: data.
-        batches: for each seed, the examples of each step.
-        noise: for each seed, C^-1 Z, shape (n, numbers of a model).
-        models: of each seed, the same for all.
-        kind: of the models; logistic regression if None.
+        batches: the examples of each step, for each seed.
+        noise: C^-1 Z for each seed, shape (n, numbers of a model).
+        models: models of each seed, the same for all.
+        kind: kind of the models; logistic regression if None.
 
     Returns:
         Weights, as the kind lays them; of logistic regression (seeds, inputs, models, classes).

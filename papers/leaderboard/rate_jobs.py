@@ -17,13 +17,13 @@ class RateJob:
     Attributes:
         optimizer: `sgd`, `momentum`, `adam` or `adamw`.
         schedule: `constant`, `cosine` or `warmup_cosine`.
-        model: of MODELS.
-        data: of DATA.
+        model: name of one of MODELS.
+        data: name of one of DATA.
         batch: examples of a step.
         bins: batches of an epoch.
         epochs: passes over the data.
-        epsilon: with DELTA.
-        weight_decay: of AdamW; `recommend` writes 0 into its code, where nobody names one.
+        epsilon: epsilon, with DELTA.
+        weight_decay: weight decay of AdamW; `recommend` writes 0 into its code, where nobody names one.
     """
 
     optimizer: str

@@ -55,11 +55,11 @@ class System:
     """A way to train privately.
 
     Attributes:
-        name: in the table.
+        name: name in the table.
         sampling: scheme of `factorize.samplings`.
-        mechanisms: of which the one with the smallest predicted error is taken, without a look at the data.
+        mechanisms: mechanisms of which the one with the smallest predicted error is taken, without a look at the data.
         whole: whether every step takes all examples; an epoch is one step then.
-        momentum: of the optimizer, and of the workload that C is best for.
+        momentum: momentum of the optimizer, and of the workload that C is best for.
         restarted: whether the objective is lambda_tau with tau = T.
     """
 
@@ -96,9 +96,9 @@ class Prepared:
     """A system at one point of the grid, ready to train.
 
     Attributes:
-        system: whose it is.
+        system: the system that was prepared.
         setting: the point.
-        factors: of the mechanism that was taken.
+        factors: factors of the mechanism that was taken.
         calibration: its noise.
         predicted: root of the objective at this noise.
     """
@@ -133,7 +133,7 @@ class Preparation:
     """Solves and calibrates; factors are kept, since most are best at every epsilon.
 
     Args:
-        folder: for the files of factors, which later runs read.
+        folder: folder for the files of factors, which later runs read.
     """
 
     def __init__(self, folder: Path) -> None:

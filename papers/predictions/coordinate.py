@@ -29,7 +29,7 @@ class SketchedDescent(Question):
         block_bounds: L_U, one per block.
         sampling: `uniform`; `importance`: proportional to the largest M_j of the block; or `nice`: `size` coordinates
             at random, all sets alike, with one bound per coordinate and L_U^2 the sum of their squares.
-        size: of the sets of `nice`.
+        size: size of the sets of `nice`.
         sigma: noise per unit of L_U: sigma_U = sigma L_U (a calibration for K T releases).
         inner: K.
         outer: T.

@@ -32,7 +32,7 @@ class _Federated(Question):
         smoothness: L.
         diameter: D of the constraint set.
         dimension: d.
-        mu: of mu-GDP.
+        mu: mu of mu-GDP.
         trusted: whether the server adds the noise.
         gradient_noise: sigma, root of the stochastic gradients' variance; at most G, which stands for it if left out.
         smoothness_noise: sigma_L, the same for differences of gradients, per distance; at most L, taken likewise.

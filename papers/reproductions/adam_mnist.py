@@ -112,11 +112,11 @@ def adam(
 
     Args:
         images: data.
-        batches: of each step.
+        batches: batches of each step.
         noise: C^-1 Z of each step, inputs x classes numbers.
         sigmas: standard deviation per entry of Z, one for each run.
         rates: learning rates, one for each run.
-        divisor: of the means.
+        divisor: divisor of the means.
 
     Returns:
         Weights, shape (runs, inputs, classes).

@@ -82,10 +82,10 @@ class Comparison:
     """The rows and claims of one reproduction, printed as they come.
 
     Attributes:
-        name: of the reproduction.
+        name: name of the reproduction.
         title: paper and figure or table.
         quick: small sizes: whether all runs, not whether numbers agree.
-        folder: for the JSON file and the pictures.
+        folder: folder for the JSON file and the pictures.
     """
 
     name: str

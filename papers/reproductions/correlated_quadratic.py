@@ -99,7 +99,7 @@ def restarted(block: np.ndarray, shrink: np.ndarray, steps: int) -> np.ndarray:
 
     Args:
         block: shape (tau + 1, d), 0 first.
-        shrink: of a second moment in a step, shape (d,).
+        shrink: shrinkage of a second moment in a step, shape (d,).
         steps: a multiple of tau.
     """
     tau = len(block) - 1

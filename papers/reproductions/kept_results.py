@@ -23,7 +23,7 @@ class KeptResults:
     """Arrays by label, written after each new one; a file of other settings is begun anew.
 
     Args:
-        path: of the JSON file.
+        path: path of the JSON file.
         settings: everything that the results depend on, as plain data.
     """
 

@@ -48,8 +48,8 @@ class OneHot:
         features: shape (n, d).
         targets: shape (n,), within 1.
         optimum: shape (d,).
-        sizes: of the blocks, side by side.
-        lengths: of each block's features.
+        sizes: sizes of the blocks, side by side.
+        lengths: lengths of each block's features.
     """
 
     features: np.ndarray

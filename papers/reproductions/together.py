@@ -51,7 +51,7 @@ def train(
         sigmas: standard deviation per entry of Z, one for each run.
         batch_size: the fixed divisor of the means.
         clip_norm: bound on an example's gradient.
-        learning_rate: of plain SGD, of all runs or one for each.
+        learning_rate: rate of plain SGD, of all runs or one for each.
     """
     runs, inputs = len(sigmas), features.shape[1]
     weights = np.zeros((inputs, runs, CLASSES), dtype=np.float32)
@@ -71,9 +71,9 @@ def clipped_sum(
 
     Args:
         x: features of the examples, shape (examples, inputs).
-        labels: of the examples.
+        labels: labels of the examples.
         lengths: norms of the rows of x.
-        weights: of all runs.
+        weights: weights of all runs.
         clip_norm: bound on an example's gradient.
     """
     inputs, runs, classes = weights.shape

@@ -26,7 +26,7 @@ def test_all_models_of_all_seeds_at_once_are_dp_ftrl(
     monkeypatch: pytest.MonkeyPatch, momentum: float | np.ndarray, scheduled: bool
 ) -> None:
     images = made_images()
-    monkeypatch.setattr(many_models, "PIECE_EXAMPLES", 10)  # so that batches come in pieces
+    monkeypatch.setattr(many_models, "PIECE_EXAMPLES", 10)  # batches then come in pieces
     orders = [fixed_order(96, 24, epochs=2, seed=1), fixed_order(96, 24, epochs=2, seed=2)]
     uneven = [list(orders[0]), [batch[: 24 - 3 * step] for step, batch in enumerate(orders[1])]]
     noise = [np.random.default_rng(seed).standard_normal((8, 100)).astype(np.float32) for seed in (3, 4)]

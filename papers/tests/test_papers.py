@@ -89,7 +89,7 @@ def test_a_small_run_prints_and_writes(
 ) -> None:
     document = small_run(name, tmp_path, monkeypatch)
     assert document["quick"] and document["rows"]
-    if name not in ("chess", "nu_figure3"):  # whose noise is given, or of a bound
+    if name not in ("chess", "nu_figure3"):  # their noise is given, or that of a bound
         assert "noise multiplier" in capsys.readouterr().out
     assert all(row["published"] is None for row in document["rows"])  # small sizes are compared with nothing
     if name in ("nu_tables", "peers_golden"):

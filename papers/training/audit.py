@@ -30,16 +30,16 @@ class AuditReport:
     """The measurements of an audit, each number a lower bound at the stated confidence.
 
     Attributes:
-        mu: of Gaussian differential privacy: no mu-GDP algorithm with a smaller mu has error rates this small.
+        mu: mu of Gaussian differential privacy: no mu-GDP algorithm with a smaller mu has error rates this small.
         epsilon: that mu's exact epsilon at the delta of the claim, where the mechanism is Gaussian; a sampled one is
             not, and has `epsilon_direct` alone.
         epsilon_direct: largest log((1 - miss - delta) / false alarm), which assumes nothing about the noise.
-        claimed_mu: of the calibration, without sampling.
-        claimed_epsilon: of the calibration, at `delta`, with the sampling that it counts on.
-        delta: of the comparison.
+        claimed_mu: mu of the calibration, without sampling.
+        claimed_epsilon: epsilon of the calibration, at `delta`, with the sampling that it counts on.
+        delta: delta of the comparison.
         confidence: probability with which each bound holds.
         trials: per world, half for the choice of the threshold and half for the bounds.
-        sampling: that the claim counts on, None where it does not.
+        sampling: the sampling that the claim counts on, None where it does not.
         reach: largest `epsilon_direct` that so many trials can measure, where no error is met.
     """
 
@@ -73,9 +73,9 @@ def audit(
         trial: runs the algorithm once; it must draw all its noise from the seed it is given.
         claim: the calibration whose guarantee is audited.
         trials: runs per world, at least 100.
-        seed: of the whole audit; each run gets one of its own.
-        delta: where the epsilons are compared; the claim's by default.
-        confidence: of the bounds.
+        seed: seed of the whole audit; each run gets one of its own.
+        delta: the delta at which epsilons are compared; the claim's by default.
+        confidence: confidence of the bounds.
 
     Raises:
         InvalidParameter: too few trials, no delta, one that an amplified claim is not for, a confidence outside

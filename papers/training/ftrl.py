@@ -67,12 +67,12 @@ def dp_ftrl(
     means: clip / B times that of unit contributions, which the printed algorithm leaves out.
 
     Args:
-        gradient: from (weights, batch) to one gradient per example; need not be of a convex or smooth loss.
+        gradient: a function of (weights, batch) to one gradient per example; need not be of a convex or smooth loss.
         start: first weights, any shape.
         order: the batches; refused where the sensitivity does not cover them.
         sums: clipping and noise, with the guarantee; `PlainSums` for none.
         optimizer: what consumes the noisy gradients, as `Sgd`.
-        project: from any point to the nearest one of a constraint set, after each step; None for no constraint.
+        project: a function of a point to the nearest one of a constraint set, after each step; None for no constraint.
         observe: called after each step with (step, weights, noisy gradient).
 
     Raises:

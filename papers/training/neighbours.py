@@ -20,7 +20,7 @@ def neighbours(
     Shorter ones make a weak audit, which a broken run passes.
 
     Args:
-        gradient: of all other examples.
+        gradient: gradient function of all other examples.
         example: index of the one that differs.
         contribution: its gradient, of the weights' shape.
         adjacency: `zero_out` or `replace_one`.

@@ -41,9 +41,9 @@ class Sgd:
     m_t = momentum m_{t-1} + g_t;  x_{t+1} = x_t - eta_t m_t, or with Nesterov x_t - eta_t (g_t + momentum m_t).
 
     Args:
-        learning_rate: of the peak.
+        learning_rate: the rate at the peak.
         schedule: one factor per step, relative to the peak; None for a constant rate.
-        momentum: in [0, 1).
+        momentum: momentum in [0, 1).
         nesterov: look ahead.
         weight_decay: rate; `decoupled` shrinks x_t by (1 - eta_t rate), `coupled` adds rate x_t to the gradient.
         decay_mode: `decoupled` or `coupled`.

@@ -23,10 +23,10 @@ class OrderRecord:
     Args:
         receipt: begun here.
         calibration: scale and guarantee of the run, which does not count on sampling.
-        factors: of C.
-        orders: of the run; several where machines with examples of their own are summed.
-        unit: whose data one contribution is: `example` or `user`.
-        dtype: of the noise.
+        factors: factors of C.
+        orders: orders of the run; several where machines with examples of their own are summed.
+        unit: the owner of the data of one contribution: `example` or `user`.
+        dtype: type of the noise.
         commitments: see `Receipt.begin`.
 
     Raises:

@@ -35,16 +35,16 @@ class FactorizationNoise(NoiseGenerator):
     """The correlated noise of a factorization, calibrated to a privacy target.
 
     Args:
-        factors: that `factorize.solve` or `factorize.load` returned.
+        factors: the factors that `factorize.solve` or `factorize.load` returned.
         target: the privacy asked for.
-        shape: of the parameters.
+        shape: shape of the parameters.
         clip_norm: bound on one contribution to one step.
         divisor: the fixed public divisor where steps are means.
         adjacency: `zero_out` or `replace_one`.
         seed: secret, `secrets.randbits(128)`; never used for a second run of the same factorization.
 
     Attributes:
-        factors: of C.
+        factors: factors of C.
         origin: what the noise is a function of, the seed included.
     """
 
@@ -73,11 +73,11 @@ class PrivateSums:
 
     Args:
         noise: noise of each step for sums, with the right scale and correlation.
-        calibration: of that noise; by default its attribute `calibration`. Clip norm and divisor are read from it, so
+        calibration: its calibration; by default the attribute `calibration`. Clip norm and divisor are read from it, so
             that they cannot differ from what the noise was made for.
-        receipt: to be written before each release; close it after the last. It takes `FactorizationNoise`, whose
+        receipt: a receipt, written before each release; close it after the last. It takes `FactorizationNoise`, whose
             factor file proves it.
-        unit: whose data one contribution is: `example` or `user`.
+        unit: the owner of the data of one contribution: `example` or `user`.
 
     Attributes:
         calibration: scale and guarantee.

@@ -34,7 +34,7 @@ class SamplingReport:
         claimed_rate: probability of each of these steps.
         detects: a step that takes a canary with this probability or more is found with probability 0.95.
         detects_rate: the same for the probability of all steps together.
-        confidence: with which a finding refutes the claim.
+        confidence: confidence with which a finding refutes the claim.
         runs: made.
     """
 
@@ -66,12 +66,12 @@ def audit_sampling(
     """Compare the steps in which examples take part with the sampling that a calibration counts on.
 
     Args:
-        batches: of one run of the job, from a seed that decides all that is random in them.
-        claim: from `calibrate_amplified` or `calibrate_bins`.
+        batches: a function to the batches of one run of the job, from a seed that decides all that is random in them.
+        claim: the answer of `calibrate_amplified` or `calibrate_bins`.
         steps: n of a run.
         canaries: indices of the examples to watch; different ones, of several groups.
         runs: at least 20; `detects` of the report says what so many find.
-        seed: of the audit; each run gets one of its own.
+        seed: seed of the audit; each run gets one of its own.
         confidence: probability that a job which samples as claimed is not refuted.
 
     Raises:

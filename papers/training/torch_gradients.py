@@ -28,8 +28,8 @@ class ModuleGradients:
     """A gradient function on a module's flat weights: weights and a batch's indices to gradients, one per example.
 
     Args:
-        module: whose trainable parameters are trained; its buffers stay as they are.
-        loss: of one example.
+        module: module whose trainable parameters are trained; its buffers stay as they are.
+        loss: loss of one example.
         inputs: shape (examples, ...).
         targets: shape (examples, ...).
         chunk: examples whose gradients are made at once; memory grows with it.
