@@ -29,7 +29,7 @@ def test_all_networks_at_once_are_dp_ftrl(monkeypatch: pytest.MonkeyPatch) -> No
     from papers.training.torch_gradients import ModuleGradients
 
     monkeypatch.setattr(many, "PIECE_EXAMPLES", 10)  # batches then come in pieces
-    monkeypatch.setattr(network, "AT_ONCE", 4)
+    monkeypatch.setattr(network, "MAX_EXAMPLES_AT_ONCE", 4)
     luck = np.random.default_rng(0)
     pixels, labels = luck.random((40, 64), dtype=np.float32), luck.integers(0, 10, 40)
     images = Images(pixels[:32], labels[:32], pixels[32:], labels[32:])

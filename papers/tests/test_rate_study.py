@@ -160,6 +160,6 @@ def test_the_results_that_are_shipped_are_of_the_jobs_that_are_named() -> None:
 
 
 def test_the_package_states_what_the_results_say() -> None:
-    assert predictors.stated() == json.loads(predictors.STATED.read_text())
+    assert predictors.stated() == json.loads(predictors.STATED_FILE.read_text())
     again = predictors.fitted(trained_jobs.trained_jobs(study.SEEN))
     assert again[:4] == pytest.approx(LIMITS[:4], rel=0.01)
