@@ -86,7 +86,7 @@ class Auditor(ABC):
             lags: whether a device makes the noise, behind a loop that may have recorded later steps.
 
         Raises:
-            InvalidParticipation: the step is another one, or the norm is above what its contributions have together.
+            InvalidParticipation: the step is another one, or the norm is larger than its contributions together allow.
         """
         if self.step != step + 1 and not (lags and self.step > step):
             raise InvalidParticipation(
@@ -119,7 +119,7 @@ class Auditor(ABC):
 
     @abstractmethod
     def counts(self) -> dict[str, int | None]:
-        """Return what a receipt states of the order so far; all values are None where batches are drawn in secret.
+        """Return the numbers of a receipt for the order so far; all are None where batches are drawn in secret.
 
         Returns:
             number: how many took part; contributions: of all of them together; participations: the most of any one of
@@ -129,7 +129,7 @@ class Auditor(ABC):
 
     @abstractmethod
     def state_dict(self) -> JsonObject:
-        """Return what a checkpoint keeps; restore it together with the noise."""
+        """Return the state for a checkpoint; restore it together with the noise."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -167,7 +167,7 @@ class ParticipationAuditor(Auditor):
 
     Raises:
         InvalidParameter: a participation of an unknown kind, no steps, users that cannot be told apart, or users with
-            several examples where epsilon counts on sampling.
+            several examples while epsilon relies on sampling.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class ParticipationAuditor(Auditor):
         return self._reason_of(who) if who < len(self._last) else None
 
     def state_dict(self) -> JsonObject:
-        """Return what a checkpoint keeps; restore it together with the noise."""
+        """Return the state for a checkpoint; restore it together with the noise."""
         plain = {"version": _VERSION, "step": self.step, "most": self.most, "closest": self.closest}
         plain["period"] = self.period
         return {**plain, **self._promise(), "last": self._last.copy(), "count": self._count.copy()}

@@ -202,7 +202,7 @@ class StoreUnavailable(StoreError):
     """The store's medium refused: no space, no permission, an I/O error. Nothing was published; try again.
 
     Args:
-        message: what happened, and the way out.
+        message: the failure, and the way out.
         state: name of the failure, one of those in api/readiness.py.
     """
 

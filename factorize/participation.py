@@ -2,7 +2,7 @@
 
 Indices are steps 0..n-1. A contribution is a vector of norm at most 1 in each step that the example or user takes part
 in; the sensitivity of C is the largest norm of C u over all allowed patterns and all such u
-(factorize/factors/sensitivity.py). A kind states what is true of its patterns; what it does not state, nobody assumes.
+(factorize/factors/sensitivity.py). A kind states the properties of its patterns, and nobody assumes any others.
 Specs, files, training loops and clients all ask these classes.
 """
 
@@ -33,7 +33,7 @@ class Spread(NamedTuple):
 
 
 class Participation(LightData):
-    """A kind of participation, which states what is true of its patterns; nobody assumes more.
+    """A kind of participation, which states the properties of its patterns; nobody assumes others.
 
     Attributes:
         free: whether every choice of steps that `spread` allows is a pattern.
@@ -186,7 +186,7 @@ class MinSep(Participation):
     free = True
 
     def canonical(self, n: int) -> Single | MinSep:
-        """Return the form that states the number of participations, at most what fits; one is single participation."""
+        """Return the form that states the number of participations, or all that fit; one is single participation."""
         if self.min_sep > n:
             raise InvalidParticipation(
                 f"min_sep={self.min_sep} exceeds n={n}, so nobody could take part twice; use 'single'",

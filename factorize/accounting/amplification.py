@@ -95,7 +95,7 @@ def calibrate_amplified(
     Two of epsilon, delta and sigma are given, and the third is found.
 
     Args:
-        factorization: with a C of few bands; the identity has one, and is DP-SGD.
+        factorization: one with a C of few bands; the identity has one, and is DP-SGD.
         epsilon: the epsilon of (epsilon, delta)-DP; None to have it found.
         delta: the delta of (epsilon, delta)-DP; None to have it found.
         sigma: standard deviation per entry of Z, for sums; None to have it found.

@@ -1,4 +1,4 @@
-"""The calibration that counts on random batches: sigma, epsilon or delta, its claim, and what holds without secrecy."""
+"""The calibration that relies on random batches: sigma, epsilon or delta, its claim, and epsilon without secrecy."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class BinsCalibration(Calibration):
         law: the law of participation on the C that this noise is for.
         bins: b; each example draws one of them in secret.
         epochs: the largest number of steps that an example takes part in.
-        claim: the document, with everything that a verifier needs beside C.
+        claim: the document, with everything that a verifier needs except C.
         samples: number of samples that were drawn for the claim.
         seconds: time that the calibration took.
         deterministic_sigma: the sigma by the bounds that need no sampling.
@@ -59,7 +59,7 @@ class BinsCalibration(Calibration):
 
     @property
     def without_secrecy(self) -> str:
-        """State which epsilon holds if the draws become known."""
+        """A sentence on the epsilon that holds if the draws become known."""
         return f" If bins, batches or batch sizes become known, epsilon is {at_most(self.epsilon_without_secrecy)}."
 
     def check_belongs(self, mine: Sensitivity, strategy: Callable[[], Any], *, digest: str | None = None) -> None:
@@ -141,7 +141,7 @@ def calibrate_bins(
     asked: SamplingOptions,
     **own: object,
 ) -> Made:
-    """Return the noise where each example's steps are drawn in secret, or what a given noise is worth.
+    """Return the noise where each example's steps are drawn in secret, or the privacy of a given noise.
 
     Args:
         kind: the class of the calibration.

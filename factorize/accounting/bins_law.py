@@ -127,7 +127,7 @@ def best_order_from(start: int, log_weight: Callable[[int], float], *, close: fl
     """Return the m of the smallest W(m), and log W(m), by steps from `start` that double and turn.
 
     Args:
-        start: where the search begins.
+        start: the order where the search begins.
         log_weight: log W(m).
         close: relative tolerance of m: the search ends with steps of this size.
     """

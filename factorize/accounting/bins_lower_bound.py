@@ -54,7 +54,7 @@ def bins_lower_bound(
         spec: canonical, with fixed epochs (else InvalidParameter); its mechanism does not matter.
         dual: `factors` of the fixed epochs, shape (b, k, k); any that are not zero certify.
         epsilon: above 0.
-        delta: in (0, 1).
+        delta: a number in (0, 1).
     """
     if not spec.participation.periodic:
         raise InvalidParameter(
@@ -86,7 +86,7 @@ def _single_bin(
 
 
 def _hull(spec: Spec, bins: int, epsilon: float, delta: float) -> BinsLowerBound | None:
-    """Any direction y certifies: |sum_j v_j P_j| >= min_j <y, P_j> / |y| for all weights v of the bins."""
+    """Return the bound by the hull: any y has |sum_j v_j P_j| >= min_j <y, P_j> / |y| for all weights v of the bins."""
     from scipy.optimize import nnls
 
     work = max(spec.workload.m, spec.workload.n) * bins

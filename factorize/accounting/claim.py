@@ -112,7 +112,7 @@ class NoiseClaim:
 
     @cached_property
     def digest(self) -> str:
-        """`sha256:` of the canonical bytes."""
+        """The digest of the canonical bytes, with `sha256:`."""
         return "sha256:" + hashlib.sha256(canonical_json(self.document())).hexdigest()
 
     def tested(self, factors: CertifiedFactors) -> CalibrationReport:

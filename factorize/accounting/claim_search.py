@@ -1,4 +1,4 @@
-"""The search for a claim: estimate what is not given, add a margin, plan the bets, and have the checker test the claim.
+"""The search for a claim: estimate the number that is not given, add a margin, plan the bets, test the claim.
 
 Nothing here is trusted. A plan that was too bold costs samples: its claim fails, and the next one has a larger margin
 and states that it is not the first.

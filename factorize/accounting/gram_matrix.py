@@ -1,7 +1,7 @@
 """The Gram matrix of the bins: everything that the accounting of balls in bins needs to know of C.
 
 Bin j holds the steps j, j + b, j + 2b, ... G_jl = <m_j, m_l>, with m_j the sum of the columns of |C| over the steps of
-bin j. What the run gives away is at most what a mixture of Gaussians with these shifts does, whatever n, the dimension
+bin j. The run gives away at most as much as a mixture of Gaussians with these shifts, whatever n, the dimension
 and the signs are; and it does not improve as an entry of G grows. |C| is taken before the sum: the sums of a signed C
 are too small.
 """

@@ -53,7 +53,7 @@ class MomentCalibration(Calibration):
     own: Sensitivity
 
     def check_mean(self, norm: float) -> None:
-        """Refuse what can only be a sum; the squares of a contribution have a norm of at most the clip norm squared."""
+        """Refuse a norm that only a sum can have; the squares of a contribution have at most the squared clip norm."""
         super().check_mean(norm / max(1.0, self.clip_norm))
 
     def _wanted(self, mine: Sensitivity, strategy: object) -> Sensitivity:
@@ -63,7 +63,7 @@ class MomentCalibration(Calibration):
 
 @dataclass(frozen=True)
 class JointMoments:
-    """The noise of both moments, and what they guarantee together.
+    """The noise of both moments, and their joint guarantee.
 
     Attributes:
         first: noise of C1, of sums (and means) of clipped gradients.
@@ -174,7 +174,7 @@ def calibrate_moments(
 
 
 def _attained(first: CertifiedFactors, second: CertifiedFactors) -> bool:
-    """Whether one pattern is known to be the worst of both strategies: one strategy, or a rule that names it."""
+    """Return whether one pattern is known to be the worst of both strategies: one strategy, or a rule that names it."""
     one, two = first.sensitivity, second.sensitivity
     if not (one.exact and two.exact):
         return False

@@ -1,6 +1,6 @@
 """The law of participation on one C: closed bounds of delta, and one search for whichever number is not given.
 
-Bounds are in plain doubles with a margin upward of about 1e-9: the checker proves what is published as a claim.
+Bounds are in plain doubles with a margin upward of about 1e-9: the checker proves the claims that are published.
 """
 
 import math

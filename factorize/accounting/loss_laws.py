@@ -44,7 +44,7 @@ class LossLaw(Law):
     Args:
         steps: n.
         bins: b, the steps of a block.
-        square: an upper bound on the squared norm of what a step shows of an example.
+        square: an upper bound on the squared norm of a step's view of an example.
         chance: the p for which the likelihood ratio of a block has about the variance p (e^(1 / s^2) - 1).
         signed: whether an entry of C may be negative.
     """

@@ -142,7 +142,7 @@ def alter_batches(
 
 
 def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int], Any]]:
-    """Return places that stay and the example for all others, first those that change most of what losses divide by."""
+    """Return places that stay and the example for all others, first those that change the divisors of losses most."""
     size, marks = len(items), [_marks(item) for item in items]
     known: set[tuple[int, float]] = set()
     diverse: list[int] = []  # holds every label of the batch, as far as half of it can hold them

@@ -53,7 +53,7 @@ def advise_fleet(
         rounds: n.
         check_in: rounds after which a client returns by itself; None if the server chooses among all.
         offline: share of the fleet that cannot be asked, or does not answer, in a round.
-        workload: what the server's optimizer sums, without n; running sums by default.
+        workload: workload of the server's optimizer, without n; running sums by default.
 
     Raises:
         InvalidParameter: numbers out of range, or a fleet that is too small for one round.

@@ -86,7 +86,7 @@ def correlated_noise(
     under jit either: a state is used once. The noise of step n and after is refused.
 
     Args:
-        factors: what `factorize.client.load` or `solvers.solve` gave.
+        factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors.
         seed: a secret integer, `secrets.randbits(128)`, never used for a second run of the same factorization; 64 bits
             of its hash are JAX's key.
@@ -200,7 +200,7 @@ def noising_matrix(factors: object, *, dtype: Precision = "float64") -> Any:
     Rows n and after are NaN in a `StreamingMatrix`; of an array jax_privacy repeats row n - 1, so do not go on there.
 
     Args:
-        factors: what `factorize.client.load` or `solvers.solve` gave.
+        factors: the result of `factorize.client.load` or `solvers.solve`.
         dtype: type of the numbers; float64 needs `jax_enable_x64`, float32 deliberately rounds C^-1.
 
     Raises:
@@ -301,7 +301,7 @@ def raised_sigma_of_sums(
     It is for sums of clipped gradients. Divide after the noise is added, or this by your own public divisor.
 
     Args:
-        factors: what `factorize.client.load` or `solvers.solve` gave.
+        factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors.
         dtype: type of the noising matrix and of the arithmetic with it.
         auditor: the auditor of the job's batches, which your loop asks before each release (`check_release`): noise
@@ -351,7 +351,7 @@ def _streamed(table: PlanTable[np.ndarray], sigma: float, kind: np.dtype) -> tup
 
 
 def _replayed(rows: SplitDouble, kind: np.dtype) -> Row:
-    """Return the function that draws all earlier rows of Z again in each step; it carries what a sum loses with it."""
+    """Return the function that draws all earlier rows of Z again in each step; it carries roundings of sums, too."""
 
     def row(step: jax.Array, normal: Normal, buffers: Buffers) -> tuple[jax.Array, Buffers]:
         weights = rows.at(step)

@@ -28,7 +28,7 @@ class ClippedGradients:
     clip norm is smaller to pay for the roundings (docs/notes/clipping.md).
 
     The loss is checked whenever parameters or data have new shapes, before their first sum. Its gradient over a few
-    examples together must be the sum, or the mean, of their own, since a loss that mixes examples is not what would be
+    examples together must be the sum, or the mean, of their own, since otherwise another loss would be
     trained. And none of them may move the clipped sum by more than the clip norm. Under jit this is done with numbers
     drawn here for the parameters, and for data that are arguments of the program.
 

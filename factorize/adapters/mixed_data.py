@@ -16,7 +16,7 @@ from factorize.errors import InvalidParameter
 MAX_COLLATED_EXAMPLES = 4
 """The most examples that are read and collated together: two stay, and two are replaced by another one."""
 MAX_COMPARED_EXAMPLES = 1 << 13
-"""The most examples of each of two data sets that are compared: enough to find a part of a million."""
+"""The most examples of each of two data sets that are compared: read in seconds, and enough for a part of a million."""
 MAX_DRAWS = 32
 """The most draws of random numbers under which data are checked: they show 97 percent of mixing in one batch of ten."""
 
@@ -29,7 +29,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
     example by itself is none of these.
 
     Args:
-        dataset: with `__len__` and `__getitem__`.
+        dataset: a data set with `__len__` and `__getitem__`.
         collate: a function from items to a batch.
         axis: axis of the examples in its tensors.
 

@@ -44,7 +44,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     Args:
         optimizer: an optimizer of torch, or one that Opacus has wrapped, whose noise is then replaced.
-        factors: what `factorize.client.load` or `solvers.solve` gave.
+        factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors.
         seed: a secret integer, `secrets.randbits(128)`.
         auditor: an auditor that is told of every batch before the step; without it the order is the caller's promise

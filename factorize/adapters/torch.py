@@ -50,7 +50,7 @@ class TorchNoiseGenerator(Secret):
     for `factorize.client.NoiseGenerator`.
 
     Args:
-        factors: what `factorize.client.load` or `solvers.solve` gave.
+        factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors, from `calibrate`, never a bare number.
         parameters: tensors whose shapes and devices the noise gets; only their shapes are kept. The noise has the
             digits of float32, in tensors of float64 if parameters have that type.

@@ -78,9 +78,9 @@ class Factors(CertifiedFactors):
     ) -> Calibration:
         """Return the noise for a privacy target: exactly one of (epsilon, delta), rho and mu, or a `PrivacyTarget`.
 
-        With `sigma`, which is for sums, and one of epsilon and delta it returns what that noise gives, and finds the
-        other number. With `steps` the answer is for the first steps of the run, if the run stops there and the stop
-        does not depend on the data or on what was released; with `spent_mu` it is for the rest of the target after
+        With `sigma`, which is for sums, and one of epsilon and delta it returns the privacy of that noise, and
+        finds the other number. With `steps` the answer is for the first steps of the run, if the run stops there and
+        the stop does not depend on the data or on the releases; with `spent_mu` it is for the rest of the target after
         other runs on the same data. `divisor` is the public divisor of means; `batch_size` belongs to a sampling and
         divides nothing. See `factorize.privacy.calibrate`; and with another `sampling` than `fixed`, which takes
         (epsilon, delta) and the file of C, see `factorize.accounting.calibrate_sampling`.

@@ -1,4 +1,4 @@
-"""The certificate: what a result states about itself; losses and bounds are those that the checker proves."""
+"""The certificate: the statement of a result about itself; losses and bounds are those that the checker proves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Loss:
         rmse: the square root of mean_squared.
         max_error: s max_i sqrt(e_i) (a standard deviation).
         last_iterate: s sqrt(e_last).
-        objective: what the spec minimises (a variance; see factorize/spec/objective.py).
+        objective: the number that the spec minimises (a variance; see factorize/spec/objective.py).
 
     For a workload without end, losses that grow with the steps are infinite, and null in documents.
     """
@@ -132,7 +132,7 @@ def certify(
     outcome: Outcome,
     utility: Utility | None = None,
 ) -> Certificate:
-    """State what is proved of a strategy matrix: sensitivity, losses and lower bounds.
+    """State the proved numbers of a strategy matrix: sensitivity, losses and lower bounds.
 
     Args:
         spec: canonical spec with a named mechanism.

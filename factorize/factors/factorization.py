@@ -1,4 +1,4 @@
-"""A factorization: spec, matrices, certificate and provenance under one manifest, which is what stores hold.
+"""A factorization: spec, matrices, certificate and provenance under one manifest, the only thing that stores hold.
 
 `digest` names the bytes: it is the sha256 of the canonical manifest without `digest`, `files`, `created` and the
 solver's time and environment; the manifest names every tensor by its own sha256.
@@ -305,7 +305,7 @@ def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.n
 
 
 def _covered(base: Factorization, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Enlarge a C_inv by what its rounding can cost, so that the claim for C covers it, if n is small enough to know.
+    """Enlarge a C_inv by the cost of its rounding, so that the claim for C covers it, if n is small enough to know.
 
     A C_inv in float32 is the inverse of another matrix and stays as it is; so does one whose rounding is larger than
     readers accept for C^-1.

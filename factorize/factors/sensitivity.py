@@ -194,7 +194,7 @@ class Chains:
     Attributes:
         own: |X_ii|.
         ways: twice |X_ij| of steps i < j of a pattern, minus infinity of other steps.
-        tables: what further steps after i and j add at [i + 1, j], or [0, j] without i: at most 0, 1, ... steps; one
+        tables: sums of further steps after i and j at [i + 1, j], or [0, j] without i: at most 0, 1, ... steps; one
             table, for all, where any number fits.
     """
 

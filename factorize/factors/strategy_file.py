@@ -63,7 +63,7 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
     Raises:
         CorruptObject: the file is damaged, or has none of these formats.
         InvalidStrategy: there are no real numbers that doubles hold exactly, or the arrays do not define C.
-        InvalidParameter: it is not stated what an array is, or how many steps a BLT has.
+        InvalidParameter: the meaning of an array, or the number of steps of a BLT, is missing.
         OSError: the file cannot be read.
     """
     if isinstance(source, (str, bytes, os.PathLike)):

@@ -15,7 +15,7 @@ NO_CLIPPING = "clipping does not bind: its bias is not modelled"
 
 
 class Basis(StrEnum):
-    """What the numbers of a prediction are worth."""
+    """The basis of the constants in a prediction."""
 
     EXACT = "exact"
     """A closed form or a recursion, no inequality."""
@@ -28,7 +28,7 @@ class Basis(StrEnum):
 
 
 class Relation(StrEnum):
-    """How the value stands to the quantity."""
+    """The relation of the value to the quantity."""
 
     EQUAL = "equals"
     AT_MOST = "is at most"

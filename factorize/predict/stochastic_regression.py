@@ -1,7 +1,7 @@
 """A run of linear regression on Gaussian examples with a factorization's noise: exact second moments of every step.
 
 docs/notes/frequency-domain.md derives it. Examples are new in every step, so that later noise correlates with the
-iterates as if each batch's mean of x x^T were H. The noise adds what the quadratic's moments v_t gain per step beyond
+iterates as if each batch's mean of x x^T were H. The noise adds the gain per step of the quadratic's moments v_t beyond
 the contraction, and the moments themselves feel the fourth moment of x:
 
     m_{t+1} = (1 - x)^2 m_t + (x^2 m_t + eta x sum_i l_i m_{i,t}) / batch + v_{t+1} - (1 - x)^2 v_t,      x = eta l.

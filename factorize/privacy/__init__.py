@@ -113,7 +113,7 @@ class Calibration:
 
     @property
     def sigma_of_means(self) -> float | None:
-        """Standard deviation per entry of Z for means: sigma_of_sums / divisor, rounded up; None without a divisor."""
+        """The standard deviation of Z per entry for means: sigma_of_sums / divisor, rounded up, or None."""
         if self.divisor is None:
             return None
         return double_above(Fraction(self.sigma_of_sums) / self.divisor, "sigma_of_means")
@@ -133,10 +133,10 @@ class Calibration:
         """Refuse the norm of an alleged mean, if only a sum can have that norm.
 
         A batch of expected size `divisor`, fixed or sampled independently, has more than divisor + (178 divisor)^(1/2)
-        + 60 examples with a probability below 2^-128 (Bernstein); so seldom is what is truly a mean refused.
+        + 60 examples with a probability below 2^-128 (Bernstein); so seldom is a true mean refused.
 
         Raises:
-            InvalidParameter: the norm is above what a mean can have, or there is no divisor.
+            InvalidParameter: the norm is larger than that of a mean, or there is no divisor.
         """
         divisor = self.divisor_of_means()
         most = self.clip_norm * (1 + math.sqrt(178 / divisor) + 60 / divisor)
@@ -195,7 +195,7 @@ class Calibration:
         """The most by which an attack's true-positive rate exceeds its false-positive rate, an upper bound.
 
         The attack sees the run and decides whether an example took part. By mu alone the most is exact,
-        2 Phi(mu / 2) - 1; where epsilon and delta hold, it is what they allow, if that is less. A sampling gives it as
+        2 Phi(mu / 2) - 1; where epsilon and delta hold, it is their bound, if that is less. A sampling gives it as
         the total variation.
         """
         most = gaussian_delta(0.0, self.mu)

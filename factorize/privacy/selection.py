@@ -64,7 +64,7 @@ class BestOf:
         """Return epsilon of the best run at a delta, rounded up.
 
         Args:
-            delta: in (0, 1).
+            delta: a number in (0, 1).
             mu: the mu of each of the runs among which it is the best.
             together: the mu of one of them and all other releases from the same data; by default there are none.
         """

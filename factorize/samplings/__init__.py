@@ -1,6 +1,6 @@
 """Samplings: laws by which examples take part in the steps of a run, one file each.
 
-A sampling's class defines what its law is, does and says. A sampling is one class and one entry of `SAMPLINGS`.
+A sampling's class defines its law with its actions and texts. A sampling is one class and one entry of `SAMPLINGS`.
 """
 
 from factorize.errors import InvalidParameter

@@ -63,7 +63,7 @@ class Sampling(ABC):
         name: the name in specs, calibrations, comparisons and `--sampling`.
         title: the title that people read.
         title_of_one_epoch: the title that people read for a run of one epoch, if it has another one.
-        loader: one sentence on what a training job's loader has to do.
+        loader: one sentence on the work of a training job's loader.
         secret: the secret that epsilon relies on.
         takes: the options of a calibration that it uses, among `dataset_size`, `batch_size`, `bins` and `work`.
         claimed: whether samples can verify less noise than bounds prove.
@@ -103,7 +103,7 @@ class Sampling(ABC):
     def of_first_steps(
         self, run: factorize.Factorization, steps: int, asked: SamplingOptions
     ) -> tuple[factorize.Factorization, SamplingOptions]:
-        """Return the factorization and the options for a calibration of what the first steps of a run release."""
+        """Return the factorization and the options for a calibration of the releases in the first steps of a run."""
         return first_steps(run, steps), asked
 
     def check_used(self, asked: SamplingOptions) -> None:

@@ -36,7 +36,7 @@ def calibrate_sampling(
         **options: the fields of `SamplingOptions`.
 
     Raises:
-        InvalidParameter: an unknown sampling, one that has no accountant here, or what it needs is missing or not used.
+        InvalidParameter: an unknown sampling, one that has no accountant here, or options that are missing or not used.
         ConditionNotMet: a C that the sampling does not cover.
         UnsupportedAdjacency: an adjacency that the sampling does not cover.
     """
@@ -106,7 +106,7 @@ def privacy_profile(
 def epsilon_of_first_steps(run: object, noise: Mapping[str, Any], steps: int, delta: float | None = None) -> float:
     """Return epsilon of the first steps of a run, which is at most that of all steps.
 
-    It holds if the decision to stop depended neither on the data nor on what was released.
+    It holds if the decision to stop depended neither on the data nor on the releases.
 
     Args:
         run: the factors of the run.

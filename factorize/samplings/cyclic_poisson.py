@@ -19,7 +19,7 @@ MAX_COLUMN_RATIO = 1.2
 """The largest squared column norm over the mean of all: the noise is then a tenth more than for even columns, and
 `compare` shows those, too."""
 _SECOND_SEED = 0x5A4D504C << 128
-"""A number beside the seed of the noise, by which the sampling gets another seed."""
+"""A number that is combined with the seed of the noise, so that the sampling has another seed."""
 
 
 class CyclicPoissonSampling(Sampling):

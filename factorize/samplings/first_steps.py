@@ -20,7 +20,7 @@ _UNMADE_DIAGONAL = 2.0**-13
 
 
 def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> factorize.Factorization:
-    """Return the certified factorization of the first steps of a run, for calibrations of what they release.
+    """Return the certified factorization of the first steps of a run, for calibrations of their releases.
 
     After the first epoch of a fixed order, an incomplete epoch has rows that release next to nothing for the steps that
     were not made; beyond 4096 steps it counts as complete, and more is covered than was released. The workload is that

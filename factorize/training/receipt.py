@@ -1,4 +1,4 @@
-"""The receipt of a run: what it released, under which guarantee, and on which basis; for an auditor.
+"""The receipt of a run: its releases, their guarantee and its basis, for an auditor.
 
 One JSON file (docs/receipt.md). It is replaced as a whole before each step is released, so that the receipt of all that
 was released remains, however the process ends. `factorize-check` proves it from the factor files.

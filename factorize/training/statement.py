@@ -145,7 +145,7 @@ class PrivacyStatement:
     def epsilon_so_far(self, steps: int, delta: float | None = None) -> float:
         """Return epsilon of the first steps, for a run that stops after them.
 
-        It holds if the stop depended neither on the data nor on what was released, for example because of a deadline or
+        It holds if the stop depended neither on the data nor on the releases, for example because of a deadline or
         a machine that is needed elsewhere. A run that stops because its accuracy is good has the epsilon of all steps.
 
         Args:

@@ -242,8 +242,8 @@ class FirstOrder(NamedTuple):
     If every feed is positive the inverse is bidiagonal, with p = 1 / feed and q = follow / feed.
 
     Attributes:
-        follow: in [0, 1], shape (n,); the first is 0.
-        feed: non-negative, not all zero, shape (n,).
+        follow: factors in [0, 1], shape (n,); the first is 0.
+        feed: factors that are non-negative, not all zero, shape (n,).
     """
 
     follow: np.ndarray

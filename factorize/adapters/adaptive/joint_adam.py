@@ -180,5 +180,5 @@ class JointAdam(CorrelatedOptimizer):
 class ReplicatedJointAdam(JointAdam, ReplicatedOptimizer):
     """Joint moments on data-parallel replicas: each rank makes its part of both noises.
 
-    See `JointAdam` for the arguments, and `ReplicatedOptimizer` for what the ranks share.
+    See `JointAdam` for the arguments, and `ReplicatedOptimizer` for the part that the ranks share.
     """

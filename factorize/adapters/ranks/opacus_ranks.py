@@ -28,7 +28,7 @@ def correlated_optimizer(
 
     Args:
         optimizer: `DPOptimizer` or `DistributedDPOptimizer` (DDP).
-        factors: what `factorize.client.load` or `solvers.solve` gave.
+        factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors; `divisor` is that of the batch of all ranks together.
         seed: a secret integer, the same on all ranks.
         auditor: an auditor that is told of every batch before the step, by `expect(indices)` with each rank's indices.
@@ -50,7 +50,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
 
     Args:
         optimizer: Opacus's `DistributedDPOptimizer`, or torch's own.
-        factors: what `factorize.client.load` or `solvers.solve` gave.
+        factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors; `divisor` is that of the batch of all ranks together.
         **others: options of `CorrelatedOptimizer`.
 
