@@ -222,7 +222,7 @@ def _nearly_step_law(width: float, probability: float, finest: float) -> GridLaw
         normal = (np.log(np.maximum(np.expm1(ends) / probability + 1, 0.0)) + width**2 / 2) / width
 
     def chances(z: np.ndarray) -> np.ndarray:
-        near_zero = -np.abs(z)  # the tail, which is small, has all its digits below zero
+        near_zero = -np.abs(z)  # below zero the small tail keeps all its digits
         return np.where(z[:-1] > 0, ndtr(near_zero[:-1]) - ndtr(near_zero[1:]), ndtr(z[1:]) - ndtr(z[:-1]))
 
     mass = chances(normal)

@@ -74,7 +74,7 @@ class BatchMarks:
 
     def __init__(self) -> None:
         self._now: set[Hashable] = set()
-        self._earlier: dict[Hashable, None] = {}  # is in the order in which they were handed out
+        self._earlier: dict[Hashable, None] = {}  # keys are in the order in which they were handed out
 
     def hand_out(self, batch: object) -> None:
         """Keep the marks of a batch; the marks of the step before count as earlier ones from now on."""

@@ -42,6 +42,7 @@ _RECEIPT_NOTE = (
     "state or at another path with this seed: give receipt="
 )
 _VERSION = 2
+"""The version of the state in its file."""
 _log = logging.getLogger(__name__)
 
 

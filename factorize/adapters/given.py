@@ -269,7 +269,7 @@ def _misfit(module: torch.nn.Module) -> str | None:
             "away, or train them whole (modules_to_save)"
         )
     state: Any = getattr(module, "state", None)
-    if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # is a type of bitsandbytes
+    if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # the class belongs to bitsandbytes
         return (
             f"has 8 bits with llm_int8_threshold={state.threshold:g}: on a GPU a large entry of one example changes "
             "the digits in which others of the batch are computed; load it with llm_int8_threshold=0.0, or in 4 bits"

@@ -67,7 +67,7 @@ class NoiseTransformation(Secret, optax.GradientTransformation):
 
     def close(self) -> None:
         """Let another transformation make the same noise, or this one make it again; nobody may have seen it."""
-        self.update.__self__.close()  # belongs to the object that `of` was given
+        self.update.__self__.close()  # `of` was given this object
 
 
 def correlated_noise(

@@ -139,7 +139,7 @@ class ClippedGradients:
                 raise InvalidParameter(message, field="loss")
             self._refuse_closure(params, data)
             examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
-            alone = jax.jit(self._alone)  # compiles them as one, since single operations would be hundreds
+            alone = jax.jit(self._alone)  # one compilation is cheaper than hundreds for single operations
             for positive in (False, True):
                 own = jax.tree.map(
                     lambda p, positive=positive: _drawn(p, positive=positive) if _traced(p) else p, params
@@ -177,7 +177,7 @@ class ClippedGradients:
         count, total = len(rows), np.sum(rows, axis=0)
         try:
             together = _flat(jax.jit(jax.grad(self._loss))(params, *examples))
-        except Exception:  # for any error: a loss for one example mixes none
+        except Exception:  # any error will do: a loss for one example mixes none
             together = total
         off = min(float(np.linalg.norm(together * times - total)) for times in (1, count))
         if not off <= MAX_RELATIVE_ROUNDING * sum(map(np.linalg.norm, rows)):

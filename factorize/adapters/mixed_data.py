@@ -42,7 +42,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
         items = [_call_seeded(0, dataset.__getitem__, i) for i in (*places, *places[:1] * 3, places[1], places[0])]
         one, two, _, three = map(_digest, items[-4:])
         last, column, mixed = one == two != three, None, False
-        for draw in range(MAX_DRAWS):  # stops when one shows it
+        for draw in range(MAX_DRAWS):  # the first draw that shows it is enough
             column = column or _find_mixed_column(dataset, places[draw % len(places)], draw)
             mixed = mixed or _is_mixed(items, collate, axis, draw)
             if last or column or mixed:

@@ -40,7 +40,7 @@ class CorrelatedAggregator(ModelAggregator):
     def __init__(self, rounds: FederatedRounds, names: list[str]) -> None:
         super().__init__()
         self.rounds, self.names = rounds, list(names)
-        self.model: list[np.ndarray] | None = None  # is the model that the workflow sent, if it says so
+        self.model: list[np.ndarray] | None = None  # the workflow's model, if the workflow names one
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Add the answer of the client that NVFlare has authenticated, whatever name its meta data give."""

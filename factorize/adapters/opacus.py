@@ -66,7 +66,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     """
 
     ranks = 1
-    _step_supports_amp_scaling = True  # makes a GradScaler set `grad_scale` here before it calls `step`
+    _step_supports_amp_scaling = True  # a GradScaler then sets `grad_scale` here before it calls `step`
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._samples, self._added = 0, 0
         self._expected: int | None = None
         self._masks: list[np.ndarray] = []
-        self._weights: str | None = None  # belong to a checkpoint that was loaded, until its next step
+        self._weights: str | None = None  # a hash of a loaded checkpoint's weights, until the next step
         self.rehearsal: Rehearsal | None = None
         self._fresh = all(p.grad is None for p in parameters)
         super().__init__(

@@ -13,8 +13,8 @@ from factorize.predict.prediction import Question
 
 OpenUnit = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Eigenvalues = Annotated[list[Positive], Field(min_length=1, max_length=100_000)]
-STATIONARY = "the process is stationary (n -> infinity)"
-NOT_PRIVATE = "a statement about Noisy-FTRL: private only where clipping is really done (C24, remark 1.2)"
+STATIONARITY = "the process is stationary (n -> infinity)"
+PRIVACY_CAVEAT = "a statement about Noisy-FTRL: private only where clipping is really done (C24, remark 1.2)"
 
 
 class Independent(Frozen):

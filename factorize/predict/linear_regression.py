@@ -11,8 +11,8 @@ from pydantic import Field
 
 from factorize.plain_data import Positive
 from factorize.predict.filters import (
-    NOT_PRIVATE,
-    STATIONARY,
+    PRIVACY_CAVEAT,
+    STATIONARITY,
     Independent,
     Nu,
     Optimal,
@@ -51,7 +51,7 @@ class MeanEstimation(PrivateNoise):
                 "optimum": self.limit(Nu(kind="nu")),
                 "dp_sgd": self.limit(Independent()),
             },
-            assumptions=(STATIONARY, NO_CLIPPING),
+            assumptions=(STATIONARITY, NO_CLIPPING),
             source="Choquette-Choo et al. 2024, theorem 2.1, eq. (99) and (100)",
             notes=("the paper's F is half of this: its loss carries a factor 1/2",),
         )
@@ -107,11 +107,11 @@ class LinearRegressionQuestion(Regression):
                 "effective_dimension": trace / max(self.eigenvalues),
             },
             assumptions=(
-                STATIONARY,
+                STATIONARITY,
                 "inputs with E|x|^2 x x^T <= R^2 H and kurtosis C_k, independent label noise, for the bounds",
                 "learning_rate < 1/R^2",
                 NO_CLIPPING,
-                NOT_PRIVATE,
+                PRIVACY_CAVEAT,
             ),
             source="Choquette-Choo et al. 2024, theorems C.15 and C.18 (appendix C)",
             notes=("the upper bound's factor is the smaller (x/(1-x))^2, x = sqrt(eta R^2), of its proof",),
@@ -166,10 +166,10 @@ class GaussianRegression(Regression):
                 "effective_dimension": math.fsum(self.eigenvalues) / max(self.eigenvalues),
             },
             assumptions=(
-                STATIONARY,
+                STATIONARITY,
                 "inputs N(0, H), one new example per step, independent label noise",
                 NO_CLIPPING,
-                NOT_PRIVATE,
+                PRIVACY_CAVEAT,
             ),
             source="docs/notes/frequency-domain.md; setting of Choquette-Choo et al. 2024, section 2.2 and figure 2",
             notes=("exact where theorems C.15 and C.18 of the paper bound",),

@@ -113,7 +113,7 @@ class Calibration:
 
     @property
     def sigma_of_means(self) -> float | None:
-        """The standard deviation of Z per entry for means: sigma_of_sums / divisor, rounded up, or None."""
+        """The standard deviation per entry of Z for means, sigma_of_sums / divisor rounded up, or None without it."""
         if self.divisor is None:
             return None
         return double_above(Fraction(self.sigma_of_sums) / self.divisor, "sigma_of_means")

@@ -24,7 +24,7 @@ SAMPLINGS: dict[str, Sampling] = {
     )
 }
 """The register of samplings, by name."""
-_UNCOVERED = {
+_UNCOVERED_SAMPLINGS = {
     "shuffle": "equal-size shuffling gives away the last bin, and is not amplified here; use balls_in_bins, or fixed",
     "poisson_per_epoch": "examples that may take part twice in an epoch, or not at all, have no accountant for a C "
     "that is not I; use balls_in_bins, or cyclic_poisson for a banded C",
@@ -34,6 +34,6 @@ _UNCOVERED = {
 def sampling_of(name: str) -> Sampling:
     """Return the sampling with a name; raise InvalidParameter where it is unknown, or has no accountant here."""
     if name not in SAMPLINGS:
-        reason = _UNCOVERED.get(str(name), f"known are {', '.join(SAMPLINGS)}")
+        reason = _UNCOVERED_SAMPLINGS.get(str(name), f"known are {', '.join(SAMPLINGS)}")
         raise InvalidParameter(f"sampling={str(name)[:20]!r} is not covered: {reason}", field="sampling")
     return SAMPLINGS[name]

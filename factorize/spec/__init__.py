@@ -25,6 +25,7 @@ from factorize.spec.objective import AnyObjective, Mean
 from factorize.workloads import AnyWorkload, UserMatrix
 
 DEFAULT_TOLERANCE = 1e-9
+"""The relative gap that a spec asks for by default."""
 _CANONICAL_MARK = "canonical form"
 """The mark of a spec that has been brought into its canonical form."""
 LARGEST_BINS = 4096
@@ -147,7 +148,7 @@ class Spec(Frozen):
         return (self.model_copy(update=changes) if changes else self)._known_as_canonical()
 
     def _known_as_canonical(self) -> Spec:
-        self.__dict__[_CANONICAL_MARK] = True  # next to values computed from it, which a changed copy has not either
+        self.__dict__[_CANONICAL_MARK] = True  # a copy with other parts keeps neither this nor computed values
         return self
 
     def named(self, mechanism: AnyMechanism) -> Spec:

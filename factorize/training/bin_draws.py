@@ -22,6 +22,7 @@ _DOMAIN = b"factorize balls in bins 1\0"
 _BLOCK = 1 << 16
 """The number of examples for each call of SHAKE-128."""
 _WORDS = 1 << 64
+"""The number of values of a 64-bit word."""
 
 
 def draw_bins(key: bytes, examples: int, bins: int) -> np.ndarray:

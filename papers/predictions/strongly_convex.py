@@ -20,7 +20,7 @@ from pydantic import Field
 
 from factorize.plain_data import Count, Positive
 from factorize.predict import asymptotic
-from factorize.predict.filters import STATIONARY, DampedAntiPgd, Independent, Nu, PrivateNoise
+from factorize.predict.filters import STATIONARITY, DampedAntiPgd, Independent, Nu, PrivateNoise
 from factorize.predict.prediction import NO_CLIPPING, Basis, Inverse, Prediction, Relation, require
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ class StronglyConvex(PrivateNoise):
                 "multiplier": float(_MULTIPLIERS[best]) / (mu * smooth),
             },
             assumptions=(
-                STATIONARY,
+                STATIONARITY,
                 "F is L-smooth and mu-strongly convex",
                 "stochastic gradients stay within label_noise of their mean",
                 NO_CLIPPING,

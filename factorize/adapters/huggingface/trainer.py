@@ -277,7 +277,7 @@ class PrivateTraining(_Mixed):
         model.train()
         for place, part in enumerate(inputs["parts"]):
             if place:
-                self.private.optimizer.step()  # adds up without a move
+                self.private.optimizer.step()  # this step only adds up
             self.private.optimizer.zero_grad()  # the Trainer clears only those of the model
             losses = self.example_losses(model, self._prepare_inputs(dict(part)))
             self.accelerator.backward(losses.sum())

@@ -20,6 +20,7 @@ Made = TypeVar("Made")
 PATIENCE = 120.0
 """The seconds that a rank waits for the others."""
 _NUMBERS = count()
+"""The numbers of the exchanges, which are the same on all ranks."""
 _REMEDIES = {
     "kind": "the ranks are at different places of the program; call the same functions in the same order on all",
     "parameters": "the ranks hold other parameters, as stages of pipeline parallelism do, and none could clip by the "
@@ -75,7 +76,7 @@ def agree(kind: str, make: Callable[[], tuple[Made, dict[str, object]]]) -> Made
         return make()[0]
     try:
         made, shared = make()
-    except Exception as reason:  # for any error, since the others wait
+    except Exception as reason:  # any error counts, since the others wait
         with suppress(FactorizeError):
             settle(kind, {"error": f"{type(reason).__name__}: {reason}"}, refuse_difference)
         raise
@@ -149,7 +150,7 @@ def _verdict(store: object, number: int, judge: Callable[[Sequence[dict[str, obj
 def _wait(store: Any, key: str, seconds: float) -> bytes | None:
     try:
         store.wait([key], timedelta(seconds=seconds))
-    except RuntimeError:  # is raised at the time limit, and by a store whose process ended
+    except RuntimeError:  # the time limit raises this, and so does a store whose process ended
         return None
     return store.get(key)
 

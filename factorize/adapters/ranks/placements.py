@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # if torch is built without them, nothing is sharded
     from torch.distributed.tensor import Placement
 
 _MASK = (1 << 64) - 1
+"""A mask of the 64 bits of a word."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ class ShardLayout:
     ) -> tuple[tuple[int, np.ndarray | None], JsonObject]:
         """Return a checkpoint's step and this rank's part of its vectors, and the values that all ranks must share."""
         stored, own = state.get("state"), source.vectors
-        if isinstance(stored, torch.Tensor | np.ndarray):  # is the checkpoint of one process
+        if isinstance(stored, torch.Tensor | np.ndarray):  # the checkpoint is that of one process
             stored = None
         step = source.check_step({**state, "state": stored}, shard=self._shapes)
         common = {"step": step, "arrays": stored is not None}
