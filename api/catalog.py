@@ -1,7 +1,7 @@
 """The catalog: which results a store has, newest first, from rows in a database that follow the store.
 
-The store is the truth; the rows can be lost and are then made anew. They say what manifests say, and each manifest is
-read once. Whether a result is whole is seen when it is asked for. The rows are at most five seconds behind the store.
+The store is the truth; rows that are lost are made anew. They repeat what manifests say, and each manifest is read
+once. A result is checked only when somebody asks for it. The rows are at most five seconds behind the store.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The writer of mirrors: the results of a store as static files, with an index, a signature and a page for each.
 
-What a client reads is in `factorize.client.mirror`. Blobs and manifests come first and the index last, so that an index
-only names what is there; what it no longer names is removed after it.
+`factorize.client.mirror` says what a client reads. Blobs and manifests are written first and the index last, so that an
+index names only files that are there. Files that it no longer names are removed afterwards.
 """
 
 import json

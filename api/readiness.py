@@ -1,8 +1,8 @@
 """Readiness of one service: what it is missing.
 
-What is missing has a name that does not change and a sentence. Each part is asked in a thread of its own and has a few
-seconds to answer. A part that is still silent is not asked a second time meanwhile, so that whoever asks often cannot
-pile questions up.
+Each missing part has a name that does not change, and a sentence. Every part is asked in a thread of its own and has a
+few seconds to answer. A part that is still silent is not asked again meanwhile, so that frequent probes cannot pile
+questions up.
 """
 
 from __future__ import annotations

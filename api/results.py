@@ -145,7 +145,7 @@ class Results:
         return RowBlocks(factorization, matrix, first, end)
 
     def block(self, rows: RowBlocks) -> Block | None:
-        """Return rows that are at most 4 MiB (or one row) with their digest; they are kept for who asks next.
+        """Return rows that are at most 4 MiB (or one row) with their digest, and keep them for the next caller.
 
         Rows of an inverse take a solve, and a hash takes as long as sending; many workers ask for the same blocks.
 

@@ -1,7 +1,7 @@
 """Forms: stored results with further matrices beside C, or in another type.
 
-A form is computed, certified from its own numbers and stored by workers when somebody who may submit first posts for
-it. A read finds what is stored and makes nothing; nothing is cast on the way out.
+Workers compute a form, certify it from its own numbers and store it when a caller who may submit first posts for it. A
+read finds what is stored: it makes nothing, and casts nothing on the way out.
 """
 
 import threading

@@ -1,12 +1,11 @@
 """Telemetry: lines of the log, one JSON object each, and spans of a trace, which say what they are about.
 
-A line has `time` (UTC), `level`, `logger` and `message`, what the work of this thread or task is about, and what it
-adds by `extra={"about": {...}}`. Whatever somebody sends is escaped: a line is one line, in ASCII.
+A line has `time` (UTC), `level`, `logger` and `message`, the subject of the work of this thread or task, and what the
+call adds by `extra={"about": {...}}`. Input is escaped: a line is one line, in ASCII.
 
-Spans are a job's and those of the stages of its solve, beside the requests that the web framework makes spans of. All
-of it is OpenTelemetry's own: without its SDK (the extra `factorize[otel]`), or without a place to send spans to,
-nothing is recorded. A job's span goes on the trace of the request that asked for it, also where another service ends
-it.
+A job and each stage of its solve have a span, and the web framework makes one for each request. OpenTelemetry records
+them: without its SDK (the extra `factorize[otel]`), or without an address to send spans to, nothing is recorded. A
+job's span belongs to the trace of the request that asked for it, even where another service ends the job.
 """
 
 import importlib.util

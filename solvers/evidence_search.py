@@ -124,7 +124,7 @@ def certify_own(strategy: Given, spec: Spec, *, as_given: bool = False) -> Facto
     Args:
         strategy: C, shape (n, n), or in a structure (`factorize.factors.strategy_file`).
         spec: canonical, users' matrices bound; its mechanism says nothing here.
-        as_given: keep a Toeplitz C as its column, digit by digit, for who asks what is true of exactly that.
+        as_given: keep a Toeplitz C as its column, digit by digit, where the question is about exactly that matrix.
 
     Raises:
         InvalidStrategy: no strategy matrix, or not of the spec's n.

@@ -1,7 +1,7 @@
 """The gate: from an Authorization header to the caller that it names, by a key or a token of an issuer, or a refusal.
 
-What was found for a credential holds for half a second. Then it is looked up again, so that a key that is revoked is
-refused by every service on the ledger within a second; where the ledger does not answer, nobody is let in.
+The gate keeps what it has found for a credential for half a second and then looks it up again, so that every service
+on the ledger refuses a revoked key within a second. Where the ledger does not answer, nobody is let in.
 
 PyJWT checks signature, audience, issuer and times of tokens (OpenID Connect, JWT), and fetches an issuer's keys: from
 the address in the settings alone, without redirects, kept for ten minutes, and anew for an unknown name every 30

@@ -1,10 +1,10 @@
 """The solving of a batch: here, through a pool of workers, or by a service. Each spec is a future of one or the other.
 
-Here small specs are solved side by side, and a large one alone with all threads. Files that were passed are published
-by threads beside the workers, since a publication waits for the disk.
+On this machine small specs are solved side by side, and a large one alone with all threads. Threads beside the workers
+publish the files that have passed the proof, since a publication waits for the disk.
 
-A service gets specs as they are read, and few are outstanding. Nothing is kept between runs: a spec that the service
-has solved meanwhile is answered at once when it is posted again.
+A service gets specs as they are read, a limited number at a time. Nothing is kept between runs: the service answers at
+once when a spec that it has solved meanwhile is posted again.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Pending answers: what a worker is working out for callers that may have left, by the digest of the question.
+"""Pending answers, by the digest of the question: a worker works them out even if the caller has left.
 
 A client that waits for an answer gets it as soon as it is there. One that would wait too long gets 202 with the address
-of the answer, and the work goes on while somebody looks at that address. Then the ledger knows of it too, so that
-another service can give it out.
+of the answer, and the work goes on while somebody looks at that address. From then on the ledger has the answer, too,
+so that another service can give it out.
 """
 
 import asyncio

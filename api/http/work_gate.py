@@ -1,8 +1,9 @@
-"""The work gate: at most so much work at once for all callers and for each, and an honest 429 for more.
+"""The work gate: it limits how much work runs at once, for all callers and for each, and answers 429 to more.
 
-Requests that cost more than a look into memory take a place of their kind before they begin. Who finds no place waits
-in line, where callers take turns; who would wait too long, or holds more than a share of all that is at work, is told
-at once when to come back. So many streams of events may each key, or each address without keys, follow at once.
+A request that costs more than a look into memory takes a place of its kind before it begins. Further requests wait in
+line, where callers take turns. A request that would wait too long, or whose caller already has more than a share of
+all that is at work, is told at once when to come back. Each key, or each address without keys, may also follow only a
+limited number of streams of events at once.
 """
 
 import asyncio

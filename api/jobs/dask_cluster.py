@@ -4,8 +4,8 @@ dask is used as a scheduler of coarse tasks: it places a solve on a worker with 
 queue, notices dead workers and carries a cancel message. It never runs numerical code itself, since it could not stop
 it; the task has two workers of a pool do it (`one_solve.py`).
 
-A task takes JSON and returns nothing. What happens to its solve, its end too, a worker says as events of plain data,
-and a service reads nothing else from a scheduler. A pickle runs code when it is opened, and dask opens pickles in
+A task takes JSON and returns nothing. A worker reports what happens to its solve, its end included, as events of plain
+data, and a service reads nothing else from a scheduler. A pickle runs code when it is opened, and dask opens pickles in
 results, errors, events and types of tasks. So a service reads a scheduler's messages itself: names, numbers, text,
 lists and mappings pass, and each bytes object becomes None before any code of dask sees it.
 """

@@ -1,9 +1,9 @@
 """The job engine: submit and cancel. One solve per spec, whatever crashes in between.
 
 The ledger says what was asked, the store says what exists, and the engine makes the second follow the
-first. It holds nothing that cannot be rebuilt: a job that nobody runs is found every few seconds and at
-every start, and is either done (the store has it) or submitted again. What is stored is done, whatever the solve said
-last.
+first. It keeps nothing that cannot be rebuilt: every few seconds, and at every start, it finds jobs that
+nobody runs, and marks them as done (the store has the result) or submits them again. A job whose result is stored is
+done, whatever its solve said last.
 
 A service that dies is not the fault of the specs that it was solving, nor is a cancel. Only the death of a job's own
 child counts against it, or that of a machine on which it ran alone; after two it gets a worker for itself, and after

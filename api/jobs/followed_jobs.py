@@ -61,7 +61,7 @@ class FollowedJobs:
             self._followers -= Counter([spec_digest])
 
     async def _row_of(self, spec_digest: str) -> SolveJob | None:
-        """Return what a job is now; who asks before a look begins shares it, since thousands may follow one job."""
+        """Return what a job is now. All who ask before a look begins share it, since thousands may follow one job."""
 
         def begin() -> SolveJob | None:
             self._looks.pop(spec_digest, None)  # whoever asks from now on may know of a later change

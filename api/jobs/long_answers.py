@@ -1,7 +1,7 @@
-"""Long answers in the ledger, by which services behind one balancer know of each other's.
+"""Long answers in the ledger, through which services behind one balancer share them.
 
-The service that works one out tells how far it is, and at the end the answer. Any other gives it to its caller from
-there. A row that is gone tells its service that nobody wants the answer.
+The service that works an answer out writes how far it is, and at the end the answer. Any other service gives it to its
+caller from there. A row that has gone tells its service that nobody wants the answer any more.
 """
 
 from typing import Any, NamedTuple

@@ -1,7 +1,7 @@
 """The questions that a solver's process answers: solves and forms, and those that are posted, which nobody stores.
 
-Routes (`api/http/questions.py`) and their schemas are made from those that are posted: what is posted, who may, within
-which limits, and the answer. The docstring of a question is what the OpenAPI document says of its route.
+Routes (`api/http/questions.py`) and their schemas are made from the posted ones: the body, who may post it, the limits
+and the answer. The docstring of a question becomes the description of its route in the OpenAPI document.
 
 Nothing is published here: solves and forms write files where they are told. The prover (`api/proof.py`) certifies the
 draft of a solve, and checks every factor file before it gets its name.

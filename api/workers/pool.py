@@ -1,7 +1,7 @@
-"""The pool: pairs of workers that stay, and places for what is admitted by memory and processors.
+"""The pool: pairs of workers that stay, and places for calls that fit into memory and processors.
 
-A pair is a solver and a prover, two processes. Small questions share pairs, one question at a time; what is large gets
-a pair of its own, which ends with it.
+A pair is a solver and a prover, two processes. Small questions share pairs, one question at a time. A large question
+gets a pair of its own, which ends with it.
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""A worker as whoever asks it sees it: a process that stays, is bounded for each question, and is replaced at its end.
+"""A worker from the caller's side: a process that stays, is bounded for each question, and is replaced at its end.
 
 A worker that crashes, is cancelled, or passes a limit costs its question and nothing else: the next one starts another.
-The protocol is that of `worker_process.py`; how a process ended is read from what it has left.
+`worker_process.py` describes the protocol. The remains of a process tell how it ended.
 """
 
 import json
