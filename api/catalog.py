@@ -108,7 +108,7 @@ class Catalog:
             self._looking.release()
 
     def _renew(self) -> bool:
-        """Write what has come, gone or been revoked, and say whether all that came was read."""
+        """Write which results have come, gone or been revoked, and return whether all new ones were read."""
         column, now = results.c, time.monotonic()
         revoked = set(map(name_in, self._store.objects.names(REVOCATIONS)))
         stored = set(map(name_in, self._store.objects.names(MANIFESTS)))

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 class _Remarks(io.FileIO):
-    """Standard error, where a remark that nobody can take (a full disk, a reader that is gone) costs no command."""
+    """Standard error that drops what it cannot write (a full disk, a reader that is gone), so that no command fails."""
 
     def write(self, data: Any) -> int:
         """Write what can be written."""
@@ -51,7 +51,7 @@ class _Remarks(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Give what was closed (`>&-`) to nobody, so that no file or connection that is opened later gets its number."""
+    """Open the null device for closed streams (`>&-`), so that no later file or connection gets their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))

@@ -136,7 +136,7 @@ def _open(target: str) -> tuple[Objects, Callable[[str, bytes], None]]:
 
 
 def _other_names(manifest: Manifest) -> Iterator[str]:
-    """Yield the digests of the same spec without what is chosen for it: the mechanism, what it is optimised for."""
+    """Yield the digests of the same spec without the choices made for it: mechanism, workload to optimise for."""
     solved = manifest.spec
     for without in ({"mechanism"}, {"optimize_for"}, {"mechanism", "optimize_for"}):
         with suppress(FactorizeError):

@@ -67,7 +67,7 @@ class Readiness:
         return missing
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Stop asking."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _look_at_ledger(self) -> list[Missing]:

@@ -51,7 +51,7 @@ class KeyQuotas(Frozen, use_attribute_docstrings=True):
         return self.model_dump()
 
     def or_else(self, defaults: KeyQuotas) -> KeyQuotas:
-        """Return these limits, with those of others where there is none."""
+        """Return these limits; one that is left out comes from the other limits."""
         return KeyQuotas(**{name: getattr(defaults, name) if v is None else v for name, v in self.document().items()})
 
 
@@ -172,7 +172,7 @@ class Token:
 
     @property
     def sha256(self) -> str:
-        """The sha256 of the secret, which is what is stored of it."""
+        """The sha256 of the secret; nothing else of the secret is stored."""
         return hashlib.sha256(self.secret.encode("ascii")).hexdigest()
 
     def is_of(self, sha256: str) -> bool:
@@ -181,7 +181,7 @@ class Token:
 
 
 def new_token() -> Token:
-    """Return a token nobody has had, of a new key."""
+    """Return a new token, of a new key."""
     return Token(secrets.token_hex(6), secrets.token_hex(32))
 
 

@@ -78,7 +78,7 @@ class Holdings:
 
     @contextmanager
     def working(self, caller: Caller, threads: int) -> Iterator[None]:
-        """Count what is done inside, however it ends: seconds of the clock times the threads set aside for it."""
+        """Charge the work of the block, however it ends: seconds of the clock times the threads set aside for it."""
         began = time.monotonic()
         try:
             yield
@@ -186,7 +186,7 @@ class Holdings:
             return connection.execute(mine).first() is not None
 
     def leave_to_others(self, caller: Caller, spec_digest: str) -> bool:
-        """Take a job from a caller, if others hold it too, and write that down; whether they do."""
+        """Take a job from a caller, if others hold it too, and write that down; return whether they do."""
         of_job, mine = holds.c.spec_digest == spec_digest, holds.c.owner == caller.owner
         with writing(self._engine) as connection:
             take_turns(connection)

@@ -94,7 +94,7 @@ class ByName(typer.core.TyperGroup):
     """The group of all commands, whose modules are imported when a command line names them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all, each of which says by now what it does."""
+        """Return the names of all commands; each has its line of help by now."""
         for name, command in self.commands.items():
             command.help = line_of(name)
         return super().list_commands(ctx)

@@ -118,7 +118,7 @@ def _expand(path: Path, results: Store | None) -> list[Item]:
 
 
 def _look_up(item: Item, listed: Spec, results: Store | None) -> None:
-    """Note the mechanism and the stored answer of a spec, else what it takes."""
+    """Note the mechanism and the stored answer of a spec, or its estimate if there is none."""
     item.spec = None
     try:
         spec = choose(listed)
@@ -137,7 +137,7 @@ def _look_up(item: Item, listed: Spec, results: Store | None) -> None:
 
 
 def _cost(items: list[Item], lanes: int) -> dict[str, float]:
-    """Return the estimate of what is to be solved: seconds with all lanes, and the most bytes at a time."""
+    """Return the estimate of all specs to solve: seconds with all lanes, and the most bytes at a time."""
     waiting = [item for item in items if item.state == "to solve"]
     largest = sorted((item.bytes for item in waiting), reverse=True)[:lanes]
     return {"seconds": sum(item.seconds for item in waiting) / lanes, "bytes": sum(largest), "lanes": lanes}
@@ -154,7 +154,7 @@ def _show_expansion(items: list[Item], cost: dict[str, float] | None) -> None:
 
 
 def _run(items: list[Item], lanes: Open, origin: Origin) -> KeyboardInterrupt | ServiceUnreachable | None:
-    """Solve what is to be solved; return what has ended that early."""
+    """Solve the specs that have no answer yet; return what ended the run early."""
     waiting = [(item, item.spec) for item in items if item.spec is not None]
     try:
         with prompt_interrupt(), display(total=len(waiting)) as shown:

@@ -139,7 +139,7 @@ def _flat(item: Mapping[str, Any], manifest: Manifest | None) -> dict[str, objec
 
 
 def _cell(document: Any, path: list[str]) -> object:
-    """Return what stands at a path, objects as JSON and lists as one text; None where nothing does."""
+    """Return the value at a path, objects as JSON and lists as one text; None where there is none."""
     for name in path:
         document = (document or {}).get(name)
     if isinstance(document, list):

@@ -41,7 +41,7 @@ Ended = Callable[["Item", "Manifest | Exception", float], None]
 
 
 class LocalLanes:
-    """Solves specs with a pool of workers and stores what was proved.
+    """Lanes that solve specs with a pool of workers and store the proved results.
 
     Args:
         store: the store that keeps results.

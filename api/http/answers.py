@@ -91,7 +91,7 @@ def known_response(
 
 
 def lasting(request: Request, result: Result) -> str:
-    """Return the Cache-Control of what is said of a result: for ever, where the address names its bytes."""
+    """Return the Cache-Control of an answer about a result: for ever, where the address names its bytes."""
     return LASTING_CACHE if request.path_params.get("name") == result.digest else "no-cache"
 
 

@@ -264,7 +264,7 @@ async def _views(blob: Blob, start: int, stop: int) -> AsyncIterator[memoryview]
 
 
 def _address(service: SolverService, sha256: str) -> str | None:
-    """Return where the medium gives a file out; None if it does not, or if there is something to say about the file.
+    """Return the address at which the medium gives a file out; None if it has none, or if the file is damaged.
 
     Raises:
         NotFound: there is no such file.

@@ -134,7 +134,7 @@ class PendingAnswers:
         await asyncio.gather(*(one.task for one in pending), *self._followed, return_exceptions=True)
 
     async def _follow(self, owner: str, digest: str, pending: PendingAnswer) -> None:
-        """Tell the ledger of an answer until it is told; give it up when nobody has looked for long, and forget it."""
+        """Tell the ledger of an answer until it is told; give up and forget an answer that nobody has looked for."""
         loop, told = asyncio.get_running_loop(), False
         while self._pending.get((owner, digest)) is pending:
             pause = min(TELL_SECONDS, IDLE_SECONDS / 4)

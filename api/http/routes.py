@@ -153,7 +153,7 @@ async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form 
 
 
 async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | SolveJob:
-    """Return what has a digest; nothing is a problem."""
+    """Return the result or job of a digest; raise a problem if there is none."""
     known = await run_sync(call.service.lookup, name, form, call.caller)
     if known is None:
         raise not_known(name)
@@ -161,7 +161,7 @@ async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | Solv
 
 
 async def _make_form(call: Call, result: Result, form: Form) -> Result:
-    """Return a result whose file has a form, made for the caller where nobody has had it made."""
+    """Return a result whose file has a form, and make it for the caller if it does not exist yet."""
     async with working(call, "file"):
         return await run_sync(call.service.forms.make, result, form, call.caller)
 

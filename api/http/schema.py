@@ -266,7 +266,7 @@ def _settle(schema: object) -> None:
 
 
 def _of_bodies() -> dict[str, object]:
-    """Return the schemas of what is posted, and of all that they name."""
+    """Return the schemas of posted bodies, and of all that they name."""
     models: list[type[BaseModel]] = [Spec, KeyRequest, *(question.body for question in POSTED_KINDS.values())]
     _, shown = models_json_schema([(one, "validation") for one in models], ref_template=_REFERENCE)
     schemas: dict[str, object] = shown["$defs"]

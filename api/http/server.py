@@ -173,7 +173,7 @@ class ServerLoop(asyncio.SelectorEventLoop):
     """Gives a TLS handshake as long as a request, in place of a minute."""
 
     async def create_server(self, *rest: Any, **named: Any) -> asyncio.Server:
-        """Return a server; what uvicorn does not say of TLS is said here."""
+        """Return a server with the options of TLS that uvicorn does not set."""
         if named.get("ssl") is not None:
             named.setdefault("ssl_handshake_timeout", HANDSHAKE_SECONDS)
         return await super().create_server(*rest, **named)

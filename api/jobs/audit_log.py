@@ -29,7 +29,7 @@ _MAX_REFUSALS = 4096  # this many callers and statuses are counted apart; the re
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """The end of the log: what is written down elsewhere, so that rows cut off from the end are missed.
+    """The end of the log. Written down elsewhere, it shows when rows have been cut off from the end.
 
     Args:
         seq: number of the last row; 0 before the first.
@@ -173,7 +173,7 @@ class VerifiedLog:
 
 
 def verify_log(engine: sa.Engine, expect: ChainHead | None = None) -> VerifiedLog:
-    """Check every row; the memory that it takes is that of some rows.
+    """Check every row, a few rows in memory at a time.
 
     Args:
         engine: the ledger's database.

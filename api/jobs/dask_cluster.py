@@ -229,7 +229,7 @@ async def _client_of(address: str) -> Client:
 
 
 def unreadable(address: str, error: Exception) -> str:
-    """Say that what answers at an address is no scheduler, in a line; dask's own words differ with what it has read."""
+    """Say in a line that an address answers, and not as a scheduler; dask's own words differ with what it has read."""
     words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
     return f"{address} does not answer as a dask scheduler of this release does ({words}); check the address"
 

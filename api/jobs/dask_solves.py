@@ -118,7 +118,7 @@ class DaskSolves:
             future.cancel(force=True)
 
     def outcome(self, future: Future[object]) -> SolveEnding | None:
-        """Return what a task says by its own end, of which no event told; None where dask only says that it lost it.
+        """Return how a task ended if no event told of it; None where dask only says that it lost the task.
 
         ``cancelled`` and ``lost`` are dask's words for its own troubles, a scheduler that died among them. They
         say nothing about a user's wish.

@@ -177,7 +177,7 @@ def having(search: str, text: sa.ColumnElement[str], *digests: sa.ColumnElement[
 
 
 def insert_into(engine: sa.Engine, table: sa.Table) -> Any:
-    """Return an insert of the engine's own dialect, which can say what is done on a conflict."""
+    """Return an insert of the engine's own dialect, which can say what to do on a conflict."""
     return import_module(f"sqlalchemy.dialects.{engine.dialect.name}").insert(table)
 
 

@@ -206,7 +206,7 @@ class Ledger:
         return dict.fromkeys(STATES, 0) | {state: count for state, count in rows}
 
     def load(self) -> tuple[str | None, int]:
-        """Return since when the oldest queued job waits (None without any), and the memory of running ones, in MiB."""
+        """Return since when the oldest queued job waits (None without any), and the memory of running jobs, in MiB."""
         oldest = sa.select(sa.func.min(jobs.c.submitted)).where(jobs.c.state == "queued")
         memory = sa.select(sa.func.sum(jobs.c.memory_mb)).where(jobs.c.state == "running")
         with reading(self.engine) as connection:
@@ -278,7 +278,7 @@ class Ledger:
 def _moved(
     connection: sa.Connection, spec_digest: str, state: str, *claim: sa.ColumnElement[bool], **values: object
 ) -> SolveJob | None:
-    """Move an open job to a state, whoever has it or of one claim and its owner; None if there is none."""
+    """Move an open job to a state, of any owner or of one claim and its owner; None if there is no such job."""
     fixed = {"state": state, "seq": jobs.c.seq + 1, "updated": _now()}
     where = jobs.c.spec_digest == spec_digest, jobs.c.state.in_(_OPEN), *claim
     row = connection.execute(jobs.update().where(*where).values(**values, **fixed).returning(jobs)).one_or_none()

@@ -41,7 +41,7 @@ class LongAnswers:
             connection.execute(insert.on_conflict_do_update(index_elements=["owner", "digest"], set_=now))
 
     def tell(self, owner: str, digest: str, news: LongAnswer) -> float | None:
-        """Say how far it is; return the seconds since somebody looked elsewhere, None where nobody wants it."""
+        """Write how far it is; return the seconds since somebody looked elsewhere, None if nobody wants it."""
         mine = self._named(owner, digest)
         with writing(self._engine) as connection:
             connection.execute(answers.update().where(*mine).values(told=self._clock, **news._asdict()))

@@ -147,7 +147,7 @@ class _Reports:
         self.newest = read_progress(vars(progress)) or self.newest
 
     def look(self) -> None:
-        """Report what is due."""
+        """Report the newest step if it is due."""
         quiet = time.monotonic() - self._at
         if self.newest is None or quiet < REPORT_SECONDS or (self.newest is self._said and quiet < SILENT_SECONDS):
             return
@@ -220,7 +220,7 @@ class LocalSolves:
         return None if future.cancelled() else SolveEnding(Ending.UNHEARD, None, None, 0.0)
 
     def look_after(self) -> bool:
-        """End workers that nobody needs; False, since no future is ever lost."""
+        """End workers that nobody needs; return False, since no future is ever lost."""
         self._pool.end_idle()
         return False
 

@@ -168,7 +168,7 @@ class SolveEnding:
 
 
 def read_progress(said: object) -> dict[str, object] | None:
-    """Return the fields of a progress event; None of what is no event: one without a count of steps and seconds.
+    """Return the fields of a progress event; None if it lacks a count of steps and seconds, and so is no event.
 
     The other fields are a finite number, a known word or None each.
     """

@@ -56,7 +56,7 @@ def draw(factorization: Factorization) -> Figure:
 
 
 def title(factorization: Factorization) -> str:
-    """Return what was asked, and below it what is certified."""
+    """Return the question, and below it the certified numbers."""
     certificate = factorization.certificate
     loss, sensitivity = certificate.loss, certificate.sensitivity
     kind = "exact" if sensitivity.exact else "upper bound"

@@ -239,7 +239,7 @@ def _bounds(table: JsonObject) -> dict[str, float]:
 
 
 def _values(table: JsonObject) -> tuple[list[float], str]:
-    """Return what is drawn, and its name."""
+    """Return the values to draw, and their name."""
     rows = table["rows"]
     if table["samplings"]:
         return [row["rmse_at_privacy"] for row in rows], "root mean squared error at the privacy asked for"

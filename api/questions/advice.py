@@ -154,7 +154,7 @@ def _within(table: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notes(job: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return what the time did not last for, and what is to be known of the row."""
+    """Return notes on what the time did not suffice for, and on the row."""
     late, notes = [one["mechanism"] for one in table["refused"] if one["out_of_time"]], []
     if late:
         names = ", ".join(dict.fromkeys(late))

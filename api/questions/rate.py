@@ -75,7 +75,7 @@ class Rates:
         return {"optimizer": name, "value": value, "spread": SPREAD, "basis": basis}
 
     def notes(self) -> list[str]:
-        """Return what is to be known of the optimizer's other numbers at this rate."""
+        """Return notes on the optimizer's other numbers at this rate."""
         job, rate = self.job, self.of(self._optimizer)
         if self._optimizer != "adamw" or job.optimizer is None or rate is None:
             return []

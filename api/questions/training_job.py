@@ -120,7 +120,7 @@ class Job(Frozen, use_attribute_docstrings=True):
         return with_warmup(self.workload or {"kind": "prefix"}, self.run.steps)[0]
 
     def notes(self) -> list[str]:
-        """Return what is to be known of it, whatever the answer is."""
+        """Return notes that hold whatever the answer is."""
         units, count = self.run.units, getattr(self, self.run.units)
         nearest = None if self.optimizer is None else self.optimizer.approximation(describe_part(self.sums))
         warmup = with_warmup(self.workload or {}, self.run.steps)[1]

@@ -221,7 +221,7 @@ def _rich() -> RichProgress:
 
 
 def show_event(shown: Display, event: Event) -> None:
-    """Show what a service says of a solve, and how far a download is."""
+    """Show the progress of a service's solve, and of a download."""
     data = event.data
     match event.kind:
         case "download":

@@ -16,7 +16,7 @@ from factorize.solvers.methods.poles import Poles, zolotarev
 
 Places = NDArray[np.intp]
 
-NOBODYS_ENTRY = 1e-30
+EMPTY_ENTRY = 1e-30
 """The entry of X of a step that nobody has."""
 
 _SLACK = 1e-6  # room for the rounding of the spectrum's ends
@@ -65,7 +65,7 @@ class PieceRing:
         """X and ``sum_p w_p t_p (L + t_p W)^-1`` within the patterns, both of shape (patterns, most, most)."""
         x, y = (self._gathered(blocks) for blocks in self.ring.gradient(self._spread(dual), poles))
         pattern, place = self._lacking
-        x[pattern, place, place] = NOBODYS_ENTRY
+        x[pattern, place, place] = EMPTY_ENTRY
         return x, y
 
     def _of_steps(self, values: Array) -> Array:
