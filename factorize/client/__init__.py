@@ -1,4 +1,4 @@
-"""The training job's side: factor files, their rows, and noise. It imports numpy and safetensors alone."""
+"""The client of training jobs: factor files, their rows, and noise. It imports numpy and safetensors alone."""
 
 from factorize.client.cache import FactorCache as FactorCache
 from factorize.client.connection import Event as Event

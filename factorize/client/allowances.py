@@ -1,4 +1,4 @@
-"""The allowance: how much more noise finite precision needs, for every C' that roundings can make of C.
+"""The allowance: the extra noise that finite precision needs, for every C' that roundings can make of C.
 
 A rounding multiplies a number by 1 + e with |e| <= u = 2^-24 or 2^-53. The state is rounded once a step, so row t is
 solved exactly by a lower-triangular C' in place of C: the path from column j to row t has t - j of these factors, and
@@ -8,8 +8,8 @@ solved exactly by a lower-triangular C' in place of C: the path from column j to
 
 Where states cancel, the roundings are weighed by the columns with which later rows read them. Where the state keeps
 draws, not rows, X near C^-1 is off by F, and sens(X^-1) <= sens(C) / (1 - |C F|). The noise is multiplied by that much
-more than sens(C). What cannot be bounded is refused. The bound holds for every fixed choice of the factors: that they
-depend on the Z which they multiply is left out, as is that a floating-point normal is not a real one.
+more than sens(C). A strategy without a bound is refused. The bound holds for every fixed choice of the factors. It
+ignores that the factors depend on the Z that they multiply, and that a floating-point normal is not a real one.
 """
 
 import math
@@ -23,37 +23,37 @@ from factorize.participation import read_participation
 from factorize.privacy import Calibration
 
 UNITS = {"float32": SINGLE, "float64": DOUBLE}
-"""By the precision of the state."""
+"""The unit roundoff by the precision of the state."""
 MAX_SINGLE_ALLOWANCE, MAX_ALLOWANCE = 1e-3, 1e-2
-"""What sigma may be multiplied by beyond 1: for a float32 state that nobody asked for by name, and at all."""
-ROWS = 2.0**-20
-"""Where rows of C^-1 are summed in float64: enough while (n + 2) 2^-53 times the norm of |C| |C^-1| is below it."""
-_SLACK = 1 + 2.0**-16
+"""The largest allowances: of a float32 state that nobody asked for by name, and of any state."""
+ROW_SUM_ALLOWANCE = 2.0**-20
+"""The allowance where rows of C^-1 are summed in float64, enough while (n + 2) 2^-53 | |C| |C^-1| | is below it."""
+_SLACK = 1 + 2.0**-16  # It covers the roundings of the allowance itself.
 
 
 def allowance(deviation: Deviation, sensitivity: float, participations: int, steps: int) -> float:
-    """Return what sigma has to be multiplied by, less 1: at least max sens(C') / sens(C) - 1.
+    """Return the factor by which sigma has to grow, less 1: at least max sens(C') / sens(C) - 1.
 
     Args:
-        deviation: of C, with columns in the units of C.
-        sensitivity: certified, at least that of C.
-        participations: of one user, at most.
+        deviation: the deviation from C, with columns in the units of C.
+        sensitivity: the certified sensitivity, at least that of C.
+        participations: the most participations of one user.
         steps: n.
 
     Returns:
         The allowance; infinite where no bound is known.
     """
-    noising = steps * sensitivity * deviation.inverse  # at least the operator norm of C (X - C^-1)
+    noising = steps * sensitivity * deviation.inverse  # It is at least the operator norm of C (X - C^-1).
     if not noising < 0.5:
         return math.inf
     more = participations * (deviation.columns / sensitivity + deviation.entries)
-    released = (1 - SINGLE) * (1 - 4 * DOUBLE)  # each number is rounded to float32, and in a mean it is divided
+    released = (1 - SINGLE) * (1 - 4 * DOUBLE)  # Each number is rounded to float32, and divided for a mean.
     less = (1 - noising) * (1 - deviation.rows) * released
     return ((1 + more) / less * (1 + 4 * DOUBLE) - 1) * _SLACK
 
 
 def participations_of(participation: Mapping[str, object], steps: int) -> int:
-    """Return how often one user may take part, at most; every step, where that is not known here."""
+    """Return the most participations of one user, which is every step where the participation does not bound them."""
     try:
         return read_participation(participation).spread(steps).most
     except (InvalidParticipation, UnsupportedProblem):
@@ -61,10 +61,10 @@ def participations_of(participation: Mapping[str, object], steps: int) -> int:
 
 
 def check_allowance(found: float, precision: str) -> float:
-    """Return an allowance that is small enough to be paid.
+    """Return an allowance after checking that it is small enough.
 
     Raises:
-        InvalidParameter: it is not.
+        InvalidParameter: the allowance is too large.
     """
     if found <= MAX_ALLOWANCE:
         return found
@@ -82,10 +82,10 @@ def choose_precision(
     """Return the precision of the state and its allowance.
 
     Args:
-        recurrence: of C.
-        calibration: states the sensitivity and the participation.
+        recurrence: the recurrence of C.
+        calibration: the calibration, which states the sensitivity and the participation.
         asked: a precision, or None for float32 where that costs at most `MAX_SINGLE_ALLOWANCE`, and else float64.
-        draws: relative error of every draw, once for all its uses.
+        draws: relative error of every draw, which is the same in all its uses.
 
     Raises:
         InvalidParameter: the roundings cannot be bounded by `MAX_ALLOWANCE`.

@@ -1,4 +1,4 @@
-"""Factor files on this machine, by digest: published whole or not at all, verified whenever they are read."""
+"""The cache of factor files on this machine, by digest: published whole or not at all, verified on every read."""
 
 import atexit
 import errno
@@ -17,7 +17,7 @@ from factorize.format.files import replace_file
 from factorize.format.manifest import Manifest, check_file
 
 VARIABLE = "FACTORIZE_CACHE"
-"""Environment variable that names the folder."""
+"""The environment variable that names the folder."""
 
 
 class FactorCache:
@@ -36,18 +36,18 @@ class FactorCache:
         self._named = folder is not None
 
     def path(self, digest: str) -> Path:
-        """Return where the file of a digest is to be written; its folder exists.
+        """Return the path to which the file of a digest is written, and create its folder.
 
         Raises:
-            InvalidParameter: it is no digest.
+            InvalidParameter: `digest` is no digest.
             StoreUnavailable: the folder that was named cannot be written.
         """
         return self._writable("factors") / f"{check_digest(digest)}.safetensors"
 
     def find(self, digest: str) -> tuple[Path, Manifest] | None:
-        """Return the verified file, and its manifest, of a digest or of the digest of a spec that was asked before.
+        """Return the verified file and its manifest by its digest, or by that of a spec that was asked for before.
 
-        A file that is damaged is deleted, and counts as not there, as does one that cannot be read.
+        A damaged file is deleted. It counts as missing, as does a file that cannot be read.
 
         Raises:
             Revoked: this digest was taken back.
@@ -64,7 +64,7 @@ class FactorCache:
         return None
 
     def remember(self, spec_digest: str, digest: str) -> None:
-        """Note which digest answered a spec, so that it is found again without the service; warn where that fails."""
+        """Note the digest that answered a spec, so that it is found again without the service; warn if that fails."""
         if digest not in (spec_digest, self._answer(spec_digest)):
             try:
                 self.publish(self._writable("specs") / check_digest(spec_digest), [check_digest(digest).encode()])
@@ -72,7 +72,7 @@ class FactorCache:
                 warnings.warn(str(error), CacheUnusable, stacklevel=2)
 
     def revoke(self, digest: str, reason: str) -> None:
-        """Remove the file of a digest, if it is here, for good: whoever asks for it is told why; warn of it now.
+        """Remove the file of a digest, if it is here, for good, and warn; later requests for it get the reason.
 
         Raises:
             StoreUnavailable: the folder cannot be written.
@@ -125,7 +125,7 @@ class FactorCache:
 
 @cache
 def _folder_of_this_process() -> Path:
-    import shutil  # which loads lzma
+    import shutil  # loads lzma
     import tempfile
 
     folder = tempfile.mkdtemp(prefix="factorize-cache-")
@@ -139,7 +139,7 @@ def default_folder() -> Path:
         return local_path(named)
     home = Path(os.path.expanduser("~"))
     if not home.is_absolute():
-        return Path(os.devnull) / "factorize"  # an account without a home: nothing can be written there
+        return Path(os.devnull) / "factorize"  # An account without a home cannot write there.
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "factorize"
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "factorize"

@@ -1,4 +1,4 @@
-"""Checkpoints of noise: the step that comes next, and vectors that were checked to be its state."""
+"""Checkpoints of noise: the next step, and vectors that were checked to be its state."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -12,11 +12,11 @@ from factorize.errors import InvalidParameter
 
 
 class Checkpointed(Secret, ABC):
-    """Noise that has a position, and goes on from a checkpoint of it.
+    """Noise that has a position, and can go on from a checkpoint of it.
 
     Attributes:
         step: the step whose noise comes next, from 0.
-        steps: n, after which it refuses.
+        steps: n, the steps after which it refuses.
     """
 
     step: int = 0
@@ -24,16 +24,16 @@ class Checkpointed(Secret, ABC):
     _half: bool = False
     """Whether a step was begun and is not finished."""
     _stated: JsonObject
-    """What every checkpoint of this noise says of it."""
+    """The fields about this noise in each of its checkpoints."""
     _use: NoiseUse
 
     def skip(self, steps: int = 1) -> None:
         """Go on without the noise of the next `steps` steps, which then must not be released.
 
-        Free where rows of C^-1 are used; a recurrence still draws every row.
+        Rows of C^-1 are skipped at no cost; a recurrence still draws every row.
 
         Raises:
-            InvalidParameter: fewer than 0 steps, or beyond n.
+            InvalidParameter: `steps` is negative, or leads beyond n.
         """
         if steps < 0:
             raise InvalidParameter(f"steps={steps} would go back, and release the same noise twice", field="steps")
@@ -44,15 +44,15 @@ class Checkpointed(Secret, ABC):
         self._half = False
 
     def state_dict(self, *, arrays: bool = True) -> JsonObject:
-        """Return what a checkpoint needs beside the seed.
+        """Return a checkpoint, which together with the seed restores this noise.
 
         Args:
-            arrays: with the state's vectors, so that restarting costs nothing. These are sums of the noise: as secret
-                as the seed. Without them it is plain data that tells nothing of the noise, and restarting draws the
-                rows of all earlier steps again, with the same bits.
+            arrays: whether to include the state's vectors, so that restarting costs nothing. These are sums of the
+                noise, and as secret as the seed. Without them the checkpoint is plain data that reveals nothing about
+                the noise, and restarting draws the rows of all earlier steps again, with the same bits.
 
         Raises:
-            InvalidParameter: a step was begun and is not finished, and its vectors are asked for.
+            InvalidParameter: a step was begun and not finished, and `arrays` is true.
         """
         state, vectors = self.header(self.step), self.read_vectors() if arrays else None
         if vectors is not None:
@@ -83,10 +83,10 @@ class Checkpointed(Secret, ABC):
 
         Args:
             state: the checkpoint.
-            **own: what its header has in place of this one's.
+            **own: fields that replace those of this noise's header.
 
         Raises:
-            InvalidParameter: it is of another noise, or of a release that makes other bits from the same seed.
+            InvalidParameter: it belongs to another noise, or to a release that makes other bits from the same seed.
         """
         step = step_of(state, self.steps)
         remedy = (
@@ -94,18 +94,18 @@ class Checkpointed(Secret, ABC):
             "library versions"
         )
         stated = self.header(step) | own
-        if state.get("state") is None:  # whatever part of the noise this is, it is made again
+        if state.get("state") is None:  # Without vectors, any part of the noise can be made again.
             del stated["shard"]
         check_stated(state, stated, remedy)
         return step
 
     @property
     def commitment(self) -> str:
-        """What tells this noise from that of another seed, in hex, and reveals nothing of either."""
+        """A text in hex that tells this noise from that of another seed, and reveals nothing about either."""
         return str(self._stated["commitment"])
 
     def header(self, step: int) -> dict[str, object]:
-        """Return what a checkpoint of a step says of the noise, as plain data."""
+        """Return the fields about the noise in a checkpoint of a step, as plain data."""
         return {**self._stated, "step": step}
 
     def restore(self, step: int, vectors: np.ndarray | None) -> None:
@@ -131,7 +131,7 @@ class Checkpointed(Secret, ABC):
         """Refuse to go on, or to keep vectors, where Ctrl-C or an error has ended a step on the way.
 
         Raises:
-            InvalidParameter: it has.
+            InvalidParameter: a step was begun and not finished.
         """
         if self._half:
             raise InvalidParameter(
@@ -144,7 +144,7 @@ class Checkpointed(Secret, ABC):
     @property
     @abstractmethod
     def vectors(self) -> np.ndarray | None:
-        """The state's own memory, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
+        """The memory of the state, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
 
     @abstractmethod
     def _begin(self, vectors: np.ndarray | None) -> None:
@@ -162,7 +162,7 @@ class Checkpointed(Secret, ABC):
     def close(self) -> None:
         """End threads, and let another generator of this process make the same noise, which nobody may have seen.
 
-        The next step begins again where nobody does.
+        If none does, the next step takes up the use of this noise again.
         """
         self._use.close()
 
@@ -178,7 +178,7 @@ def step_of(state: Mapping[str, object], steps: int) -> int:
     """Return the step of a checkpoint of a run of so many steps.
 
     Raises:
-        InvalidParameter: it is none of them.
+        InvalidParameter: the checkpoint has no such step.
     """
     step = state.get("step")
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= steps:
@@ -189,10 +189,10 @@ def step_of(state: Mapping[str, object], steps: int) -> int:
 def check_stated(
     state: Mapping[str, object], own: Mapping[str, object], remedy: str = "restore that of this run"
 ) -> None:
-    """Refuse a checkpoint that states something else than this run does.
+    """Refuse a checkpoint whose fields differ from those of this run.
 
     Raises:
-        InvalidParameter: it does.
+        InvalidParameter: a field differs.
     """
     for key, ours in own.items():
         if state.get(key) != ours:
@@ -203,10 +203,10 @@ def check_stated(
 
 
 def refuse_vectors(step: int) -> None:
-    """Refuse vectors of a checkpoint that are not its state.
+    """Refuse a checkpoint whose vectors are not its state.
 
     Raises:
-        InvalidParameter: always.
+        InvalidParameter: every call raises it.
     """
     raise InvalidParameter(
         f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out `state` to "
@@ -216,7 +216,7 @@ def refuse_vectors(step: int) -> None:
 
 
 def _state_digest(state: Mapping[str, object]) -> str:
-    """Return the sha256 of a checkpoint's position and vectors together, so that the two cannot be mixed up."""
+    """Return the sha256 of a checkpoint's position and vectors together, so that they cannot be exchanged singly."""
     plain = {key: value for key, value in state.items() if key not in ("state", "state_sha256")}
     digest = hashlib.sha256(canonical_json(plain))
     digest.update(np.ascontiguousarray(state["state"]).reshape(-1).view(np.uint8).data)

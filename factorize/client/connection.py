@@ -1,7 +1,7 @@
 """The HTTP/1.1 connection to one service, on the standard library alone.
 
 Every failure of the network becomes `ServiceUnreachable` and every problem document a `ServiceError`, so that callers
-see two errors and no socket's. A body's length is always checked: the standard library's `readinto` returns a short
+never see an error of a socket. A body's length is always checked: the standard library's `readinto` returns a short
 count for a connection that was cut, without any error.
 """
 
@@ -18,14 +18,14 @@ from factorize.encoding import JsonObject, read_json
 from factorize.errors import InvalidParameter, MalformedJson, ServiceError, ServiceUnreachable
 
 TIMEOUT = 30.0
-"""Seconds without a byte after which a connection counts as stalled; twice the service's pause between pings."""
+"""The seconds without a byte after which a connection counts as stalled: twice the service's pause between pings."""
 
 KEY_VARIABLE = "FACTORIZE_KEY"
 KEY_FILE_VARIABLE = "FACTORIZE_KEY_FILE"
-_KEY_BYTES = 8 << 10
-_ELSEWHERE = (301, 302, 307, 308)
-_DOCUMENT_BYTES = 1 << 28
-_PROBLEM_BYTES = 1 << 20
+_MAX_KEY_BYTES = 8 << 10
+_REDIRECTIONS = (301, 302, 307, 308)
+_MAX_DOCUMENT_BYTES = 1 << 28
+_MAX_PROBLEM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Event:
     """One event.
 
     Attributes:
-        kind: `progress` of a solve, `download` while `fetch` transfers a file, `origin`; of a comparison also `done`,
-            `failed`.
-        data: its JSON object: iteration, relative_gap, seconds of a solve; bytes, total of a download; place, address
-            of an origin.
+        kind: `progress` of a solve, `download` while `fetch` transfers a file, `origin`; comparisons also have `done`
+            and `failed`.
+        data: its JSON object: iteration, relative_gap and seconds of a solve; bytes and total of a download; place and
+            address of an origin.
     """
 
     kind: str
@@ -47,14 +47,14 @@ ProgressCallback = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """A progress callback for those who do not ask."""
+    """Ignore an event, as the default progress callback."""
 
 
 def address_of(url: str) -> SplitResult:
     """Return the parts of `http://host:port/prefix`.
 
     Raises:
-        InvalidParameter: another scheme, no host, or a query.
+        InvalidParameter: the URL has another scheme, no host, or a query.
     """
     try:
         parts = urlsplit(url)
@@ -70,7 +70,7 @@ def address_of(url: str) -> SplitResult:
 
 @contextmanager
 def _network(url: str, expected: str) -> Iterator[None]:
-    """Turn what the network raises inside into `ServiceUnreachable`."""
+    """Turn errors of the network in the block into `ServiceUnreachable`."""
     try:
         yield
     except TimeoutError:
@@ -87,9 +87,9 @@ class Reply(AbstractContextManager["Reply"]):
     """An answer whose body has not been read yet.
 
     Attributes:
-        url: of what answered.
+        url: URL that answered.
         status: HTTP status.
-        length: what Content-Length states, or None.
+        length: the stated Content-Length, or None.
     """
 
     def __init__(self, connection: http.client.HTTPConnection, url: str, expected: str) -> None:
@@ -112,7 +112,7 @@ class Reply(AbstractContextManager["Reply"]):
 
         Raises:
             ServiceUnreachable: the connection stalled or was cut inside a chunk.
-            ServiceError: an event's data is no JSON object.
+            ServiceError: the data of an event is no JSON object.
         """
         kind = "message"
         while (line := self._line()).endswith(b"\n"):
@@ -120,27 +120,27 @@ class Reply(AbstractContextManager["Reply"]):
             if name == "event":
                 kind = value
             elif name == "data":
-                yield Event(kind, self._object(value, _DOCUMENT_BYTES))
+                yield Event(kind, self._object(value, _MAX_DOCUMENT_BYTES))
 
     def _line(self) -> bytes:
         with _network(self.url, self._expected):
-            return self._response.readline(_DOCUMENT_BYTES)
+            return self._response.readline(_MAX_DOCUMENT_BYTES)
 
     def close(self) -> None:
-        """Let go of what has not been read, and of the connection."""
+        """Close the connection, and drop what has not been read."""
         self._response.close()
         self._connection.close()
 
     def __exit__(self, *ended: object) -> None:
-        """Close it."""
+        """Close the connection."""
         self.close()
 
-    def document(self, limit: int = _DOCUMENT_BYTES) -> JsonObject:
+    def document(self, limit: int = _MAX_DOCUMENT_BYTES) -> JsonObject:
         """Return the whole body as one JSON object.
 
         Raises:
             ServiceUnreachable: the body was cut.
-            ServiceError: it is no JSON object.
+            ServiceError: the body is no JSON object.
         """
         return self._object(self.body(limit), limit)
 
@@ -179,30 +179,30 @@ def key_of_environment() -> str | None:
     if file:
         try:
             with open(file, encoding="ascii") as opened:
-                text = opened.read(_KEY_BYTES + 1).strip()
+                text = opened.read(_MAX_KEY_BYTES + 1).strip()
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not ASCII text"
             raise InvalidParameter(f"{KEY_FILE_VARIABLE} names {file}: {reason}", field=KEY_FILE_VARIABLE) from None
     elif not text:
         return None
-    if not text or len(text) > _KEY_BYTES or not all("!" <= character <= "~" for character in text):
-        name = KEY_FILE_VARIABLE if file else KEY_VARIABLE  # what it holds is not repeated
+    if not text or len(text) > _MAX_KEY_BYTES or not all("!" <= character <= "~" for character in text):
+        name = KEY_FILE_VARIABLE if file else KEY_VARIABLE  # The message does not repeat the secret.
         raise InvalidParameter(f"{name} holds no token; it is one word of ASCII characters", field=name)
     return text
 
 
 class Connection:
-    """The way to one service: each request has a connection of its own, which ends with its answer.
+    """The address of one service, where each request has a connection of its own, which ends with its answer.
 
     It sends the token of `FACTORIZE_KEY`, or of the file `FACTORIZE_KEY_FILE`, read anew for each request.
 
     Args:
-        url: of the service.
+        url: URL of the service.
         timeout: seconds without a byte after which the service counts as unreachable.
-        mirror: whether static files are there and no service of ours, which alone is sent the token.
+        mirror: whether the URL serves static files and is no service, so that it is not sent the token.
 
     Attributes:
-        url: of the service.
+        url: URL of the service.
 
     Raises:
         InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
@@ -219,17 +219,17 @@ class Connection:
     def send(
         self, method: str, path: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Send one request and return the answer, whose body is still to be read; leave it to close it.
+        """Send one request and return the answer with an unread body; its `with` block closes it.
 
         Raises:
-            InvalidParameter: see `Connection`, of the key.
+            InvalidParameter: no key can be read; see `Connection`.
             ServiceUnreachable: nothing answered.
             ServiceError: the answer is a problem, or a redirection of anything but a file.
         """
         fields = {**(headers or {}), "Connection": "close"}
         authorized = {**fields, **self._authorization()}
         reply = self._ask(self._address, method, self._address.path + path, body, authorized)
-        if method == "GET" and reply.status in _ELSEWHERE and (location := reply.header("Location")):
+        if method == "GET" and reply.status in _REDIRECTIONS and (location := reply.header("Location")):
             reply.close()
             return self._elsewhere(location, fields)
         if reply.status >= 300:
@@ -249,10 +249,10 @@ class Connection:
         return {"Authorization": f"Bearer {key}"}
 
     def _elsewhere(self, location: str, headers: dict[str, str]) -> Reply:
-        """Get what the service has handed out the address of: a file that its bucket serves, checked like any other.
+        """Get a file from the address in a bucket that the service handed out; it is checked like any other.
 
         Raises:
-            ServiceError: the address is no better than the service's own, or answers with no file.
+            ServiceError: the address is not allowed, or does not answer with a file.
         """
         scheme, host, path, query, _ = urlsplit(location)
         if not host or scheme not in ("http", "https") or (self._address.scheme == "https") > (scheme == "https"):
@@ -260,7 +260,7 @@ class Connection:
                 f"{self.url} redirects to {scheme[:10]}://{host[:100]}, which is not followed", status=307
             )
         bucket = address_of(f"{scheme}://{host}")
-        reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # a bucket gets no key
+        reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # A bucket gets no key.
         if reply.status >= 300:
             message = f"{self.url} redirects to {bucket.geturl()}, and that {self._describe(reply)}"
             raise ServiceError(message, status=reply.status)
@@ -273,7 +273,7 @@ class Connection:
         return "is `factorize serve` running there? The address of a mirror ends in /index.json"
 
     def _describe(self, reply: Reply) -> str:
-        """Say what answered in the place of a service or mirror, and close it."""
+        """Return a description of what answered in place of a service or mirror, and close it."""
         reply.close()
         reason = http.client.responses.get(reply.status, "unknown")
         return f"answered with HTTP status {reply.status} ({reason}); {self._expected}"
@@ -295,18 +295,18 @@ class Connection:
     def _problem(self, reply: Reply, path: str) -> ServiceError:
         with reply:
             try:
-                problem = reply.document(_PROBLEM_BYTES)
+                problem = reply.document(_MAX_PROBLEM_BYTES)
             except ServiceError:
                 problem = {}
         title = problem.get("title") or f"{self.url}{path} {self._describe(reply)}"
         detail = problem.get("detail")
         text, soon = f"{title}: {detail}" if detail else str(title), reply.header("Retry-After") or ""
-        retry_after = float(soon) if soon.isascii() and soon.isdigit() else 0.0  # a date is not honoured
+        retry_after = float(soon) if soon.isascii() and soon.isdigit() else 0.0  # A date is ignored.
         return ServiceError(text, status=reply.status, problem=problem, retry_after=retry_after)
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a name or address is this machine's own and nobody else's."""
+    """Return whether a name or address reaches this machine alone."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

@@ -22,9 +22,9 @@ from factorize.format.manifest import Manifest, StoredFile, check_file
 from factorize.signatures import check_signature
 
 ATTEMPTS = 3
-"""Whole transfers with wrong bytes after which a download gives up."""
+"""The whole transfers with wrong bytes after which a download gives up."""
 
-_BUFFER_BYTES = 1 << 18  # a broken connection loses at most this much of what it brought
+_BUFFER_BYTES = 1 << 18  # A broken connection loses at most this much of its data.
 
 
 class Held(NamedTuple):
@@ -49,28 +49,28 @@ def fetch(
     """Download the factor file of a spec or digest; solve it first if the service does not have it.
 
     The bytes go to `FILE.part`, which a later call resumes, and get their name once length, sha256, the manifest inside
-    and every matrix agree with the manifest that answered. What a mirror has goes through the cache of `load`.
+    and every matrix agree with the manifest that answered. Files of a mirror go through the cache of `load`.
 
     Args:
         source: a spec (JSON text, plain data, `factorize.Spec`), a digest, or a spec digest. Pin the digest in training
             jobs: it names these bytes for ever.
-        url: of the service, or of a mirror's index (`https://host/path/index.json`).
-        to: where to write; a file there is replaced, and kept as it is if it already has the right bytes.
-        dtype: `float32` for matrices that the service has rounded and certified anew; as they were solved by default.
+        url: URL of the service, or of a mirror's index (`https://host/path/index.json`).
+        to: path to write to; a file there is replaced, unless it already has the right bytes.
+        dtype: `float32` for matrices that the service has rounded and certified anew; by default as they were solved.
         progress: called with the events of a running solve, then with `download` events {bytes, total}, and at last
-            with `origin` {place, address}: where the file came from.
+            with `origin` {place, address}, the file's origin.
         timeout: seconds without a byte after which a connection counts as stalled; a download then resumes.
-        signature: of the file, by OpenSSF Model Signing; what it does not sign gets no name.
-        public_key: that it has to be made with; without a signature, that of a mirror's index.
+        signature: signature of the file, by OpenSSF Model Signing; a file that it does not sign gets no name.
+        public_key: the key that it has to be made with; without a signature, the key of a mirror's index.
 
     Returns:
         The path written.
 
     Raises:
         CorruptObject: the bytes are wrong after three transfers, or the manifest answers another question.
-        BadSignature: the file is another one than was signed with this key.
+        BadSignature: this key signed another file.
         SolveFailed, Cancelled: the solve ended without a result.
-        ServiceError, ServiceUnreachable: refused, or for a minute no connection has brought a new byte.
+        ServiceError, ServiceUnreachable: the request was refused, or no connection brought a new byte for a minute.
         StoreUnavailable: the file cannot be written.
         InvalidParameter: `to` is a folder or a device, or another download writes it now.
     """
@@ -78,7 +78,7 @@ def fetch(
     check_is_file(target)
     service = service_at(url, timeout=timeout, public_key=public_key)
     if signature is None and is_index(url):
-        public_key = None  # which is that of the index
+        public_key = None  # It is the key of the index.
     accept = partial(check_signature, signature=signature, public_key=public_key)
     if isinstance(service, Mirror) and dtype is None:
         try:
@@ -98,16 +98,16 @@ def fetch(
 
 
 def find_cached(source: SpecSource, mirror: Mirror | None, kept: FactorCache) -> Held | None:
-    """Return what the cache has for a spec or digest.
+    """Return the cached factors of a spec or digest, or None.
 
     Args:
         source: a spec, a digest or a spec digest.
-        mirror: that is asked first, if nobody has for a day, what was revoked.
+        mirror: a mirror that is first asked for revocations, if nobody has asked it for a day.
         kept: the cache.
 
     Raises:
         Revoked: this digest was taken back.
-        CorruptObject: what was remembered answers another question.
+        CorruptObject: the remembered digest answers another question.
     """
     if mirror is not None:
         mirror.recheck()
@@ -118,26 +118,26 @@ def find_cached(source: SpecSource, mirror: Mirror | None, kept: FactorCache) ->
 
 
 def fetch_cached(source: SpecSource, service: Service, kept: FactorCache, progress: ProgressCallback = ignore) -> Held:
-    """Return what a service or mirror answers, in the cache from now on.
+    """Return the answer of a service or mirror, and keep it in the cache.
 
     Raises:
-        FactorizeError: as of `fetch`.
+        FactorizeError: see `fetch`.
     """
     manifest = service.manifest(source, progress=progress)
     known = kept.find(manifest.digest)
     if known is None:
         path = kept.path(manifest.digest)
-        download(service, manifest, path, progress=progress, wait=True)  # the workers of one machine start together
+        download(service, manifest, path, progress=progress, wait=True)  # Workers of one machine start together.
         known = path, check_file(path, manifest.digest)
     kept.remember(asked_digest(source), manifest.digest)
     return Held(*known, service.origin)
 
 
 def asked_digest(source: SpecSource) -> str:
-    """Return the digest itself, or the digest of the spec as it was asked, `auto` and all."""
+    """Return the digest itself, or the digest of the spec as it was asked for, also with `auto`."""
     if is_digest(source):
         return str(source)
-    from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
+    from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
 
     return json_digest(parse_spec(spec_bytes(source)).document())
 
@@ -154,12 +154,12 @@ def download(
     """Download the file of a manifest that was checked; see `fetch`.
 
     Args:
-        service: that has it.
-        manifest: says how long it is and what it hashes to.
-        target: where to write.
+        service: the service that has the file.
+        manifest: the manifest, with length and sha256 of the file.
+        target: path to write to.
         progress: called with `download` events.
-        wait: for another process that writes the same file, rather than refuse.
-        accept: is called with the whole file before it gets its name, and raises `CorruptObject` where it may not.
+        wait: whether to wait for another process that writes the same file, rather than refuse.
+        accept: called with the whole file before it gets its name; raises `CorruptObject` to refuse it.
     """
     stored = manifest.file
     if _has(target, stored):
@@ -176,7 +176,7 @@ def download(
             check_file(part, manifest.digest)
             accept(part)
         except CorruptObject:
-            part.unlink()  # nothing to resume from
+            part.unlink()  # There is nothing to resume from.
             raise
         os.fsync(file.fileno())
         os.replace(part, target)
@@ -185,7 +185,7 @@ def download(
 
 @contextmanager
 def _named(target: Path) -> Iterator[None]:
-    """Say which file cannot be written; the network's errors have become ServiceUnreachable."""
+    """Turn an OSError into one that names the file; errors of the network have become ServiceUnreachable."""
     try:
         yield
     except OSError as error:
@@ -194,7 +194,7 @@ def _named(target: Path) -> Iterator[None]:
 
 
 def _fill(service: Service, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
-    """Bring a part file to the stored length and sha256, from whatever it holds."""
+    """Bring a part file to the stored length and sha256, whatever it holds."""
     for _ in range(ATTEMPTS):
         if file.seek(0, os.SEEK_END) > stored.bytes:
             file.truncate(0)
@@ -210,7 +210,7 @@ def _fill(service: Service, stored: StoredFile, file: BinaryIO, progress: Progre
 
 
 def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
-    """Append to the part file what one connection brings, something at least."""
+    """Append to the part file the data of one connection, which has to bring at least a byte."""
     position = file.seek(0, os.SEEK_END)
     headers = {"Accept-Encoding": "identity"}
     if position:
@@ -240,7 +240,7 @@ def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progre
 
 
 def _has(path: Path, stored: StoredFile) -> bool:
-    """Whether a file is there already, byte for byte."""
+    """Return whether the file is there already, byte for byte."""
     try:
         with path.open("rb") as file:
             return file.seek(0, os.SEEK_END) == stored.bytes and _sha256(file) == stored.sha256
@@ -266,5 +266,5 @@ def _exclusive(part: Path, *, wait: bool) -> Iterator[BinaryIO]:
             if mine:
                 yield file
                 return
-        if not wait:  # locked, or renamed by its writer between the opening and the lock
+        if not wait:  # It is locked, or its writer renamed it before the lock.
             raise InvalidParameter(f"another download is writing {part} now; wait for it", field="to")

@@ -1,7 +1,7 @@
-"""Engines that make the noise of a step and keep a recurrence's state, or rows of C^-1 over Z, for the next.
+"""Engines that make the noise of a step, by a recurrence and its state, or by rows of C^-1 over Z.
 
-Both work through the blocks of a shard one by one, in pieces that stay in the cache, on as many threads as asked for; a
-block's bits do not depend on the others.
+Both work through the blocks of a shard one by one, in pieces that stay in the cache, on as many threads as asked for.
+The bits of a block do not depend on the others.
 """
 
 from collections.abc import Callable
@@ -18,26 +18,27 @@ from factorize.client.regions import BlockPart, Region
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 
-_CACHED_BYTES = 1 << 22  # of scratch: longer rows cost fewer calls, which counts for more than the nearest cache
-_NARROWEST, _WIDEST = 1 << 9, 1 << 15
-_MOST_AHEAD = 16
+_CACHED_BYTES = 1 << 22  # So much scratch makes rows longer than the nearest cache, but saves more by fewer calls.
+_MIN_WIDTH, _MAX_WIDTH = 1 << 9, 1 << 15
+"""The limits of the entries of a piece."""
+_MAX_ROWS_AHEAD = 16  # So many rows of noise are made together at most.
 
 Sink = np.ndarray | Callable[[slice, np.ndarray], None] | None
-"""Where a step's noise goes: a vector, or a function that is called, by several threads, with the place of a piece and
-float32 numbers that it may not keep; nowhere where only the state has to move."""
+"""The receiver of a step's noise: a vector, or a function that several threads call with the place of a piece and with
+float32 numbers that it may not keep. It is None where only the state has to move."""
 
 
 class Workers:
-    """Runs one function over the pieces of a shard, on threads if asked for; each thread has its own scratch space.
+    """Threads that run one function over the pieces of a shard, each with its own scratch space.
 
     Args:
         region: the shard.
         threads: at least 1.
 
     Attributes:
-        width: entries of the shard.
-        longest: entries that a piece draws, at most.
-        threads: really used: never more than pieces.
+        width: number of entries of the shard.
+        longest: the most entries that a piece draws.
+        threads: number of threads in use, never more than there are pieces.
     """
 
     def __init__(self, region: Region, threads: int) -> None:
@@ -73,11 +74,11 @@ class Streaming:
     """A recurrence and its state.
 
     Args:
-        recurrence: of C.
+        recurrence: the recurrence of C.
         normals: Z.
         sigma: standard deviation of Z.
-        workers: over the shard.
-        dtype: of the state; the arithmetic is float64.
+        workers: the workers over the shard.
+        dtype: type of the state; the arithmetic is float64.
     """
 
     def __init__(
@@ -86,15 +87,15 @@ class Streaming:
         self.steps = recurrence.steps
         self.state = np.zeros((recurrence.vectors, workers.width), dtype)
         self._recurrence, self._normals, self._sigma, self._workers = recurrence, normals, sigma, workers
-        self._compiled = HAS_COMPILER and workers.width >= BLOCK  # smaller ones are not worth a second of loading them
+        self._compiled = HAS_COMPILER and workers.width >= BLOCK  # Small shards are not worth a second of loading.
         column = 8 * (recurrence.scratch + 2) + np.dtype(dtype).itemsize * recurrence.vectors
         width = _CACHED_BYTES // column // 64 * 64
-        self._width = max(_NARROWEST, min(_WIDEST, width))
+        self._width = max(_MIN_WIDTH, min(_MAX_WIDTH, width))
         self._scratch = [np.empty((recurrence.scratch, self._width)) for _ in range(workers.threads)]
         self._again = [np.empty((recurrence.redraws, workers.longest)) for _ in range(workers.threads)]
 
     def step(self, step: int, out: Sink) -> None:
-        """Draw, scale, advance, piece by piece."""
+        """Make the noise of a step piece by piece: draw, scale, advance."""
         plan = self._recurrence.vector_step(step) if self._compiled else None
         if plan is not None:
             factor = self._sigma * self._recurrence.gain(step)
@@ -142,17 +143,17 @@ class Streaming:
 
 
 class RowSums:
-    """Rows of C^-1 times Z, which is kept in memory or drawn again; sums in float64, in the order of the steps.
+    """Rows of C^-1 times Z, which is kept in memory or drawn again; sums are float64, in the order of the steps.
 
-    Drawing again costs t rows of normals for step t. Where there is memory for several rows of noise these are made
-    together, and each row of Z is drawn once for all of them.
+    Drawing again costs t rows of normals for step t. Where memory holds several rows of noise, they are made together,
+    and each row of Z is drawn once for all of them.
 
     Args:
-        rows: of C^-1.
+        rows: rows of C^-1.
         normals: Z.
         sigma: standard deviation of Z.
-        workers: over the shard.
-        memory_bytes: Z is kept where it takes at most this much; else this much is used for rows made ahead.
+        workers: the workers over the shard.
+        memory_bytes: Z is kept where it takes at most this much; else so much is used for rows made ahead.
     """
 
     state: np.ndarray | None = None
@@ -163,7 +164,7 @@ class RowSums:
         keeps = 8 * self.steps * workers.width <= memory_bytes
         self._kept = np.empty((self.steps, workers.width)) if keeps else None
         self._have = np.zeros(self.steps, dtype=bool)
-        self._at_once = 1 if keeps else max(1, min(_MOST_AHEAD, memory_bytes // (4 * max(1, workers.width))))
+        self._at_once = 1 if keeps else max(1, min(_MAX_ROWS_AHEAD, memory_bytes // (4 * max(1, workers.width))))
         self._ahead: dict[int, np.ndarray] = {}
         self._scratch = [np.empty(min(BLOCK, workers.width)) for _ in range(workers.threads)]
 
@@ -213,19 +214,19 @@ class RowSums:
         return kept
 
     def begin(self, vectors: np.ndarray | None) -> None:
-        """Rows of Z are drawn again, or still there."""
+        """Do nothing, since rows of Z are drawn again, or still there."""
         self._ahead.clear()
 
     def close(self) -> None:
-        """End the threads; rows that were made ahead stay."""
+        """End the threads, and keep rows that were made ahead."""
         self._workers.close()
 
 
 Engine = Streaming | RowSums
-"""Makes row after row of sigma C^-1 Z, for one shard; steps come in order."""
+"""An engine makes row after row of sigma C^-1 Z for one shard, with steps in order."""
 
 
 def _draw_normals(piece: BlockPart, normals: Normals, step: int, scratch: np.ndarray) -> np.ndarray:
     """Return a piece's entries of z_step, shape (width,); a view of `scratch` where they are neighbours."""
-    normals.fill(scratch[: piece.last], step, piece.block)  # earlier entries of the block cannot be jumped over
+    normals.fill(scratch[: piece.last], step, piece.block)  # The generator cannot skip earlier entries.
     return scratch[piece.inside]

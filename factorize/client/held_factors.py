@@ -1,4 +1,4 @@
-"""Factors that a training job holds: a checked manifest, and C in its file or at a service until something needs it."""
+"""Factors that a training job holds: a checked manifest, and C in its file or at a service until it is needed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 NAMES = frozenset((*get_args(MechanismKind), *get_args(WorkloadKind)))
-"""What people may write in place of a spec."""
+"""The names of mechanisms and workloads, which people may write in place of a spec by mistake."""
 Source = SpecSource | os.PathLike[str]
 """A file (`Path`, or text that is neither JSON, digest nor URL), a spec, a digest, or the URL of a factorization."""
 
@@ -47,19 +47,19 @@ Source = SpecSource | os.PathLike[str]
 class HeldFactors(Factors):
     """Factors by their manifest, their file, and the service that has the file.
 
-    C stays where it is: a training job needs neither pydantic nor the memory.
+    C stays where it is, so a training job needs neither pydantic nor the memory.
 
     Args:
-        manifest: checked against what was asked for (`load`, `Service.manifest`).
-        path: a verified file of it.
-        service: where its rows, or its file, are to be had; used where there is no path.
+        manifest: the manifest, checked against the request (`load`, `Service.manifest`).
+        path: a verified file of the manifest.
+        service: the service that has its rows or its file; used where there is no path.
         cache: folder for a file that has to be fetched.
-        signature: of the file, verified.
-        origin: of the file.
+        signature: the verified signature of the file.
+        origin: the origin of the file.
 
     Attributes:
-        origin: where it came from, or None for a file that was named by its path.
-        signature: of the file, if one was verified.
+        origin: the origin of the file, or None for a file that was named by its path.
+        signature: the signature of the file, if one was verified.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class HeldFactors(Factors):
         self.origin = service.origin if origin is None and service is not None else origin
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
-        _ = self.sensitivity  # raises for a manifest that states none
+        _ = self.sensitivity  # It raises for a manifest without one.
 
     def path(self) -> Path:
-        """Return a verified file of it, fetched into the cache where there is none yet.
+        """Return a verified file of the factors, fetched into the cache where there is none yet.
 
         Raises:
-            FactorizeError: as of `fetch`.
+            FactorizeError: see `fetch`.
         """
         if self._path is None:
             assert self._service is not None
@@ -91,7 +91,7 @@ class HeldFactors(Factors):
         return self._path
 
     def _read(self, matrix: MatrixName, start: int, stop: int) -> np.ndarray:
-        """Return rows computed from the file's C, or asked of the service where there is no file."""
+        """Return rows, computed from the file's C, or from the service where there is no file."""
         if self._path is None and self._service is not None:
             return received(self._service, self.manifest, matrix, start, stop)
         return self._opened.rows(matrix, start, stop)
@@ -109,15 +109,15 @@ class HeldFactors(Factors):
         return matrix_parts(Container(self.path()), self.manifest, "C")
 
     def opened(self, *, matrices: Mapping[str, np.ndarray] | None = None) -> Factorization:
-        """Return the factorization with its C in memory: to recompute its certificate, or to change its form.
+        """Return the factorization with C in memory, to recompute its certificate, or to change its form.
 
-        It takes pydantic, as does a calibration that counts on sampling.
+        It needs pydantic, as does a calibration that counts on sampling.
 
         Args:
             matrices: numbers of user-supplied workloads by sha256, for specs with workload kind `matrix`.
 
         Raises:
-            CorruptObject: the file holds another factorization by now.
+            CorruptObject: the file now holds another factorization.
         """
         from factorize.factors.factor_file import load as open_file
 
@@ -141,25 +141,25 @@ def load(
     """Return the factors of a file, spec, digest or URL: rows, sensitivity, calibration and noise.
 
     A digest is looked for in the cache, then in the store, then asked of the service or mirror, by default that of
-    $FACTORIZE_MIRROR; a spec likewise, where only a service solves what nobody has. What is found has been verified
+    $FACTORIZE_MIRROR; a spec likewise, and only a service solves a new one. The result has been verified
     byte for byte, and its spec compared with the one asked for.
 
     Args:
         source: a path; a spec (JSON text, plain data, `factorize.Spec`); a digest or spec digest; or a URL
             `http://host/v1/factorizations/<digest>`. Pin the digest in training jobs: it names the bytes for ever.
-        url: of a service, or of a mirror's index (`https://host/path/index.json`).
+        url: URL of a service, or of a mirror's index (`https://host/path/index.json`).
         store: URL or folder of a store.
         cache: folder for downloaded files; by default $FACTORIZE_CACHE or the platform's folder for caches.
         progress: called with the events of a running solve and of the download.
         timeout: seconds without a byte after which a connection counts as stalled.
-        signature: of the file, by OpenSSF Model Signing; `HeldFactors.signature` then says what was verified.
-        public_key: that it has to be made with; without a signature, that of a mirror's index.
+        signature: signature of the file, by OpenSSF Model Signing; `HeldFactors.signature` says what was verified.
+        public_key: the key that it has to be made with; without a signature, the key of a mirror's index.
 
     Raises:
         InvalidParameter: neither `url` nor `store` is given, and the cache has no answer.
-        NotFound: the store does not have it.
-        CorruptObject: wrong bytes, or the answer to another question.
-        BadSignature: the file is another one than was signed with this key.
+        NotFound: the store does not have the factors.
+        CorruptObject: the bytes are wrong, or answer another question.
+        BadSignature: this key signed another file.
         SolveFailed, Cancelled, ServiceError, ServiceUnreachable: see `fetch`.
         FileNotFoundError: there is no such file.
     """
@@ -183,7 +183,7 @@ def load(
             )
             raise InvalidParameter(message, field="source")
         return HeldFactors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
-    assert not isinstance(source, os.PathLike)  # which `_is_path` knows
+    assert not isinstance(source, os.PathLike)  # `_is_path` has handled paths.
     kept = FactorCache(cache)
     if is_index(url):
         mirror: Mirror | None = Mirror(str(url), public_key=public_key, cache=kept, timeout=timeout)
@@ -192,7 +192,7 @@ def load(
     known = find_cached(source, mirror, kept)
     if known is None:
         digest = asked_digest(source)
-        kept.path(digest)  # a folder that was named and cannot be written is refused before anything is asked
+        kept.path(digest)  # It refuses a named folder that cannot be written before any request.
         if store is not None:
             known = _from_store(source, store, kept, required=url is None and mirror is None)
         if known is None:
@@ -205,7 +205,7 @@ def load(
             known = fetch_cached(source, service, kept, progress)
     path, manifest, origin = known
     if signature is None and is_index(url):
-        public_key = None  # which is that of the index
+        public_key = None  # It is the key of the index.
     return HeldFactors(manifest, path=path, signature=check_signature(path, signature, public_key), origin=origin)
 
 
@@ -217,17 +217,17 @@ def connect(
     progress: ProgressCallback = ignore,
     timeout: float = TIMEOUT,
 ) -> HeldFactors:
-    """Ask a service for a spec or digest, waiting for the solve if one is needed; download nothing yet.
+    """Ask a service for a spec or digest, and wait for a solve if one is needed; download nothing yet.
 
     Raises:
-        FactorizeError: as of `Service.manifest`.
+        FactorizeError: see `Service.manifest`.
     """
     service = Service(url, timeout=timeout)
     return HeldFactors(service.manifest(source, progress=progress), service=service, cache=cache)
 
 
 def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:
-    """Whether a source names a file: a path, or text or bytes that are neither JSON nor a digest."""
+    """Return whether a source names a file: a path, or text or bytes that are neither JSON nor a digest."""
     if isinstance(source, (str, bytes)):
         text = os.fsdecode(source)
         return not is_digest(text) and not text.lstrip().startswith("{")
@@ -235,11 +235,11 @@ def _is_path(source: object) -> TypeGuard[str | bytes | os.PathLike[str]]:
 
 
 def look_first() -> Callable[[SpecSource], Held | None]:
-    """Return what finds a spec in the cache or at the mirror of $FACTORIZE_MIRROR.
+    """Return a function that finds a spec in the cache or at the mirror of $FACTORIZE_MIRROR.
 
-    Whatever solves a spec asks it first. It warns of a mirror that is away, which it asks no more, and of an answer
-    that was revoked: the spec can be solved all the same. It raises CorruptObject or BadSignature where what the mirror
-    shows is not to be believed.
+    Every solver of specs calls it first. It warns of a mirror that is away, which it then asks no more, and of an
+    answer that was revoked, since the spec can still be solved. It raises CorruptObject or BadSignature for a mirror's
+    data that fail a check.
     """
     kept = FactorCache()
     mirror = mirror_of_environment(kept)
@@ -262,7 +262,7 @@ def look_first() -> Callable[[SpecSource], Held | None]:
 
 
 def _from_store(source: SpecSource, store: str | Path, kept: FactorCache, *, required: bool) -> Held | None:
-    """Copy the file out of a store, which hashes what it gives."""
+    """Copy the file out of a store, which hashes the bytes that it returns."""
     from factorize.spec import parse_spec
     from factorize.storage.store import open_store
 

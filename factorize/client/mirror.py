@@ -1,8 +1,8 @@
 """A mirror: results of a store as static files behind any web server, found by an index and checked to the last byte.
 
-The files lie where a service answers: `v1/blobs/<sha256>`, `v1/factorizations/<digest>`. The index names them, with
-what was revoked, a sequence number and an expiry, under one signature. A client remembers the highest sequence that it
-saw, so that a mirror can show it neither yesterday's index nor hide a revocation, as with package repositories.
+The files have the addresses of a service: `v1/blobs/<sha256>`, `v1/factorizations/<digest>`. The index names them, with
+revocations, a sequence number and an expiry, under one signature. A client remembers the highest sequence that it saw.
+So a mirror can neither show it yesterday's index nor hide a revocation, as with package repositories.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from factorize.signatures import check_signature
 INDEX = "index.json"
 FORMAT = "factorize-mirror"
 VARIABLE = "FACTORIZE_MIRROR"
-"""Environment variable with the address of an index, where results are looked for before they are solved."""
+"""The environment variable with the address of an index, in which results are looked up before they are solved."""
 KEY_VARIABLE = "FACTORIZE_MIRROR_KEY"
-"""Environment variable that names the public key of its signature, PEM."""
+"""The environment variable that names the public key of its signature, PEM."""
 MAX_INDEX_BYTES = 1 << 26
-"""Some 200,000 results; what is longer is no index that anybody downloads for one of them."""
+"""The largest index, with about 200,000 results; nobody would download a longer one for a single result."""
 MAX_SIGNATURE_BYTES = 1 << 16
-"""A signature over one file by a key has 1.3 kB."""
+"""The largest signature; one by a key over one file has 1.3 kB."""
 MAX_UNASKED_SECONDS = 86_400.0
-"""A day without a look at the index, after which a result from the cache may have been revoked long ago."""
-_FIRST_LOOK_SECONDS = 5.0  # of patience with a mirror that nothing depends on
+"""The seconds without a look at the index, a day, after which the cache asks again for revocations."""
+_FIRST_LOOK_SECONDS = 5.0  # A mirror that no answer depends on has so long to respond.
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class MirrorResult:
     """One result that a mirror has.
 
     Attributes:
-        digest: of its manifest.
+        digest: digest of its manifest.
         manifest: sha256 of the manifest's text, which has parts that no digest covers.
-        spec_digest: of the spec that it answers.
-        family: the same without the tolerance.
-        tolerance: that was asked for.
-        converged: whether it was met.
+        spec_digest: digest of the spec that it answers.
+        family: digest of that spec without the tolerance.
+        tolerance: the tolerance that was asked for.
+        converged: whether the tolerance was met.
         file: sha256 of its file.
         bytes: length of its file.
     """
@@ -78,14 +78,14 @@ class MirrorResult:
 
 @dataclass(frozen=True)
 class MirrorIndex:
-    """What a mirror says that it has.
+    """The index of a mirror.
 
     Attributes:
-        sequence: grows with each index.
-        expires: when it is no longer to be believed, ISO 8601.
-        results: what it has.
-        specs: digest of the answer by digest of the spec, of specs with the mechanism `auto` too.
-        revoked: reason by digest, of results that were taken back.
+        sequence: number that grows with each index.
+        expires: time at which clients stop believing it, ISO 8601.
+        results: the results that the mirror has.
+        specs: digest of the answer by digest of the spec, also for specs with the mechanism `auto`.
+        revoked: reason by digest, for results that were revoked.
     """
 
     sequence: int
@@ -99,7 +99,7 @@ class MirrorIndex:
         """Return the index of a text.
 
         Raises:
-            CorruptObject: it is none.
+            CorruptObject: the text is no index.
         """
         try:
             document: Any = read_json(text, limit=MAX_INDEX_BYTES)
@@ -120,9 +120,9 @@ class MirrorIndex:
         return index
 
     def find(self, source: SpecSource) -> MirrorResult | None:
-        """Return what answers a digest or a spec: exactly this one, else the nearest of smaller tolerance.
+        """Return the result for a digest or a spec: exactly this one, else the nearest of smaller tolerance.
 
-        One that has not met its tolerance went as far as its solver goes: no solve to a larger one is better.
+        A result that missed its tolerance is as good as its solver gets, so a solve to a larger one is no better.
 
         Raises:
             Revoked: the only answer was taken back.
@@ -130,7 +130,7 @@ class MirrorIndex:
         if is_digest(source):
             name, family, tolerance = str(source), "", 0.0
         else:
-            from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
+            from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
 
             asked = parse_spec(spec_bytes(source)).document()
             name, tolerance = json_digest(asked), float(asked.pop("tolerance"))
@@ -147,13 +147,13 @@ class MirrorIndex:
 
 
 class Mirror(Service):
-    """A mirror by the address of its index, as a service that answers with what it has and solves nothing.
+    """A mirror by the address of its index, as a service that answers from its files and solves nothing.
 
     Args:
         url: `https://host/path/index.json`.
-        public_key: of the index's signature; without one, digests alone are checked, and whoever writes to the mirror
-            decides what it has.
-        cache: remembers the sequence numbers.
+        public_key: public key of the index's signature; without one, only digests are checked, and whoever writes to
+            the mirror decides what it has.
+        cache: the cache, which remembers the sequence numbers.
         timeout: seconds without a byte after which a connection counts as broken.
         patience: see `Service`.
     """
@@ -173,7 +173,7 @@ class Mirror(Service):
 
     @property
     def origin(self) -> Origin:
-        """Of what it answers."""
+        """The origin of its answers."""
         return Origin("mirror", f"{self.connection.url}/{INDEX}")
 
     def recheck(self) -> None:
@@ -193,7 +193,7 @@ class Mirror(Service):
         """Return the index, verified, in time and not older than one that was seen.
 
         Raises:
-            CorruptObject: it is none, has expired, or is older than one that was seen.
+            CorruptObject: the file is no index, has expired, or is older than one that was seen.
             BadSignature: it was not signed with the key.
             MissingExtra: there is a key, and the extra `signing` is not installed.
             ServiceError, ServiceUnreachable: there is no index, or nothing answered.
@@ -201,7 +201,7 @@ class Mirror(Service):
         text = self._get(INDEX, MAX_INDEX_BYTES)
         name = sha256(text)
         if self._key is not None:
-            from tempfile import TemporaryDirectory  # which loads lzma
+            from tempfile import TemporaryDirectory  # loads lzma
 
             with TemporaryDirectory(prefix="factorize.mirror.") as folder:
                 held, signature = Path(folder) / INDEX, Path(folder) / f"{INDEX}.sig"
@@ -235,13 +235,13 @@ class Mirror(Service):
                 f"one, which may hide what was revoked. Use another mirror; if its owner began anew, remove {memory}"
             )
         before = (memory / str(highest)).read_text(errors="replace") if index.sequence == highest else name
-        if before != name and is_digest(before):  # else a damaged note, which is written anew
+        if before != name and is_digest(before):  # A damaged note is written anew.
             raise CorruptObject(
                 f"{url} showed another index with the sequence {highest} before; use another mirror, or ask its owner"
             )
         try:
             memory.mkdir(parents=True, exist_ok=True)
-            self._cache.publish(memory / str(index.sequence), [name.encode("ascii")])  # of the time of this look
+            self._cache.publish(memory / str(index.sequence), [name.encode("ascii")])  # Its time is that of this look.
             for digest, reason in index.revoked.items():
                 self._cache.revoke(digest, str(reason))
         except (OSError, StoreUnavailable) as error:
@@ -253,11 +253,11 @@ class Mirror(Service):
     def manifest(
         self, source: SpecSource, *, progress: ProgressCallback = ignore, dtype: str | None = None
     ) -> Manifest:
-        """Return the checked manifest of what answers a spec or digest.
+        """Return the checked manifest of the answer to a spec or digest.
 
         Raises:
             NotFound: the mirror has no answer.
-            Revoked: it was taken back.
+            Revoked: the answer was taken back.
             CorruptObject, BadSignature, ServiceError, ServiceUnreachable: see `index`, `Service.manifest`.
         """
         listed = (self._index or self.patiently(self.index)).find(source)
@@ -277,7 +277,7 @@ class Mirror(Service):
         return manifest
 
     def _memory(self, kind: str) -> Path:
-        """Return the folder that has a file for each sequence that was seen, of the time of the last look."""
+        """Return the folder with a file for each sequence that was seen, whose time is that of the last look."""
         return self._cache.folder / "mirrors" / sha256(f"{self.connection.url} {kind}".encode())
 
     def _get(self, path: str, limit: int) -> bytes:
@@ -289,14 +289,14 @@ class Mirror(Service):
 
 
 def is_index(url: str | None) -> bool:
-    """Whether an address is that of a mirror's index."""
+    """Return whether an address is that of a mirror's index."""
     return url is not None and url.rstrip("/").endswith(f"/{INDEX}")
 
 
 def service_at(
     url: str, *, timeout: float = TIMEOUT, public_key: str | Path | None = None, cache: FactorCache | None = None
 ) -> Service:
-    """Return what is at an address: a mirror where its path ends in `/index.json`, else a service.
+    """Return the mirror or service at an address; a mirror's path ends in `/index.json`.
 
     Raises:
         InvalidParameter: see `Service`.
@@ -310,7 +310,7 @@ def mirror_of_environment(cache: FactorCache | None = None) -> Mirror | None:
     """Return the mirror of `FACTORIZE_MIRROR`, whose index is signed with the key of `FACTORIZE_MIRROR_KEY`, if set.
 
     Raises:
-        InvalidParameter: it is no address of an index.
+        InvalidParameter: the value is no address of an index.
     """
     url = os.environ.get(VARIABLE)
     if not url:

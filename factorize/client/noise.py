@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from factorize.client.allowances import ROWS, choose_precision, raised
+from factorize.client.allowances import ROW_SUM_ALLOWANCE, choose_precision, raised
 from factorize.client.checkpoints import Checkpointed
 from factorize.client.engines import Engine, RowSums, Sink, Streaming, Workers
 from factorize.client.noise_source import ComputedRows, Streamable
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from factorize.auditor import Auditor
 
 MEMORY_BYTES = 1 << 28
-"""Where C has no structure: Z is kept if it takes at most this much; otherwise its rows are drawn again."""
+"""The largest Z that is kept in memory where C has no structure; rows of a larger one are drawn again."""
 MAX_ENTRIES = 1 << 48
-"""A hundred times the largest model there is: more is a slip of units, which sizes in 64 bits would not survive."""
+"""The most entries, a hundred times the largest model; more is a mistake in units, and would overflow 64 bits."""
 
 PRECISIONS: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float64": np.float64}
 _STATE_VERSION = 3
 
 
 class NoiseOptions(TypedDict, total=False):
-    """Options of a `NoiseGenerator`, for what passes them on."""
+    """The options of a `NoiseGenerator`, for functions that pass them on."""
 
     shard: tuple[int, int] | Region | None
     generator: Literal["sfc64", "shake128"]
@@ -53,34 +53,34 @@ class NoiseGenerator(Checkpointed):
     and workers that each make their own shard hold, together, the bits that one worker would have made.
 
     Args:
-        source: made from C (`source_of`): a `Streamable`, which needs a few vectors of memory, or `ComputedRows` of
-            C^-1. No proof is about rows that come from anywhere else.
-        calibration: from `Factors.calibrate`, for the sensitivity of this very C. Never a bare number.
-        shape: of the noise, the shape of the (flattened) parameters.
+        source: the source made from C (`source_of`): a `Streamable`, which needs a few vectors of memory, or
+            `ComputedRows` of C^-1. No proof covers rows from anywhere else.
+        calibration: the result of `Factors.calibrate`, for the sensitivity of this very C, never a bare number.
+        shape: shape of the noise, which is that of the (flattened) parameters.
         seed: a secret integer, `secrets.randbits(128)`. Never use it for a second run of the same factorization.
-        shard: (first, last): make only these entries of the flattened noise, first <= i < last; see `even_shard`. A
-            `Region` where they are no neighbours.
+        shard: (first, last) makes only these entries of the flattened noise, first <= i < last; see `even_shard`. Use
+            a `Region` for entries that are no neighbours.
         generator: `sfc64` (fast, statistical) or `shake128` (cryptographic, about 6 times slower).
         precision: of a recurrence's state; coefficients, arithmetic and sums of rows are always float64, and the noise
             itself is float32. None takes float32 where its roundings cost at most 1e-3 of sigma, else float64.
-        memory_bytes: for sources without structure, see `MEMORY_BYTES`.
-        threads: that make noise; the bits do not depend on it.
-        auditor: of the job's batches. Each row is then for the step that it has recorded last, and a sum above what the
-            clipped gradients of that step can have together is refused. Without it both are the caller's promise, which
-            takes the word `not_looked_at` where epsilon counts on sampling.
+        memory_bytes: memory for sources without structure, see `MEMORY_BYTES`.
+        threads: number of threads that make noise; the bits do not depend on it.
+        auditor: the auditor of the job's batches. Each row is then for the step that it recorded last, and a sum is
+            refused if it exceeds what the clipped gradients of that step can add up to. Without it the caller promises
+            both, and has to pass `not_looked_at` where epsilon counts on sampling.
 
     Attributes:
         step: the step whose noise `next` returns, from 0.
-        steps: n, after which it refuses.
-        precision: of the state.
-        allowance: what the noise is multiplied by beyond 1 for the roundings (allowances.py, docs/training.md).
+        steps: n, the steps after which it refuses.
+        precision: precision of the state.
+        allowance: extra noise for the roundings, as a share (allowances.py, docs/training.md).
         sigma: standard deviation of Z as it is drawn, calibration.sigma_of_sums (1 + allowance).
-        shape: of what `next` returns.
+        shape: shape of the result of `next`.
 
     Raises:
-        InvalidParameter: no `Calibration`, another source, an empty shape, a shard outside it, a precision whose
-            roundings cannot be bounded by 1e-2 of sigma (allowances.py), or no auditor of the batches that epsilon
-            counts on.
+        InvalidParameter: there is no `Calibration`, another source, an empty shape, a shard outside it, a precision
+            whose roundings cannot be bounded by 1e-2 of sigma (allowances.py), or no auditor of the batches that
+            epsilon counts on.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class NoiseGenerator(Checkpointed):
             self.sigma = raised(calibration.sigma_of_sums, self.allowance)
             self._engine = Streaming(recurrence, self._normals, self.sigma, workers, PRECISIONS[self.precision])
         else:
-            self.precision, self.allowance = "float64", ROWS
+            self.precision, self.allowance = "float64", ROW_SUM_ALLOWANCE
             self.sigma = raised(calibration.sigma_of_sums, self.allowance)
             self._engine = RowSums(source, self._normals, self.sigma, workers, memory_bytes)
         self.steps = self._engine.steps
@@ -152,10 +152,11 @@ class NoiseGenerator(Checkpointed):
         """Return a sum of clipped contributions with the noise of this step, float32, and go on to the next.
 
         Args:
-            total: of the shape, with at least the digits of float32.
+            total: the sum, in the noise's shape, with at least the digits of float32.
 
         Raises:
-            InvalidParameter: another shape, fewer digits, a number that is not finite, or all n steps were taken.
+            InvalidParameter: it has another shape, fewer digits or a number that is not finite, or all n steps were
+                taken.
             InvalidParticipation: the auditor has not seen this step's examples, or they cannot have this sum.
         """
         values = self._accept("total", total)
@@ -165,11 +166,11 @@ class NoiseGenerator(Checkpointed):
         """Return a sum of clipped contributions over the calibration's divisor with noise, and go on to the next step.
 
         Args:
-            mean: of the shape, with at least the digits of float32.
+            mean: the mean, in the noise's shape, with at least the digits of float32.
 
         Raises:
-            InvalidParameter: as of `add_to_sum`; the calibration has no divisor, or the norm is that of a sum.
-            InvalidParticipation: as there.
+            InvalidParameter: see `add_to_sum`; or the calibration has no divisor, or the norm is that of a sum.
+            InvalidParticipation: see `add_to_sum`.
         """
         divisor = self.calibration.divisor_of_means()
         values = self._accept("mean", mean, divisor)
@@ -180,7 +181,7 @@ class NoiseGenerator(Checkpointed):
         """Return the noise of this step for sums, float32, and go on to the next.
 
         Args:
-            out: where to write it: contiguous float32 of the shape; a new array by default.
+            out: array to write to, contiguous float32 of the shape; a new array by default.
 
         Raises:
             InvalidParameter: all n steps were taken, or `out` is another array.
@@ -197,7 +198,7 @@ class NoiseGenerator(Checkpointed):
         """Make the noise of this step where it is used, piece by piece while it is in a cache, and go on to the next.
 
         Args:
-            sink: see `factorize.client.engines.Sink`.
+            sink: receiver of the noise; see `factorize.client.engines.Sink`.
 
         Raises:
             InvalidParameter: all n steps were taken, or this one was begun and not finished.
@@ -217,7 +218,7 @@ class NoiseGenerator(Checkpointed):
 
     @property
     def vectors(self) -> np.ndarray | None:
-        """The state's own memory, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
+        """The memory of the state, shape (vectors, entries), as secret as the seed; None where all is drawn again."""
         return self._engine.state
 
     def _begin(self, vectors: np.ndarray | None) -> None:
@@ -232,7 +233,7 @@ class NoiseGenerator(Checkpointed):
         self._engine.close()
 
     def _accept(self, name: str, values: np.ndarray, divisor: int = 1) -> np.ndarray:
-        """Return a sum or a mean that has the noise's shape and digits, and may be one of clipped gradients."""
+        """Return a sum or a mean after checking its shape, its digits, and that clipped gradients can have it."""
         array = np.asarray(values)
         if array.shape != self.shape or array.dtype not in (np.float32, np.float64):
             raise InvalidParameter(
@@ -251,7 +252,7 @@ def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:
     """Return (first, last) of the part of a flattened vector that worker `rank` of `count` makes; sizes differ by 1.
 
     Raises:
-        InvalidParameter: rank or count out of range.
+        InvalidParameter: `rank` or `count` is out of range.
     """
     if not 0 <= rank < count:
         raise InvalidParameter(f"rank={rank} is not in 0..{count - 1}", field="rank")
@@ -268,7 +269,7 @@ def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _refuse_beyond_memory(region: Region) -> None:
-    """Raise where not even one step's noise fits, before minutes go into the list of its blocks."""
+    """Raise where not even one step's noise fits into memory, before listing its blocks takes minutes."""
     try:
         np.empty(region.size, dtype=np.float32)
     except MemoryError:
@@ -283,7 +284,7 @@ def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:
     """Return the entries of a shard.
 
     Raises:
-        InvalidParameter: it is not a part of a vector of so many entries.
+        InvalidParameter: the shard is no part of a vector of so many entries.
     """
     if isinstance(shard, Region):
         if shard.stop > size:

@@ -1,6 +1,6 @@
 """Compiled loops of the noise: numpy's normals and the arithmetic of recurrences, to the last bit.
 
-No product is fused with a sum, and sums go in the order of the vectors, as in numpy's operations.
+No product is fused with a sum, and sums follow the order of the vectors, as in numpy's operations.
 """
 
 import math
@@ -9,14 +9,14 @@ import numpy as np
 
 from factorize.numbers.compiling import kernel, part
 
-_TILE = 1024  # entries whose vectors stay in the nearest cache
-_TAIL = 3.6541528853610087963519472518  # where the ziggurat's lowest layer ends, and its inverse
+_TILE = 1024  # The vectors of so many entries stay in the nearest cache.
+_TAIL = 3.6541528853610087963519472518  # The lowest layer of the ziggurat ends here.
 _INVERSE_TAIL = 0.27366123732975827203338247596
 
 
 @part()
 def _next(a, b, c, count):
-    """Return a word of SFC64, and the generator's state after it."""
+    """Return a word of SFC64 and the next state of the generator."""
     word = a + b + count
     turned = (c << np.uint64(24)) | (c >> np.uint64(40))
     return word, b ^ (b >> np.uint64(11)), c + (c << np.uint64(3)), turned + word, count + np.uint64(1)
@@ -30,14 +30,14 @@ def _unit(word):
 
 @kernel()
 def fill_normals(words, limits, widths, heights, out):
-    """Fill a vector with what `numpy.random.Generator(SFC64).standard_normal` draws.
+    """Fill a vector with the numbers that `numpy.random.Generator(SFC64).standard_normal` draws.
 
     Args:
         words: state of SFC64, shape (4,), uint64.
-        limits: of the ziggurat's layers: integers below them are inside, shape (256,), uint64.
-        widths: of the layers, by 2^-52, shape (256,).
-        heights: of the density where the layers end, shape (256,).
-        out: shape (entries,), float64.
+        limits: limits of the ziggurat's layers, shape (256,), uint64; smaller integers are inside.
+        widths: widths of the layers times 2^-52, shape (256,).
+        heights: heights of the density where the layers end, shape (256,).
+        out: the vector, shape (entries,), float64.
 
     Reference:
         Doornik 2005, An improved ziggurat method to generate normal random samples.
@@ -72,7 +72,7 @@ def fill_normals(words, limits, widths, heights, out):
 
 @kernel()
 def add_noise(sums, noise, divisor, out):
-    """Put (sum + noise) / divisor in place of sums, and into `out` rounded.
+    """Overwrite sums by (sum + noise) / divisor, and write it to `out` rounded.
 
     Args:
         sums: shape (entries,), float64.
@@ -91,14 +91,14 @@ def advance_vectors(z, factor, before, reads, decays, loads, scale, state, first
 
     Args:
         z: normals, shape (entries,), float64, overwritten.
-        factor: of the normals.
-        before: what each vector is multiplied by before it is read, shape (vectors,).
-        reads: shape (vectors,).
-        decays: shape (vectors,).
-        loads: what each vector gets of the row, shape (vectors,); one of decay 1 and load 0 is not written.
-        scale: of the row, once the vectors have seen it.
-        state: shape (vectors, entries or more).
-        first: entry of the state that the first of z belongs to.
+        factor: factor of the normals.
+        before: factor of each vector before it is read, shape (vectors,).
+        reads: share of each vector that is subtracted from the row, shape (vectors,).
+        decays: factor of each vector from step to step, shape (vectors,).
+        loads: share of the row that each vector gets, shape (vectors,); one with decay 1 and load 0 is not written.
+        scale: factor of the row, once the vectors have taken it in.
+        state: the vectors, shape (vectors, entries or more).
+        first: entry of the state that belongs to the first of z.
         out: the row, shape (entries,), float32.
     """
     vectors = len(reads)
@@ -107,7 +107,7 @@ def advance_vectors(z, factor, before, reads, decays, loads, scale, state, first
         x, row, start, stop, r = z[low:high], out[low:high], first + low, first + high, 0
         for j in range(len(x)):
             x[j] *= factor
-        while r + 4 <= vectors:  # the row is read and written once for four vectors
+        while r + 4 <= vectors:  # The row is read and written once for four vectors.
             d, e, f, g = before[r], before[r + 1], before[r + 2], before[r + 3]
             k, m, p, q = reads[r], reads[r + 1], reads[r + 2], reads[r + 3]
             s, t = state[r][start:stop], state[r + 1][start:stop]

@@ -35,9 +35,9 @@ class Streamable:
     """A strategy whose noise needs a few vectors of state.
 
     Attributes:
-        digest: of the factorization.
-        recurrence: makes the arithmetic.
-        cost: of a step.
+        digest: digest of the factorization.
+        recurrence: returns the arithmetic of a step.
+        cost: cost of a step.
     """
 
     digest: str
@@ -47,13 +47,13 @@ class Streamable:
 
 @dataclass(frozen=True)
 class ComputedRows:
-    """Rows of C^-1 that are computed from C when they are first wanted, and that the claim for C covers.
+    """Rows of C^-1 that are computed from C on first use, and that the claim for C covers.
 
     Attributes:
         steps: n.
-        digest: of the factorization.
-        make: does the work once, and returns what gives row t of C^-1.
-        cost: of a step.
+        digest: digest of the factorization.
+        make: inverts C once, and returns a function that gives row t of C^-1.
+        cost: cost of a step.
     """
 
     steps: int
@@ -62,21 +62,21 @@ class ComputedRows:
     cost: NoiseCost
 
 
-_MADE: WeakKeyDictionary[CertifiedFactors, Streamable | ComputedRows] = WeakKeyDictionary()
+_SOURCES: WeakKeyDictionary[CertifiedFactors, Streamable | ComputedRows] = WeakKeyDictionary()
 
 
 def source_of(factors: CertifiedFactors) -> Streamable | ComputedRows:
-    """Return what makes the noise of these factors, from C alone; made once for as long as they live.
+    """Return the source of the noise of these factors, from C alone; it is made once while the factors live.
 
-    The claim is that of C. A C_inv that is stored or streamed beside it is another matrix, of which it says nothing.
+    The claim is about C. A C_inv that is stored or streamed beside it is another matrix that the claim does not cover.
 
     Raises:
         See `noise_source`.
     """
-    source = _MADE.get(factors)
+    source = _SOURCES.get(factors)
     if source is None:
         source = noise_source(factors.structure, factors.strategy_tensors(), factors.steps, factors.digest)
-        _MADE[factors] = source
+        _SOURCES[factors] = source
     return source
 
 
@@ -84,14 +84,14 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
     """Return the way to make C^-1 z that needs the least memory.
 
     Args:
-        structure: of C, the contract's name.
+        structure: the contract's name of C's structure.
         parts: its tensors by suffix ('' for a dense matrix).
         n: number of steps, `ENDLESS_STEPS` (factorize/format/manifest.py) where there is no last one.
-        digest: of the factorization.
+        digest: digest of the factorization.
 
     Raises:
-        CorruptObject: unknown structure, a tensor is missing, or a scale is around what cannot be scaled.
-        UnsupportedProblem: a strategy without end whose noise has no recurrence.
+        CorruptObject: the structure is unknown, a tensor is missing, or the inner structure cannot be scaled.
+        UnsupportedProblem: the strategy has no end, and its noise no recurrence.
     """
     try:
         if structure == SCALED:
@@ -105,7 +105,7 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
         if structure in _RECURRENCES:
             kind, own = _RECURRENCES[structure], {suffix: parts[suffix] for suffix in SHAPES[structure]}
             return Streamable(digest, partial(kind.of_tensors, own, n), kind.cost(own, n))
-        # Row t is a sum over z_0 .. z_t: t + 1 products, t sums; the only row of n = 1 is its gain.
+        # Row t sums z_0 .. z_t by t + 1 products and t sums; the only row of n = 1 is its gain.
         cost = NoiseCost(n, float(n)) if n > 1 else NoiseCost(0, 0.0)
         return ComputedRows(n, digest, cache(_ROWS[structure](parts, n)), cost)
     except KeyError as missing:
@@ -125,13 +125,13 @@ _RECURRENCES: dict[str, type[StructureRecurrence]] = {
 
 
 def dense_rows(parts: Tensors, n: int) -> RowMaker:
-    """Return what inverts C, enlarged so that the claim for C covers it, and gives row t."""
+    """Return a function that inverts C, enlarged so that the claim for C covers the inverse, and gives row t."""
     array = parts[""]
     return lambda: cover_inverse(array).__getitem__
 
 
 def toeplitz_rows(parts: Tensors, n: int) -> RowMaker:
-    """Return what computes C^-1 by its column, enlarged so that the claim for C covers it, and gives row t."""
+    """Return a function that computes C^-1 by its column, enlarged so that the claim covers it, and gives row t."""
     column = parts["coefficients"]
 
     def make() -> Callable[[int], np.ndarray]:

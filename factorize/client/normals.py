@@ -1,4 +1,4 @@
-"""Standard normal numbers that can be drawn again: a function of (seed, step, block), whatever was drawn before."""
+"""Standard normal numbers that can be drawn again, as a function of (seed, step, block) alone."""
 
 import hashlib
 import hmac
@@ -15,20 +15,20 @@ from factorize.errors import InvalidParameter
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 
-_COMMITTED = 64  # numbers of z_0 that a commitment is made from
+_COMMITMENT_SIZE = 64  # A commitment is made from so many numbers of z_0.
 MIN_SEED = 1 << 64
-"""Smallest seed: a smaller one could be guessed from the commitment that checkpoints and receipts hold."""
+"""The smallest seed; a smaller one could be guessed from the commitment in checkpoints and receipts."""
 
 BLOCK = 1 << 16
-"""Entries of one block of a step's noise; each block of each step has a counter range of its own."""
+"""The entries of one block of a step's noise; each block of each step has a counter range of its own."""
 
 
 class Normals(Secret, ABC):
     """Rows z_0, z_1, ... of independent standard normals, in float64, any block of any row at any time.
 
     Args:
-        seed: a secret of the training job, from `MIN_SEED`.
-        context: name of what the noise is for.
+        seed: a secret of the training job, at least `MIN_SEED`.
+        context: name of the noise's purpose.
 
     Attributes:
         generator: name of the generator.
@@ -46,7 +46,7 @@ class Normals(Secret, ABC):
 
 
 class _Hashed(ISeedSequence):
-    """Gives a bit generator of numpy its state from a hash, whatever that generator is."""
+    """A seed sequence that gives any bit generator of numpy its state from a hash."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -59,7 +59,7 @@ class _Hashed(ISeedSequence):
 
 
 class ReplayableNormals(Normals):
-    """Normals from numpy's SFC64 and ziggurat: as fast as normals come, by a statistical generator.
+    """Normals from numpy's SFC64 and ziggurat, the fastest, from a statistical generator.
 
     Each block of each step is a stream of its own, whose 192-bit state is a hash of (seed, context, step, block): among
     10^10 streams two coincide with a probability below 10^-37.
@@ -67,7 +67,7 @@ class ReplayableNormals(Normals):
     Args:
         seed: a secret of the training job, a non-negative integer of 128 random bits (`secrets.randbits(128)`). Two
             runs with one seed and one context draw the same noise, which is not private.
-        context: name of what the noise is for, so that one seed gives independent rows for two factorizations.
+        context: name of the noise's purpose, so that one seed gives independent rows for two factorizations.
     """
 
     generator = "sfc64"
@@ -75,7 +75,7 @@ class ReplayableNormals(Normals):
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step."""
         state = _Hashed(self.key + step.to_bytes(8, "little") + block.to_bytes(8, "little"))
-        seeds = cast(np.random.SeedSequence, state)  # the stubs know no other kind of seed sequence
+        seeds = cast(np.random.SeedSequence, state)  # The stubs know no other seed sequence.
         bits = np.random.SFC64(seeds)
         if len(out) == BLOCK and (tables := _ziggurat()) is not None:
             fill_normals(bits.state["state"]["state"], *tables, out)
@@ -85,7 +85,7 @@ class ReplayableNormals(Normals):
 
 @cache
 def _ziggurat() -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return the tables of compiled normals; None where these are not to be had, or not numpy's to the last bit."""
+    """Return the tables of compiled normals, or None where these are missing, or differ from numpy's in a bit."""
     if not HAS_COMPILER:
         return None
     try:
@@ -100,7 +100,7 @@ def _ziggurat() -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
 class CryptographicNormals(Normals):
     """Normals from SHAKE-128 and Box-Muller: predicting them is as hard as breaking SHA-3 at 128 bits.
 
-    About 6 times the time of `ReplayableNormals`. Each number comes from 64 random bits, so none is above 9.4.
+    They take about 6 times the time of `ReplayableNormals`. Each number comes from 64 random bits, so none exceeds 9.4.
 
     Args:
         seed: as for `ReplayableNormals`; it is the key, so it needs all its 128 random bits.
@@ -112,13 +112,13 @@ class CryptographicNormals(Normals):
     def fill(self, out: np.ndarray, step: int, block: int) -> None:
         """Fill a contiguous float64 vector with the first entries of one block of z_step.
 
-        Pairs: the words 2i and 2i + 1 give the entries 2i and 2i + 1, so that the first entries do not depend on how
-        many are asked for.
+        The words 2i and 2i + 1 give the entries 2i and 2i + 1, so that the first entries do not depend on how many
+        are asked for.
         """
         pairs = (len(out) + 1) // 2
         stream = hashlib.shake_128(self.key + step.to_bytes(8, "little") + block.to_bytes(8, "little"))
         words = np.frombuffer(stream.digest(16 * pairs), dtype="<u8").reshape(pairs, 2)
-        uniform = (words + 0.5) * 2.0**-64  # in (0, 1]: the largest words round up to 1, whose logarithm is 0
+        uniform = (words + 0.5) * 2.0**-64  # It is in (0, 1]: the largest words round up to 1, with logarithm 0.
         radius = np.sqrt(-2.0 * np.log(uniform[:, 0]))
         angle = 2 * np.pi * uniform[:, 1]
         out[0::2] = radius * np.cos(angle)
@@ -132,7 +132,7 @@ def make_normals(generator: str, seed: int, context: str) -> Normals:
     """Return a generator of normals by its name.
 
     Raises:
-        InvalidParameter: unknown name, or the seed cannot be secret.
+        InvalidParameter: the name is unknown, or the seed cannot be secret.
     """
     if generator not in GENERATORS:
         known = ", ".join(GENERATORS)
@@ -141,12 +141,12 @@ def make_normals(generator: str, seed: int, context: str) -> Normals:
 
 
 def commitment(normals: Normals) -> str:
-    """Return what tells another seed, and a library that draws another stream, and says nothing of either.
+    """Return a text that differs for another seed or another stream of numbers, and reveals nothing about either.
 
     It is a hash of the first numbers of z_0, keyed with the secret of 128 random bits that they are drawn from: without
     that key it cannot be told from random bits, however few parameters there are.
     """
-    first = np.empty(_COMMITTED)
+    first = np.empty(_COMMITMENT_SIZE)
     normals.fill(first, 0, 0)
     return committed(normals.key, first.astype("<f8").tobytes())
 
@@ -160,11 +160,11 @@ def secret_seed(seed: object, public: int | None = None) -> int:
     """Return a seed that can be secret.
 
     Args:
-        seed: as `secrets.randbits(128)` draws it.
-        public: seed of the same run that everybody knows, where there is one.
+        seed: a number like those of `secrets.randbits(128)`.
+        public: the public seed of the same run, where there is one.
 
     Raises:
-        InvalidParameter: no integer, one below 2^64, or the public one.
+        InvalidParameter: the seed is no integer, below 2^64, or the public one.
     """
     remedy = "draw secrets.randbits(128) once, and keep it where secrets are kept: whoever has it can remove the noise"
     number = whole_number("seed", seed, low=MIN_SEED, remedy=remedy)
@@ -174,7 +174,7 @@ def secret_seed(seed: object, public: int | None = None) -> int:
 
 
 def keyed(generator: str, seed: int, context: str) -> bytes:
-    """Return the secret that the streams are hashed from: the same length for any context, and no two alike.
+    """Return the secret that the streams are hashed from, which has one length and differs for every context.
 
     Raises:
         InvalidParameter: the seed cannot be secret.

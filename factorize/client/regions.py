@@ -1,7 +1,7 @@
-"""Regions: which entries of the flattened noise one worker makes, as runs of neighbours, and what blocks hold of them.
+"""Regions: the entries of the flattened noise that one worker makes, as runs of neighbours, and their parts in blocks.
 
-A shard of rows is one run; a shard of columns is a run for every row. Whatever the runs are, the entries that a worker
-keeps stand one after another in its own vector, in the order of the flattened noise.
+A shard of rows is one run; a shard of columns is a run for every row. In any case the entries that a worker keeps
+follow one another in its own vector, in the order of the flattened noise.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from factorize.errors import InvalidParameter
 
 @dataclass(frozen=True)
 class BlockPart:
-    """What one block contributes to a region.
+    """The part of a region in one block.
 
     Attributes:
-        block: which block.
-        inside: the entries, counted from the start of the block: a slice, or an increasing array.
-        at: where these entries are in the region's vector.
+        block: number of the block.
+        inside: the entries, counted from the start of the block, as a slice or an increasing array.
+        at: the places of these entries in the region's vector.
     """
 
     block: int
@@ -33,22 +33,22 @@ class BlockPart:
 
     @property
     def width(self) -> int:
-        """Entries."""
+        """The number of entries."""
         return int(self.at.stop - self.at.start)
 
     @property
     def last(self) -> int:
-        """One past the last entry, counted from the start of the block."""
+        """The end of the last entry, counted from the start of the block."""
         return int(self.inside.stop if isinstance(self.inside, slice) else self.inside[-1] + 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Entries of a flattened vector.
+    """A set of entries of a flattened vector.
 
     Attributes:
         starts: first entry of each run, increasing, int64.
-        stops: one past its last; a gap follows each.
+        stops: the entry after the last of each run, which is in no run.
     """
 
     starts: np.ndarray
@@ -59,7 +59,7 @@ class Region:
         """Return the region of runs (first, last) in increasing order; empty ones are left out, neighbours joined.
 
         Raises:
-            InvalidParameter: they overlap or go back.
+            InvalidParameter: the runs overlap or go back.
         """
         pairs = np.array([pair for pair in runs if pair[0] != pair[1]], dtype=np.int64).reshape(-1, 2)
         return cls.joined(pairs[:, 0], pairs[:, 1])
@@ -69,7 +69,7 @@ class Region:
         """Return the region of many runs, none of them empty.
 
         Raises:
-            InvalidParameter: they overlap or go back.
+            InvalidParameter: the runs overlap or go back.
         """
         wrong = bool((starts >= stops).any() or (starts[1:] < stops[:-1]).any() or (len(starts) and starts[0] < 0))
         if wrong:
@@ -83,8 +83,8 @@ class Region:
         """Return the region of a part of one tensor, which begins at `offset` in the flattened vector.
 
         Args:
-            offset: of the tensor's first entry.
-            shape: of the tensor.
+            offset: place of the tensor's first entry.
+            shape: shape of the tensor.
             kept: the indices that are kept along each side, increasing; a range takes no memory.
         """
         if any(len(each) == 0 for each in kept):
@@ -103,36 +103,36 @@ class Region:
 
     @classmethod
     def together(cls, regions: Sequence[Region]) -> Self:
-        """Return the region of several, which follow one another."""
+        """Return the union of regions that follow one another."""
         starts = np.concatenate([each.starts for each in regions] or [np.empty(0, np.int64)])
         stops = np.concatenate([each.stops for each in regions] or [np.empty(0, np.int64)])
         return cls.joined(starts, stops)
 
     @property
     def size(self) -> int:
-        """Entries."""
+        """The number of entries."""
         return int((self.stops - self.starts).sum())
 
     @property
     def stop(self) -> int:
-        """One past the last entry, 0 where there is none."""
+        """The entry after the last one, 0 where there is none."""
         return int(self.stops[-1]) if len(self.stops) else 0
 
     def meets(self, other: Region) -> bool:
-        """Whether an entry is in both."""
-        after = np.searchsorted(other.stops, self.starts, "right")  # the first run that ends after each of these begins
+        """Return whether an entry is in both regions."""
+        after = np.searchsorted(other.stops, self.starts, "right")  # These runs are the first to end after each start.
         within = after < len(other.starts)
         return bool((other.starts[after[within]] < self.stops[within]).any())
 
     def document(self) -> list[int] | dict[str, Any]:
-        """Return what a checkpoint knows it by: [first, last] for one run, else a hash of all."""
+        """Return the form that checkpoints compare: [first, last] for one run, else a hash of all runs."""
         if len(self.starts) == 1:
             return [int(self.starts[0]), int(self.stops[0])]
         runs = np.stack([self.starts, self.stops]).astype("<i8")
         return {"runs": len(self.starts), "sha256": hashlib.sha256(runs.tobytes()).hexdigest()}
 
     def parts(self, block: int) -> list[BlockPart]:
-        """Return what blocks of so many entries contribute, block by block."""
+        """Return the parts of the region in blocks of `block` entries, one by one."""
         at = np.cumsum(np.r_[0, self.stops - self.starts])
         parts = []
         for number in self._blocks(block):
@@ -155,7 +155,7 @@ class Region:
 
 
 def _positions(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Return the entries of all runs, in as few bytes as they take."""
+    """Return the entries of all runs, in the smallest integer type that holds them."""
     lengths = stops - starts
     ends = np.cumsum(lengths)
     places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)

@@ -14,25 +14,25 @@ from factorize.format.manifest import Manifest
 from factorize.format.tensors import MatrixName
 
 BLOCK_BYTES = 4 << 20
-"""Bytes of rows that are computed, or sent, together."""
-MAX_AHEAD = 2
-"""Blocks that are read before they are wanted."""
+"""The bytes of rows that are computed, or sent, together."""
+MAX_READS = 2
+"""The most blocks that are read ahead at the same time."""
 
 
 class Rows:
     """The rows of one matrix of one factorization; the next two blocks are read while one is used.
 
     Args:
-        manifest: checked.
+        manifest: the checked manifest.
         matrix: `C`, `C_inv` (the noising matrix) or `B` (the decoder).
         read: returns rows start..stop-1 of a matrix.
-        block_bytes: of rows that are read together; 4 MiB by default.
+        block_bytes: bytes of rows that are read together; 4 MiB by default.
 
     Attributes:
         shape: (rows, n).
 
     Raises:
-        InvalidParameter: a block smaller than 1 byte.
+        InvalidParameter: a block has less than 1 byte.
         UnsupportedProblem: the matrix has rows without end.
     """
 
@@ -63,14 +63,14 @@ class Rows:
     def blocks(self, start: int = 0) -> Generator[np.ndarray, None, None]:
         """Yield the rows from `start` on, several at a time.
 
-        Blocks begin at multiples of their rows wherever reading begins: a row may be rounded differently in another
-        block, and a restarted job has to get the bits that it had.
+        Blocks begin at multiples of their number of rows, wherever reading begins. A row may be rounded differently in
+        another block, and a restarted job has to get the same bits.
 
         Raises:
             InvalidParameter: `start` is outside the matrix.
             CorruptObject: the file has changed.
-            ServiceError: refused.
-            ServiceUnreachable: for a minute connections broke, or brought other rows than asked for.
+            ServiceError: the service refused the request.
+            ServiceUnreachable: for a minute, connections broke or brought other rows than asked for.
         """
         if not 0 <= start <= self.shape[0]:
             raise InvalidParameter(f"row {start} is outside {self._matrix}, rows 0:{self.shape[0]}", field="start")
@@ -78,12 +78,12 @@ class Rows:
         firsts = range(start - skipped, self.shape[0], self._per_block)
         if not firsts:
             return
-        block, left = self._block(firsts[0]), iter(firsts[1:])  # the first one opens the file, once
+        block, left = self._block(firsts[0]), iter(firsts[1:])  # The first block opens the file, once.
         coming: deque[Future[np.ndarray]] = deque()
-        with ThreadPoolExecutor(MAX_AHEAD, "factorize-rows") as workers:
+        with ThreadPoolExecutor(MAX_READS, "factorize-rows") as workers:
             try:
                 while True:
-                    coming.extend(workers.submit(self._block, first) for first in islice(left, MAX_AHEAD - len(coming)))
+                    coming.extend(workers.submit(self._block, first) for first in islice(left, MAX_READS - len(coming)))
                     block.setflags(write=False)
                     yield block[skipped:]
                     if not coming:
@@ -100,7 +100,7 @@ def received(service: Service, manifest: Manifest, matrix: MatrixName, start: in
     """Return rows of a matrix from a service, each block of at most 4 MiB compared with the CRC-32 sent with it.
 
     Raises:
-        InvalidParameter: rows outside the matrix.
+        InvalidParameter: the rows are outside the matrix.
         ServiceError, ServiceUnreachable: see `Rows.blocks`.
     """
     rows, n = manifest.shape(matrix)
@@ -117,13 +117,13 @@ def received(service: Service, manifest: Manifest, matrix: MatrixName, start: in
 
 
 def _receive(service: Service, path: str, size: int, stated: dict[str, str]) -> bytes:
-    """Return a block of rows as bytes; a broken one, and one that is not what its headers have to say, is asked again.
+    """Return a block of rows as bytes; a block that is broken, or has unexpected headers, is requested again.
 
     Args:
-        service: that has them.
-        path: of the block.
-        size: bytes of it.
-        stated: what its headers have to say, beside type and checksum.
+        service: the service that has the rows.
+        path: path of the block.
+        size: bytes of the block.
+        stated: the expected headers, besides type and checksum.
     """
 
     def ask() -> bytes:

@@ -1,4 +1,4 @@
-"""A service, as a training job or the command line sees it: post a spec, follow the job, get the checked manifest."""
+"""A service for a training job or the command line: post a spec, follow the job, get the checked manifest."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,15 +14,15 @@ from factorize.format.manifest import Manifest
 
 PATH = "/v1/factorizations"
 FIRST_PAUSE = 0.05
-"""Seconds between the first two looks at a job; small specs are solved by then."""
+"""The seconds between the first two looks at a job, after which small specs are solved."""
 PATIENCE = 60.0
-"""Seconds that an answer is waited for while the service does not give it."""
+"""The seconds for which a request is repeated while the service is away or full."""
 _AWAY_STATUSES = (429, 502, 503, 504)
-"""Statuses of a service that is full, or starts again."""
+"""The statuses of a service that is full, or restarts."""
 Answer = TypeVar("Answer")
 
-_ECHOED = {name: name for name in ("sampling", "epsilon", "delta", "clip_norm", "divisor")} | {"sigma": "sigma_of_sums"}
-"""What a calibration repeats of its question, and under which name."""
+_ECHOES = {name: name for name in ("sampling", "epsilon", "delta", "clip_norm", "divisor")} | {"sigma": "sigma_of_sums"}
+"""The fields of a request that a calibration repeats, with their names in the calibration."""
 
 
 @runtime_checkable
@@ -33,7 +33,7 @@ class Documented(Protocol):
         """Return the plain JSON form, which names matrices by their sha256."""
 
     def user_matrices(self) -> Mapping[str, Any]:
-        """Return the parts that are matrices of the user's own."""
+        """Return the parts that are the user's own matrices."""
 
 
 SpecSource = str | bytes | Mapping[str, Any] | Documented
@@ -42,18 +42,18 @@ SpecSource = str | bytes | Mapping[str, Any] | Documented
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an answer came from.
+    """The origin of an answer.
 
     Attributes:
-        place: `solved` where it was solved just now.
-        address: of the store, the cache's folder, the mirror's index or the service.
+        place: the kind of origin, `solved` for an answer that was solved just now.
+        address: address of the store, the cache's folder, the mirror's index or the service.
     """
 
     place: Literal["solved", "store", "cache", "mirror", "service"]
     address: str | None = None
 
     def __str__(self) -> str:
-        """The same in words."""
+        """Return the origin in words."""
         return "solved now" if self.place == "solved" else f"from the {self.place} {self.address}"
 
 
@@ -63,13 +63,14 @@ class Service:
     Args:
         url: `http://127.0.0.1:8000`, say.
         timeout: seconds without a byte after which a connection counts as broken.
-        pause: most seconds between two looks at a job.
-        patience: seconds that `wait`, and whoever reads files and rows, ask again while the service is away or full.
-        sleep: lets seconds pass between two requests; it may raise.
+        pause: the most seconds between two looks at a job.
+        patience: seconds for which `wait`, and readers of files and rows, repeat a request while the service is away or
+            full.
+        sleep: called with the seconds between two requests; it may raise.
         mirror: see `Connection`.
 
     Attributes:
-        connection: sends its requests.
+        connection: the connection that sends its requests.
 
     Raises:
         InvalidParameter: the URL is no service's address, no key can be read, or it would be sent in the clear.
@@ -90,7 +91,7 @@ class Service:
 
     @property
     def origin(self) -> Origin:
-        """Of what it answers."""
+        """The origin of its answers."""
         return Origin("service", self.connection.url)
 
     def post(self, spec: SpecSource) -> JsonObject:
@@ -108,10 +109,10 @@ class Service:
         return self._call("POST", PATH, spec_bytes(spec))
 
     def send_matrices(self, spec: Documented) -> None:
-        """Give the service the numbers of a spec, whose JSON form names them by sha256; it takes the scope `upload`.
+        """Upload the numbers of a spec, whose JSON form names them by sha256; the key needs the scope `upload`.
 
         Raises:
-            ServiceError: they are refused.
+            ServiceError: the numbers are refused.
             ServiceUnreachable: nothing answered.
         """
         headers = {"Content-Type": "application/octet-stream"}
@@ -126,7 +127,7 @@ class Service:
         """Return the manifest or the job document of a digest or spec digest.
 
         Raises:
-            ServiceError: it is unknown (status 404), or another problem.
+            ServiceError: the digest is unknown (status 404), or there is another problem.
             ServiceUnreachable: nothing answered.
         """
         return self._call("GET", f"{PATH}/{check_digest(digest)}")
@@ -135,15 +136,15 @@ class Service:
         """Cancel a job and return its document.
 
         Raises:
-            ServiceError: it is finished (status 409) or unknown (404).
+            ServiceError: the job is finished (status 409) or unknown (404).
         """
         return self._call("DELETE", f"{PATH}/{check_digest(spec_digest)}")
 
     def retry(self, spec_digest: str) -> JsonObject:
-        """Queue a failed or cancelled job again; its document, or the manifest where a result is known by now.
+        """Queue a failed or cancelled job again; return its document, or the manifest where a result is known.
 
         Raises:
-            ServiceError: it is unknown (status 404), or has not failed (422).
+            ServiceError: the job is unknown (status 404), or has not failed (422).
         """
         return self._call("POST", f"{PATH}/{check_digest(spec_digest)}/retry")
 
@@ -153,13 +154,13 @@ class Service:
         """Return the newest jobs, then results that no job has made.
 
         Args:
-            state: only jobs in this state.
-            workload: only this kind of workload.
-            search: only specs that have each of these words, or whose digests begin with it.
-            limit: 1 to 1000.
+            state: lists only jobs in this state.
+            workload: lists only this kind of workload.
+            search: lists only specs that have each of these words, or whose digests begin with it.
+            limit: the most entries, 1 to 1000.
 
         Raises:
-            ServiceError: no such state, or a limit out of range.
+            ServiceError: there is no such state, or the limit is out of range.
         """
         filters = {"state": state, "workload": workload, "search": search, "limit": limit}
         query = urlencode({name: value for name, value in filters.items() if value is not None})
@@ -187,16 +188,16 @@ class Service:
 
         Args:
             digest: digest or spec digest.
-            request: what is asked: `{"epsilon": 8, "delta": 1e-5, "sampling": "balls_in_bins"}`, say (docs/http.md).
+            request: the question, `{"epsilon": 8, "delta": 1e-5, "sampling": "balls_in_bins"}`, say (docs/http.md).
 
         Raises:
             ServiceError: the request is refused; `problem` says why.
-            CorruptObject: the answer is to another question.
+            CorruptObject: the answer belongs to another question.
             ServiceUnreachable: nothing answered, or the answer broke off.
         """
         path = f"{PATH}/{check_digest(digest)}/calibrations"
         document = self._answer(path, request)
-        wrong = [own for name, own in _ECHOED.items() if name in request and document.get(own) != request[name]]
+        wrong = [own for name, own in _ECHOES.items() if name in request and document.get(own) != request[name]]
         if wrong:
             raise CorruptObject(f"the service answered another question: {wrong[0]} is {document.get(wrong[0])!r}")
         return document
@@ -214,17 +215,17 @@ class Service:
         raise ServiceUnreachable(f"the answer of {self.connection.url} broke off; ask again")
 
     def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> JsonObject:
-        """Look at a job until it ends: at first many times a second, then once in `pause` seconds.
+        """Look at a job until it ends, at first many times a second, then once in `pause` seconds.
 
         Args:
             digest: digest or spec digest.
-            progress: called with the job's progress, an event `progress`, whenever it is another one.
+            progress: called with an event `progress` whenever the job's progress changes.
 
         Returns:
             The manifest.
 
         Raises:
-            SolveFailed: the job failed; posting the spec again tries again.
+            SolveFailed: the job failed; posting the spec again starts a new attempt.
             Cancelled: the job was cancelled.
             ServiceError, ServiceUnreachable: see `patiently`.
         """
@@ -239,11 +240,11 @@ class Service:
         return document
 
     def patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again, for `patience` seconds, while the service cannot be reached or has no place for the request.
+        """Repeat a request, for `patience` seconds, while the service cannot be reached or has no place for it.
 
         Raises:
-            ServiceError: another refusal, or one whose Retry-After is later than that.
-            ServiceUnreachable: nothing has answered for as long.
+            ServiceError: the service refuses it for another reason, or until later than that by its Retry-After.
+            ServiceUnreachable: nothing answered within that time.
         """
         end, pauses = time.monotonic() + self._patience, self._pauses()
         while True:
@@ -252,13 +253,13 @@ class Service:
             except ServiceError as error:
                 pause = max(next(pauses), error.retry_after)
                 away = isinstance(error, ServiceUnreachable) or error.status in _AWAY_STATUSES
-                damaged = str(error.problem.get("type")).endswith("corrupt-object")  # and stays so
+                damaged = str(error.problem.get("type")).endswith("corrupt-object")  # A damaged result stays so.
                 if damaged or not away or time.monotonic() + pause > end:
                     raise
             self._sleep(pause)
 
     def _pauses(self) -> Iterator[float]:
-        """Seconds between requests: few at first, and never more than `pause`."""
+        """Yield the seconds between requests, few at first, and never more than `pause`."""
         pause = FIRST_PAUSE
         while True:
             yield min(self._pause, pause)
@@ -267,7 +268,7 @@ class Service:
     def manifest(
         self, source: SpecSource, *, progress: ProgressCallback = ignore, dtype: str | None = None
     ) -> Manifest:
-        """Return the manifest of a spec or digest, solved if need be, and checked.
+        """Return the checked manifest of a spec or digest, after a solve if it needs one.
 
         The manifest has to hash to its own digest and to answer what was asked: the same digest, or the same spec field
         by field. A valid answer to another question would give noise for the wrong participation.
@@ -275,12 +276,12 @@ class Service:
         Args:
             source: a spec, a digest or a spec digest.
             progress: called with the progress of the job, if one runs.
-            dtype: type of the file's matrices, `float32` say; as they were solved by default.
+            dtype: type of the file's matrices, `float32` say; by default as they were solved.
 
         Raises:
             CorruptObject: the manifest does not hash to its digest, or answers another question.
             SolveFailed, Cancelled: see `wait`.
-            ServiceError, ServiceUnreachable: refused, or no answer.
+            ServiceError, ServiceUnreachable: the service refused, or did not answer.
         """
         document = self.status(str(source)) if is_digest(source) else self.post(source)
         if "certificate" not in document:
@@ -293,7 +294,7 @@ class Service:
         return manifest if dtype is None else self._get_rounded(manifest, dtype)
 
     def _get_rounded(self, manifest: Manifest, dtype: str) -> Manifest:
-        """The manifest of the same result in another type, which has a claim and a digest of its own."""
+        """Return the manifest of the same result in another type, which has a claim and a digest of its own."""
         if manifest.matrix("C").dtype == dtype:
             return manifest
         place = f"{PATH}/{manifest.digest}?dtype={quote(dtype, safe='')}"
@@ -302,7 +303,7 @@ class Service:
         except ServiceError as error:
             if error.status != 404:
                 raise
-            document = self._call("POST", place)  # nobody has had it made, and the key may have it made
+            document = self._call("POST", place)  # Nobody asked for it before, and the key may.
         rounded = Manifest.check(document)
         same = rounded.spec == manifest.spec and rounded.cast_from == manifest.digest
         if not same or {rounded.matrix(name).dtype for name in rounded.names} != {dtype}:
@@ -316,7 +317,7 @@ class Service:
 
 
 def spec_bytes(spec: SpecSource) -> bytes:
-    """Return a spec as the JSON text to post; texts go as they are, so that the service's strict reader sees them."""
+    """Return a spec as the JSON text to post; texts stay unchanged, so that the service's strict reader sees them."""
     if isinstance(spec, bytes):
         return spec
     if isinstance(spec, str):
@@ -328,20 +329,20 @@ def spec_bytes(spec: SpecSource) -> bytes:
 
 
 def check_answers(manifest: Manifest, source: SpecSource) -> None:
-    """Check that a manifest is the answer to what was asked.
+    """Check that a manifest answers the request.
 
-    For a spec, every field has to be equal after defaults and foldings are filled in here, not by the service. Three
+    For a spec, every field has to be equal after this process, not the service, fills in defaults and foldings. Three
     differences are allowed: any mechanism where `auto` was asked for, a smaller tolerance, and an easier workload to
     optimise for (`factorize.workloads.prefix.easier_ones`) where none was named.
 
     Raises:
-        CorruptObject: it answers another question.
+        CorruptObject: the manifest answers another question.
     """
     if is_digest(source):
         if source not in (manifest.digest, manifest.spec_digest):
             raise CorruptObject(f"asked for {source!s}, and the service sent the manifest of {manifest.digest}")
         return
-    from factorize.spec import parse_spec  # needs pydantic; jobs that pin a digest do not
+    from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
 
     spec = parse_spec(spec_bytes(source))
     wanted = spec.document()

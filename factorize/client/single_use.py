@@ -1,6 +1,6 @@
-"""Single use of noise: what holds its key is not copied, and no two generators of a process make the same rows.
+"""Single use of noise: objects with its key cannot be copied, and no two generators of a process make the same rows.
 
-Two releases with one row of noise give away their difference without any.
+Two releases with the same row of noise reveal their difference without any noise.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from factorize.errors import InvalidParameter
 
 
 class Secret:
-    """What holds a key: it refuses to be pickled or copied, and so to be saved by `torch.save` or sent to a worker."""
+    """An object with a key, which refuses to be pickled or copied, and so to be saved by `torch.save` or sent away."""
 
     __slots__ = ()
     instead: ClassVar[str] = "keep state_dict() in checkpoints, and the seed where secrets are kept"
-    """What to do in place of a copy."""
+    """The remedy that a refused copy suggests."""
 
     def __reduce__(self) -> NoReturn:
         """Refuse a copy.
 
         Raises:
-            InvalidParameter: always.
+            InvalidParameter: every call raises it.
         """
         raise InvalidParameter(f"a copy of this {type(self).__name__} would show its key; {self.instead}")
 
 
 class NoiseUse:
-    """The use of some entries of one noise, which no other in this process has until this one is closed or gone.
+    """The use of some entries of one noise, exclusive in this process until it is closed or gone.
 
     Args:
-        commitment: of seed and factorization; it names the noise.
+        commitment: commitment of seed and factorization, which names the noise.
         region: the entries, None for all. Parts that do not overlap are used side by side.
 
     Raises:
@@ -44,19 +44,19 @@ class NoiseUse:
 
     def __init__(self, commitment: str, region: Region | None = None) -> None:
         self._commitment, self._region, self._process = commitment, region, os.getpid()
-        self._next: dict[int, int] = {}  # by place: the first step whose row was not taken
+        self._next: dict[int, int] = {}  # the first step whose row was not taken, by place
         self._begin()
 
     def take(self, step: int, place: int = 0) -> None:
         """Note that the row of a step is handed out.
 
         Args:
-            step: whose.
-            place: of several devices that each take their part of every row.
+            step: the step.
+            place: number of the device, where several devices each take their part of every row.
 
         Raises:
-            InvalidParameter: it was handed out before, this process is a fork of the one that made the generator, or
-                the use was closed and another one has begun.
+            InvalidParameter: the row was handed out before, this process is a fork of the one that made the generator,
+                or the use was closed and another one has begun.
         """
         if os.getpid() != self._process:
             raise InvalidParameter(
@@ -64,7 +64,7 @@ class NoiseUse:
                 "would release the same noise; make the generator after the fork, in the one process that trains",
                 field="process",
             )
-        if self not in _OPEN:
+        if self not in _USES:
             self._begin()
         if step < self._next.get(place, 0):
             raise InvalidParameter(
@@ -79,7 +79,7 @@ class NoiseUse:
         """Refuse to go back before steps whose rows were handed out here.
 
         Raises:
-            InvalidParameter: step is before the last of them.
+            InvalidParameter: `step` is before the last of them.
         """
         taken = max(self._next.values(), default=0)
         if step < taken:
@@ -91,18 +91,18 @@ class NoiseUse:
             )
 
     def restore(self, step: int) -> None:
-        """Go to the position of a checkpoint: what was made after it is made again."""
+        """Go to the position of a checkpoint, after which rows may be made again."""
         self._next = {0: step}
 
     def close(self) -> None:
-        """Let another generator make these entries: what this one made has not been released, or goes on there."""
-        _OPEN.discard(self)
+        """Let another generator make these entries, because it continues this one, or this one's were not released."""
+        _USES.discard(self)
         self._next = {}
 
     def _begin(self) -> None:
-        for _ in range(2):  # the first collection ends suspended loaders, and the second one frees what they held
+        for _ in range(2):  # The first collection ends suspended loaders, the second frees what they held.
             if self._others():
-                gc.collect()  # optimizers and frames that nobody can reach are in circles of references
+                gc.collect()  # Unreachable optimizers and frames are in reference cycles.
         with _LOCK:
             for other in self._others():
                 taken = max(other._next.values(), default=0)
@@ -112,16 +112,16 @@ class NoiseUse:
                     "secrets.randbits(128); one generator makes the noise of all parameters",
                     field="seed",
                 )
-            _OPEN.add(self)
+            _USES.add(self)
 
     def _others(self) -> list[NoiseUse]:
         return [
-            each for each in _OPEN if each is not self and each._commitment == self._commitment and each._meets(self)
+            each for each in _USES if each is not self and each._commitment == self._commitment and each._meets(self)
         ]
 
     def _meets(self, other: NoiseUse) -> bool:
         return self._region is None or other._region is None or self._region.meets(other._region)
 
 
-_OPEN: weakref.WeakSet[NoiseUse] = weakref.WeakSet()
+_USES: weakref.WeakSet[NoiseUse] = weakref.WeakSet()
 _LOCK = threading.Lock()

@@ -1,4 +1,4 @@
-"""C^-1 z for strategies of few diagonals, whose last rows are kept, and of few in the inverse: the last draws."""
+"""Recurrences of C^-1 z that keep the last rows, for C with few diagonals, or the last draws, for such a C^-1."""
 
 from typing import ClassVar, Self
 
@@ -9,14 +9,14 @@ from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
 
 
 class BandedRecurrence(StructureRecurrence):
-    """A strategy with few diagonals (structure `banded`): the last bands - 1 rows are kept.
+    """The recurrence of few diagonals (structure `banded`), which keeps the last bands - 1 rows.
 
     Args:
-        rows: shape (n, bands), or (1, bands) where every row is the same: entries of row t leftwards from the diagonal.
+        rows: entries of row t leftwards from the diagonal, shape (n, bands), or (1, bands) where all rows are the same.
         steps: n.
 
     Attributes:
-        tensor: what tells the number of diagonals.
+        tensor: suffix of the tensor that has the number of diagonals.
     """
 
     tensor: ClassVar[str] = "bands"
@@ -27,7 +27,7 @@ class BandedRecurrence(StructureRecurrence):
         self._gain = 1.0 / rows[:, 0]
         self._rows = rows / rows[:, :1]
         slots = np.arange(self.vectors)
-        self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # steps since a slot was written
+        self._age = (slots[:, None] - 1 - slots) % max(1, self.vectors) + 1  # the steps since each slot was written
 
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
@@ -40,12 +40,12 @@ class BandedRecurrence(StructureRecurrence):
 
     @classmethod
     def cost(cls, parts: Tensors, n: int) -> NoiseCost:
-        """A product and a sum for each kept vector, and the gain."""
+        """Return the cost: a product and a sum for each kept vector, and the gain."""
         kept = len(parts[cls.tensor]) - 1
         return NoiseCost(kept, 2.0 * kept + (kept > 0))
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
-        """Row t of C^-1 Z, or of Z where draws are kept, is in slot t modulo bands - 1."""
+        """Make row t; row t of C^-1 Z, or of Z where draws are kept, is in slot t modulo bands - 1."""
         if not self.vectors:
             return
         slot = step % self.vectors
@@ -53,14 +53,14 @@ class BandedRecurrence(StructureRecurrence):
         scratch *= self._rows[step % len(self._rows)][self._age[slot]][:, None]
         if self.keeps_draws:
             state[slot] = x
-            x[...] = state[slot]  # the same draw now as later: its rounding then scales a row of C, and nothing else
+            x[...] = state[slot]  # The draw is rounded for all its uses, which only scales a row of C.
         for part in scratch:
             x -= part
         if not self.keeps_draws:
             state[slot] = x
 
     def vector_step(self, step: int) -> VectorStep | None:
-        """Where rows are kept: the oldest gives its place to this one."""
+        """Return the step where rows are kept: this row takes the place of the oldest."""
         if self.keeps_draws:
             return None
         slot, ones = step % max(1, self.vectors), np.ones(self.vectors)
@@ -69,25 +69,25 @@ class BandedRecurrence(StructureRecurrence):
         return VectorStep(ones, reads, ones - loads, loads)
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
-        """A row is read as it is kept, rounded once; then come a product and a difference for each diagonal."""
+        """Bound the deviation: a kept row is rounded once, then read by a product and a difference a diagonal."""
         return Deviation(entries=(unit if self.vectors else 0) + (self.vectors + 6) * arithmetic)
 
 
 class BandedToeplitzRecurrence(BandedRecurrence):
-    """A strategy with few diagonals that is the same at every step (structure `banded_toeplitz`)."""
+    """The recurrence of few diagonals that are the same at every step (structure `banded_toeplitz`)."""
 
     tensor: ClassVar[str] = "coefficients"
 
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
-        """One row for all steps."""
+        """Return the recurrence with one row for all steps."""
         return cls(parts["coefficients"][None], n)
 
 
 class InverseBandedToeplitzRecurrence(BandedRecurrence):
-    """A strategy whose inverse has few diagonals (structure `inverse_banded_toeplitz`).
+    """The recurrence of an inverse with few diagonals (structure `inverse_banded_toeplitz`).
 
-    The last bands - 1 draws are kept: x_t = z_t + sum_d noising_d z_{t-d}
+    It keeps the last bands - 1 draws: x_t = z_t + sum_d noising_d z_{t-d}
     """
 
     keeps_draws = True
@@ -95,10 +95,10 @@ class InverseBandedToeplitzRecurrence(BandedRecurrence):
 
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
-        """The stored column, which begins with 1; what is kept is subtracted."""
+        """Return the recurrence of the stored column, which begins with 1, negated where kept draws are subtracted."""
         return cls(np.r_[1.0, -parts[cls.tensor][1:]][None], n)
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
-        """A draw is rounded once for all its uses; then come a product and a sum for each diagonal."""
+        """Bound the deviation: a draw is rounded once for all its uses, then a product and a sum for each diagonal."""
         lost = (self.vectors + 4) * arithmetic * float(np.linalg.norm(self._rows)) * 1.001
         return Deviation(rows=unit + 4 * arithmetic, inverse=lost)

@@ -1,4 +1,4 @@
-"""C^-1 z from a few states and draws of earlier epochs that are made again (structure `redrawn`; base.py)."""
+"""Recurrences of C^-1 z with a few states and repeated draws of earlier epochs (structure `redrawn`; base.py)."""
 
 from typing import Self
 
@@ -9,11 +9,11 @@ from factorize.client.recurrences.state_rounding import DOUBLE, Deviation, varyi
 
 
 class RedrawnRecurrence(StructureRecurrence):
-    """A few states and draws of earlier epochs that are made again (structure `redrawn`).
+    """The recurrence of a few states and repeated draws of earlier epochs (structure `redrawn`).
 
     x_t = sum_m direct_mt z_{t - m lag} + output_t . s;   s = decay_t s + sum_m input_mt z_{t - m lag}
 
-    A draw is a function of the seed and its step, so z_{t - m lag} costs its drawing and no memory.
+    A draw is a function of the seed and its step, so z_{t - m lag} costs time and no memory.
 
     Args:
         decay: shape (n, buffers).
@@ -33,20 +33,20 @@ class RedrawnRecurrence(StructureRecurrence):
         self.scratch = self.redraws + 1 + 2 * self.vectors
         self._gain, self._lag = direct[0], lag
         self._decay, self._outputs = decay[..., None], outputs[..., None]
-        self._own = (inputs[0] / direct[0][:, None])[..., None]  # what comes in is direct_0 z
+        self._own = (inputs[0] / direct[0][:, None])[..., None]  # The input is direct_0 z.
         self._inputs, self._direct = inputs[1:][..., None], direct[1:]
         self._written = inputs
         self._used = (direct[1:] != 0) | (inputs[1:] != 0).any(axis=2)
 
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
-        """The stored numbers."""
+        """Return the recurrence of the stored numbers."""
         lag = int(parts["lag"][0])
         return cls(parts["decay"], parts["output"], parts["input"], parts["direct"], lag)
 
     @classmethod
     def cost(cls, parts: Tensors, n: int) -> NoiseCost:
-        """Of x = output . s + sum direct_m z_m, s = decay s + sum input_m z_m: 2 p, p, and 2 (p + 1) for each draw."""
+        """Return the cost: 2 p to read the states, p for their decay, and 2 (p + 1) for each draw."""
         buffers, draws = parts["decay"].shape[1], np.count_nonzero(parts["direct"]) / n
         return NoiseCost(buffers, 3.0 * buffers + 2.0 * (buffers + 1) * draws - 1, draws - 1)
 
@@ -54,11 +54,11 @@ class RedrawnRecurrence(StructureRecurrence):
         return np.flatnonzero(self._used[:, step]).tolist()
 
     def earlier(self, step: int) -> list[tuple[int, float]]:
-        """Those whose coefficients are not all zero."""
+        """Return the steps whose coefficients are not all zero."""
         return [(step - (m + 1) * self._lag, 1.0) for m in self._again(step)]
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
-        """Read, decay, write this draw and the earlier ones."""
+        """Read the states, let them decay, and write this draw and the earlier ones to them."""
         again, drawn, rest = self._again(step), scratch[self.redraws], scratch[self.redraws + 1 :]
         part, kept = rest[: self.vectors], rest[self.vectors :]
         drawn[...] = x
@@ -77,7 +77,7 @@ class RedrawnRecurrence(StructureRecurrence):
         state[...] = kept
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
-        """The state is rounded once per step, and so are the rows of C^-1 that it makes; draws are not rounded."""
+        """Bound the deviation: states and rows of C^-1 are rounded once per step, and draws are not rounded."""
         beside = (self.vectors + 2 * self.redraws + 8) * arithmetic
         moves, reads = self._decay[..., None], self._outputs
         parts = varying_columns(moves, reads, [each[..., None] for each in self._written], unit + beside)

@@ -1,8 +1,8 @@
-"""Roundings as changes of coefficients: how far the strategies that finite precision can make of C are from it.
+"""Roundings as changes of coefficients, with bounds of the distance from C to the strategies that they make of it.
 
 Coefficients and arithmetic are float64; the state may be float32. Each rounding multiplies a number by a factor 1 + e,
-|e| <= 2^-24 or 2^-53, so that what is drawn is x = C'^-1 Z for some C' near C. Here are bounds of the columns of C' - C
-for every such C', outwards; allowances.py turns them into noise.
+|e| <= 2^-24 or 2^-53, so that the noise is x = C'^-1 Z for some C' near C. This module bounds the columns of C' - C for
+every such C', from above; allowances.py turns the bounds into noise.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
-"""Largest relative error of one rounding to float32, and to float64."""
-_SLACK = 1 + 2.0**-16  # for the roundings of the bounds themselves
+"""The largest relative error of one rounding to float32, and to float64."""
+_SLACK = 1 + 2.0**-16  # It covers the roundings of the bounds themselves.
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far the strategies C' that roundings can make of C are from it.
+    """Bounds of the distance from C to the strategies C' that roundings can make of it.
 
     Attributes:
-        columns: at least |(C' - C) e_j| for every column j.
-        entries: beside that, |C' - C| is at most this times |C|, entry by entry.
-        rows: beside that, each row of C may be off by this factor less 1.
-        inverse: where the noise is made as X z with X near C^-1: at least |(X - C^-1) e_j| for every column.
+        columns: an upper bound of |(C' - C) e_j| for every column j.
+        entries: in addition, |C' - C| is at most this times |C|, entry by entry.
+        rows: in addition, each row of C may be off by this factor less 1.
+        inverse: an upper bound of |(X - C^-1) e_j| for every column, where the noise is X z with X near C^-1.
     """
 
     columns: float = 0.0
@@ -35,23 +35,23 @@ class Deviation:
     inverse: float = 0.0
 
     def scaled(self, smallest: float, largest: float, arithmetic: float) -> Deviation:
-        """Return that of C with its columns multiplied by numbers between these, which rounds three times more."""
+        """Return the deviation with columns scaled by numbers between these, which rounds three times more."""
         return replace(
             self, columns=self.columns * largest, entries=self.entries + 3 * arithmetic, inverse=self.inverse / smallest
         )
 
 
 def geometric_column(decay: np.ndarray, scale: np.ndarray, steps: int, unit: float) -> float:
-    """Return at least |(C' - C) e_j| for the column 1, then sum_r scale_r decay_r^(m-1), m roundings at lag m.
+    """Return a bound of |(C' - C) e_j| for the column 1, then sum_r scale_r decay_r^(m-1), with m roundings at lag m.
 
     By (1 + u)^m - 1 <= m u (1 + u)^(m-1), each buffer has at most scale^2 u^2 sum_m m^2 q^(m-1), q = (decay (1 + u))^2.
     """
     total, n = 0.0, float(steps)
     for theta, omega in zip(np.abs(decay).tolist(), np.abs(scale).tolist(), strict=True):
-        left = (1 - theta) - theta * unit  # 1 - decay (1 + u)
+        left = (1 - theta) - theta * unit  # This is 1 - decay (1 + u).
         bounds = [n * n * n] if left >= 0 else [_power(n, theta * (1 + unit))]
         if left > 0:
-            gap = left * (2 - left)  # 1 - q
+            gap = left * (2 - left)  # This is 1 - q.
             bounds.append((2 - gap) / gap / gap / gap)
         total += omega * unit * math.sqrt(min(bounds))
     return total * _SLACK
@@ -65,9 +65,9 @@ def _power(n: float, growth: float) -> float:
 def varying_columns(
     moves: np.ndarray, reads: np.ndarray, writes: Sequence[np.ndarray], unit: float
 ) -> list[np.ndarray]:
-    """Return at least |(M' - M) e_j| for the lower triangle M[t, j] = reads_t moves_(t-1) .. moves_(j+1) writes_j.
+    """Return a bound of |(M' - M) e_j| for the lower triangle M[t, j] = reads_t moves_(t-1) .. moves_(j+1) writes_j.
 
-    The state is rounded after every step, so that the entry (t, j) has t - j factors, each off by at most `unit`: it is
+    The state is rounded after every step, so that the entry (t, j) has t - j factors, each off by at most `unit`. It is
     off by at most (t - j) u (1 + u)^(t - j) times the same product of absolute values.
 
     Args:
@@ -90,17 +90,17 @@ def observe_columns(
 ) -> np.ndarray:
     """Return the same bound for states that cancel, where products of absolute values would grow without limit.
 
-    What a rounding adds to a state is read, over all later steps, as a column of norm g. So a column is off by at most
-    H(v) = sum_i w_i |v_i|, with v_i its true states, w = u g, and the roundings of the arithmetic beside; states that
-    are off themselves make it H / (1 - h) where H of a unit state is at most h g. By Cauchy and Schwarz
-    (sum_m a_m)^2 <= pi^2/6 sum_m m^2 a_m^2.
+    The later steps read the rounding of a state as a column of norm g. So a column is off by at most
+    H(v) = sum_i w_i |v_i|, with its true states v_i and w = u g, and in addition by the roundings of the arithmetic.
+    Since the states are off themselves, the bound is H / (1 - h), where H of a unit state is at most h g. By Cauchy
+    and Schwarz (sum_m a_m)^2 <= pi^2/6 sum_m m^2 a_m^2.
 
     Args:
         moves: shape (n, groups, states, states), block diagonal.
         reads: shape (n, groups, states).
         sizes: the same sums of absolute values.
         writes: shape (n, groups, states).
-        unit: relative error of putting a state away.
+        unit: relative error of storing a state.
         beside: relative error of the arithmetic of one step, against sums of absolute values.
 
     Returns:
@@ -124,7 +124,7 @@ def observe_columns(
 
 
 def _norms(moments: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return sqrt(v^T M v), infinite where it is not a number, shape (n, groups)."""
+    """Return sqrt(v^T M v), shape (n, groups), infinite where it is not a number."""
     squares = np.einsum("tgi,tgij,tgj->tg", vectors, moments, vectors)
     return np.sqrt(np.where(np.isnan(squares), np.inf, squares).clip(0))
 
@@ -132,8 +132,8 @@ def _norms(moments: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 def _moments(moves: np.ndarray, sources: np.ndarray, power: int) -> np.ndarray:
     """Return sum_(t > j) (t - j)^power F_(j+1) .. F_(t-1) sources_t (F_(j+1) .. F_(t-1))^T for each j, F = moves^T.
 
-    Steps are cut into about sqrt(n) stretches that are followed side by side, from their last step to their first: once
-    with nothing after them, then with what comes after.
+    Steps are cut into about sqrt(n) stretches that run side by side, from their last step to their first, once with
+    nothing after them, and once with the moments of the steps after.
 
     Args:
         moves: shape (n, groups, states, states).
@@ -156,7 +156,7 @@ def _moments(moves: np.ndarray, sources: np.ndarray, power: int) -> np.ndarray:
 
 
 def _stretches(array: np.ndarray, runs: int, length: int) -> np.ndarray:
-    """Cut steps into stretches, shape (length, runs, ...): step by step within all of them."""
+    """Cut steps into stretches, shape (length, runs, ...), so that one index goes through all of them in step."""
     padded = np.zeros((runs * length, *array.shape[1:]))
     padded[: len(array)] = array
     return np.ascontiguousarray(padded.reshape(runs, length, *array.shape[1:]).swapaxes(0, 1))
@@ -176,7 +176,7 @@ def _backwards(
 
 
 def _later(moments: np.ndarray, steps: int) -> np.ndarray:
-    """Count m from so many steps earlier: (m + k)^2 = m^2 + 2 k m + k^2."""
+    """Return the moments with m counted from `steps` earlier: (m + k)^2 = m^2 + 2 k m + k^2."""
     zero, one, two = moments
     return np.stack([zero, one + steps * zero, two + 2 * steps * one + steps * steps * zero])
 

@@ -1,4 +1,4 @@
-"""C^-1 z for binary trees: one sum a level is kept (structure `tree`; base.py)."""
+"""Recurrences of C^-1 z for binary trees, which keep one sum for each level (structure `tree`; base.py)."""
 
 from typing import Self
 
@@ -9,9 +9,9 @@ from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
 
 
 class TreeRecurrence(StructureRecurrence):
-    """Rows that are constant on the blocks of binary trees (structure `tree`): the sum of x over each block is kept.
+    """The recurrence of rows constant on blocks of binary trees (structure `tree`), which keeps each block's sum.
 
-    Step t is leaf p = t mod restart. Behind it lies one whole block of 2^j leaves for each bit j of p that is 1:
+    Step t is leaf p = t mod restart. Each bit j of p that is 1 stands for one whole block of 2^j leaves before it:
 
     x_t = (z_t - sum_j nodes[j + 1, t] s_j) / nodes[0, t];   then blocks merge as the carry of a binary counter does
 
@@ -28,17 +28,17 @@ class TreeRecurrence(StructureRecurrence):
 
     @classmethod
     def of_tensors(cls, parts: Tensors, n: int) -> Self:
-        """The stored nodes."""
+        """Return the recurrence of the stored nodes."""
         return cls(parts["tree.nodes"], int(parts["tree.restart"][0]))
 
     @classmethod
     def cost(cls, parts: Tensors, n: int) -> NoiseCost:
-        """A product and a sum for each block behind the step, the gain, and the carries: about one sum a step."""
+        """Return the cost: a product and a sum for each block before the step, the gain, and about one sum to merge."""
         nodes = parts["tree.nodes"]
         return NoiseCost(len(nodes) - 1, 2.0 * np.count_nonzero(nodes[1:]) / nodes.shape[1] + 2)
 
     def advance(self, step: int, x: np.ndarray, state: np.ndarray, scratch: np.ndarray) -> None:
-        """Read the blocks behind this leaf, then close those that it completes."""
+        """Read the blocks before this leaf, then close those that it completes."""
         leaf = step % self._restart
         for j in range(self.vectors):
             if leaf >> j & 1:
@@ -53,5 +53,5 @@ class TreeRecurrence(StructureRecurrence):
             state[j] = scratch[0]
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
-        """A sum is rounded when its block is closed, at most once for each level; adding rounds beside."""
+        """Bound the deviation: a sum is rounded when its block closes, at most once a level, besides additions."""
         return Deviation(entries=1.001 * self.vectors * (unit + 4 * arithmetic) + 6 * arithmetic)
