@@ -20,7 +20,7 @@ from factorize.api.jobs.ledger import Ledger
 from factorize.api.settings import ledger_url, load_settings
 from factorize.errors import NotFound
 from factorize.plain_data import Frozen
-from factorize.storage.medium.location import WITHDRAWN
+from factorize.storage.medium.location import WITHDRAWN_KEYS
 from factorize.storage.objects import Objects
 from factorize.storage.store import open_store
 
@@ -107,7 +107,7 @@ class KeyRegister:
         Raises:
             StoreUnavailable: the store or the ledger does not answer.
         """
-        for entry in self._medium().list(WITHDRAWN) if self._medium else ():
+        for entry in self._medium().list(WITHDRAWN_KEYS) if self._medium else ():
             with suppress(NotFound):  # the key is one of another ledger
                 self.revoke(entry.key.rpartition("/")[2])
 
@@ -125,7 +125,7 @@ class KeyRegister:
             connection.execute(access_keys.update().where(*mine).values(revoked=time.time()))
             key = _key(connection.execute(sa.select(access_keys).where(access_keys.c.id == key_id)).one())
             if self._medium is not None:  # before the change stands, since a copy of the ledger may not know it
-                self._medium().publish((f"{WITHDRAWN}/{key_id}", b"", lambda: True))
+                self._medium().publish((f"{WITHDRAWN_KEYS}/{key_id}", b"", lambda: True))
             self._note(connection, "key revoked", key)
         return key
 

@@ -1,1 +1,1 @@
-"""The content-addressed store: objects, records, verified reading, checking, removal and revocation."""
+"""The content-addressed store: objects, records, verified reading, checks, removal and revocation."""

@@ -1,7 +1,8 @@
-"""Blobs: factor files, and users' matrices as raw numbers, each under its sha256; a byte leaves only if that fits.
+"""Blobs: factor files, and users' matrices as raw numbers, each under its sha256, which is checked before bytes leave.
 
-The first access to a blob hashes all of it before anything is handed out. Then ranges are read, while the file is the
-one that was hashed: same inode, size and time. One that was touched is hashed again. Chunks stay in a bounded cache.
+The first access to a blob hashes all of it before anything is handed out. Then ranges are read as long as the file is
+the one that was hashed: same inode, size and time. A file that was touched is hashed again. Chunks stay in a bounded
+cache.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from factorize.workloads.matrix import from_array
 
 CHUNK_BYTES = 1 << 22
 CACHE_BYTES = 1 << 28
-_MOST_HASHED = 1 << 16
-_LOCKS = 64
-_TRIES = 3
+_MAX_HASHED_BLOBS = 1 << 16  # So many blobs are remembered as hashed.
+_LOCKS = 64  # Blobs share so many locks, by their name.
+_TRIES = 3  # A file that is touched while it is read is hashed so often.
 
 Value = TypeVar("Value")
 
 
 class Cache(Generic[Value]):
-    """The values used last, up to a total cost; safe for threads.
+    """The most recently used values, up to a total cost; safe for threads.
 
     Args:
         limit: largest total cost, in bytes; a value that costs more than that is not kept.
-        cost: bytes of one value.
+        cost: returns the bytes of one value.
     """
 
     def __init__(self, limit: int, cost: Callable[[Value], int]) -> None:
@@ -48,14 +49,14 @@ class Cache(Generic[Value]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Value | None:
-        """Return a value, which becomes the one used last, or None."""
+        """Return a value, which becomes the most recently used one, or None."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
             return self._values.get(key)
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Keep a value and drop those that were not used for longest."""
+        """Keep a value and drop the least recently used ones."""
         with self._lock:
             self._remove(key)
             cost = self._cost(value)
@@ -80,8 +81,8 @@ class Blob:
 
     Attributes:
         sha256: its name.
-        size: bytes.
-        version: of the file that was read.
+        size: its length in bytes.
+        version: version of the file that was read.
     """
 
     def __init__(self, blobs: Blobs, sha256: str, entry: ObjectEntry) -> None:
@@ -97,7 +98,7 @@ class Blob:
 
         Raises:
             InvalidParameter: at once, if the range is not within the blob.
-            CorruptObject: while iterating, where the file was touched and does not hash to its name any more.
+            CorruptObject: while iterating, if the file was touched and no longer hashes to its name.
         """
         stop = self.size if stop is None else stop
         if not 0 <= start <= stop <= self.size:
@@ -106,7 +107,7 @@ class Blob:
         return self._views(start, stop)
 
     def kept(self, start: int, stop: int) -> memoryview | None:
-        """Return the first view of `read` if its bytes are in memory, without a look at the medium."""
+        """Return the first view of `read` if its bytes are in memory, without reading the medium."""
         chunk = self._blobs.kept(self, start // CHUNK_BYTES)
         return None if chunk is None else _part(chunk, start, stop)
 
@@ -128,27 +129,27 @@ class Blobs:
 
     Args:
         objects: the medium.
-        cache_bytes: memory for chunks that were verified.
+        cache_bytes: memory for verified chunks.
     """
 
     def __init__(self, objects: Objects, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._objects = objects
         self._cache_bytes = cache_bytes
         self._chunks: Cache[bytes] = Cache(cache_bytes, len)
-        self._hashed: Cache[Blob] = Cache(_MOST_HASHED, lambda blob: 1)
-        self._damaged: dict[str, tuple[int, ...]] = {}  # what was found damaged, by the version that was read
+        self._hashed: Cache[Blob] = Cache(_MAX_HASHED_BLOBS, lambda blob: 1)
+        self._damaged: dict[str, tuple[int, ...]] = {}  # the versions that were found damaged, by sha256
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def open(self, sha256: str) -> Blob:
-        """Return a blob, hashed against its name now unless it was before and its file has not been touched since.
+        """Return a blob after hashing it against its name, unless it was hashed before and its file is untouched.
 
         Raises:
-            NotFound: no blob of that name.
+            NotFound: there is no blob of that name.
             CorruptObject: its bytes do not hash to its name.
             StoreUnavailable: it cannot be read.
         """
         version = self._objects.status(blob_key(sha256)).version
-        with self._locks[int(sha256[:2], 16) % _LOCKS]:  # of several threads that want the same, one hashes
+        with self._locks[int(sha256[:2], 16) % _LOCKS]:  # One of several threads hashes it.
             blob = self._hashed.get(sha256)
             return blob if blob is not None and blob.version == version else self._hash(sha256)
 
@@ -157,25 +158,25 @@ class Blobs:
         return self._hash(sha256).size
 
     def sound(self, sha256: str) -> bool:
-        """Whether a blob is there and hashes to its name, read anew."""
+        """Return whether a blob is there and hashes to its name, by reading it anew."""
         with suppress(NotFound, CorruptObject):
             self.verify(sha256)
             return True
         return False
 
     def damaged(self, sha256: str, version: tuple[int, ...]) -> bool:
-        """Whether this version of a blob was found not to hash to its name; others may have replaced it since."""
+        """Return whether this version of a blob did not hash to its name; another may have replaced it since."""
         return self._damaged.get(sha256) == version
 
     def kept(self, blob: Blob, index: int) -> bytes | None:
-        """Return one chunk of a blob as it was hashed if it is in memory."""
+        """Return one chunk of a blob as it was hashed, if it is in memory."""
         return self._chunks.get((blob, index))
 
     def chunk(self, blob: Blob, index: int) -> bytes:
         """Return one chunk of a blob as it was hashed, from memory or from the medium.
 
         Raises:
-            CorruptObject: the file was touched since, and does not hash to its name any more.
+            CorruptObject: the file was touched since, and no longer hashes to its name.
         """
         chunk = self.kept(blob, index)
         if chunk is not None:
@@ -186,7 +187,7 @@ class Blobs:
             if version == blob.version:
                 self._chunks.put((blob, index), chunk)
                 return chunk
-            blob = self.open(blob.sha256)  # the file was touched
+            blob = self.open(blob.sha256)  # The file was touched.
         message = f"the file of the blob {blob.sha256} is touched again and again while it is read; try again"
         raise StoreUnavailable(message)
 
@@ -198,7 +199,7 @@ class Blobs:
             for index, chunk in enumerate(_chunks(reader)):
                 state.update(chunk)
                 if blob.size <= self._cache_bytes:
-                    self._chunks.put((blob, index), chunk)  # out of reach unless the blob hashes to its name
+                    self._chunks.put((blob, index), chunk)  # It is out of reach unless the blob hashes to its name.
         if state.hexdigest() != sha256:
             self._hashed.drop(sha256)
             self._damaged[sha256] = blob.version
@@ -215,7 +216,7 @@ def blob_key(sha256: str) -> str:
     """Return the key of a blob.
 
     Raises:
-        InvalidParameter: not a digest.
+        InvalidParameter: `sha256` is no digest.
     """
     return f"blobs/sha256/{check_digest(sha256)[:2]}/{sha256}"
 
@@ -230,7 +231,7 @@ def describe(reader: Reader) -> dict[str, Any]:
 
 
 def _chunks(reader: Reader) -> Iterator[bytes]:
-    """Iterate over an open object in chunks of 4 MiB; the digest tells where a file shrinks meanwhile."""
+    """Iterate over an open object in chunks of 4 MiB; the digest shows if a file shrinks meanwhile."""
     return (_chunk(reader, index) for index in range(max(1, -(-reader.entry.size // CHUNK_BYTES))))
 
 
@@ -239,7 +240,7 @@ def _chunk(reader: Reader, index: int) -> bytes:
 
 
 class Matrices:
-    """The users' matrices of a store.
+    """The matrices of users in a store.
 
     Args:
         objects: the medium.
@@ -261,10 +262,10 @@ class Matrices:
         return sha256
 
     def put_those_of(self, factorization: Factorization) -> None:
-        """Store the matrices that a factorization's spec names, or see that they are there.
+        """Store the matrices that a factorization's spec names, or check that they are there.
 
         Raises:
-            NotFound: one of them has no numbers here, and none in the store.
+            NotFound: one of them has no numbers, here or in the store.
         """
         bound = bound_matrices(factorization.spec)
         for name, shape in user_matrices(factorization.manifest.spec):
@@ -274,7 +275,7 @@ class Matrices:
                 self.read(name, shape)
 
     def keep(self, sha256: str) -> None:
-        """Let the grace of a blob that nothing names yet start anew (`factorize.storage.gc`)."""
+        """Start the grace of a blob that nothing names yet anew (`factorize.storage.gc`)."""
         with suppress(NotFound):
             self._objects.refresh(blob_key(sha256))
 
@@ -286,9 +287,9 @@ class Matrices:
             shape: (m, n).
 
         Raises:
-            NotFound: it was never uploaded.
-            InvalidParameter: the blob does not have that many numbers.
-            CorruptObject: damaged.
+            NotFound: the matrix was never uploaded.
+            InvalidParameter: the blob does not have so many numbers.
+            CorruptObject: the blob is damaged.
         """
         rows, columns = shape
         blob = self._blobs.open(sha256)
@@ -298,7 +299,7 @@ class Matrices:
         return np.frombuffer(b"".join(blob.read()), dtype="<f8").reshape(rows, columns)
 
     def bind(self, spec: Spec) -> Spec:
-        """Return a spec with the numbers of its users' matrices; those that it lacks are read."""
+        """Return a spec with the numbers of its users' matrices, read where it lacks them."""
         arrays = {}
         for part in spec.user_matrices().values():
             if part.sha256 is not None and part.shape is not None and not part.bound:

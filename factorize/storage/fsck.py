@@ -1,7 +1,7 @@
-"""Check a whole store: every byte against its name, every name against what it names.
+"""Checks of a whole store: every byte against its name, and every reference against its target.
 
-Nothing is changed unless repair is asked for, and nothing but stale temporary files is ever deleted: what is bad moves
-to `quarantine/` under its own key, and spec entries are written anew from the manifests that are left.
+Nothing is changed without repair, and nothing but stale temporary files is ever deleted. Repair moves bad objects to
+`quarantine/` under their own keys, and writes spec entries anew from the manifests that are left.
 """
 
 import re
@@ -18,7 +18,7 @@ from factorize.encoding import DIGEST
 from factorize.errors import CorruptObject, NotFound, StoreUnavailable
 from factorize.format.manifest import Manifest
 from factorize.storage.blobs import Blobs, blob_key
-from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN
+from factorize.storage.medium.location import LEDGER_FILE, MARKER, WITHDRAWN_KEYS
 from factorize.storage.objects import QUARANTINE, STAGING, ObjectEntry, is_stale
 from factorize.storage.records import (
     FAMILIES,
@@ -35,20 +35,20 @@ from factorize.storage.revocation import REVOKED, Revocation, claim_of, revocati
 from factorize.storage.store import Store
 
 _BLOBS = "blobs"
-_AHEAD = 16  # blobs that are listed before they are hashed
-_SHARDED = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
-_LEDGER = re.compile(rf"{re.escape(LEDGER_FILE)}(-wal|-shm|-journal)?")  # beside the results, and none of them
+_BLOBS_AHEAD = 16  # So many blobs are listed before they are hashed.
+_SHARD_PATTERN = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
+_LEDGER = re.compile(rf"{re.escape(LEDGER_FILE)}(-wal|-shm|-journal)?")  # The ledger of jobs is no result.
 _PLACES = {
-    SPECS: re.compile(rf"{SPECS}/{_SHARDED}\.json"),
-    FAMILIES: re.compile(rf"{FAMILIES}/{_SHARDED}/{DIGEST}\.json"),
-    MANIFESTS: re.compile(rf"{MANIFESTS}/{_SHARDED}\.json"),
-    _BLOBS: re.compile(rf"{_BLOBS}/sha256/{_SHARDED}"),
-    REVOKED: re.compile(rf"{REVOKED}/{_SHARDED}\.json"),
+    SPECS: re.compile(rf"{SPECS}/{_SHARD_PATTERN}\.json"),
+    FAMILIES: re.compile(rf"{FAMILIES}/{_SHARD_PATTERN}/{DIGEST}\.json"),
+    MANIFESTS: re.compile(rf"{MANIFESTS}/{_SHARD_PATTERN}\.json"),
+    _BLOBS: re.compile(rf"{_BLOBS}/sha256/{_SHARD_PATTERN}"),
+    REVOKED: re.compile(rf"{REVOKED}/{_SHARD_PATTERN}\.json"),
 }
 
 
 ERRORS = frozenset({"damaged", "missing", "dangling", "unreadable"})
-"""Kinds of findings that harm: something cannot be served, or is not what it says."""
+"""The harmful kinds of findings: something cannot be served, or is not what its name says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,16 @@ class Finding:
     """One thing that is not as it should be.
 
     Attributes:
-        kind: `damaged`: an object does not hash to its name or to its own sha256, is not what its place says, or is no
+        kind: `damaged`: an object does not hash to its name or to its own sha256, does not fit its place, or is no
             file; `missing`: a manifest's file, a user's matrix that its spec names, or a revocation's second record;
-            `dangling`: a spec entry names a manifest that is missing or damaged; `unreadable`: permissions, or the
-            disk; `unindexed`: a spec entry is missing that a manifest calls for; `revoked`: a result that the operator
-            has taken back; `orphan`: nothing names it, as a matrix that no spec uses yet, a later answer to a spec, or
-            what a crash left; `temporary`: a file on its way in, or what a crash left of one; `foreign`: a file that is
-            none of the store's.
-        key: where.
-        message: what is wrong and what to do.
-        action: what repair did: `quarantined`, `removed`, `rebuilt`, or None.
+            `dangling`: a spec entry names a manifest that is missing or damaged; `unreadable`: permissions or the disk
+            prevent reading; `unindexed`: a manifest lacks a spec entry; `revoked`: a result that the operator revoked;
+            `orphan`: an object that nothing names, such as a matrix that no spec uses yet, a later answer to a spec, or
+            a crash's leftover; `temporary`: a file on its way in, or a crash's leftover of one; `foreign`: a file that
+            is not the store's.
+        key: key of the object.
+        message: text that says what is wrong and what to do.
+        action: the repair: `quarantined`, `removed`, `rebuilt`, or None.
     """
 
     kind: str
@@ -75,19 +75,19 @@ class Finding:
 
     @property
     def error(self) -> bool:
-        """Whether it harms; see `ERRORS`."""
+        """Whether the finding is harmful; see `ERRORS`."""
         return self.kind in ERRORS
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        findings: everything, by key.
-        objects: how many blobs, manifests and entries were read.
-        bytes: how many bytes of them.
-        seconds: how long it took.
+        findings: all findings, by key.
+        objects: number of blobs, manifests and entries that were read.
+        bytes: their bytes.
+        seconds: duration of the check.
     """
 
     findings: tuple[Finding, ...]
@@ -112,8 +112,8 @@ def fsck(store: Store, *, repair: bool = False, progress: Callable[[int, int], N
 
     Args:
         store: the store.
-        repair: move bad objects to quarantine, write missing spec entries, remove stale temporary files.
-        progress: called with bytes read and bytes in all.
+        repair: whether to move bad objects to quarantine, write missing spec entries and remove stale temporary files.
+        progress: called with the bytes read and the bytes in all.
 
     Raises:
         StoreUnavailable: the store is away, the medium cannot be listed, or a repair cannot be written.
@@ -127,11 +127,11 @@ def fsck(store: Store, *, repair: bool = False, progress: Callable[[int, int], N
 
 @dataclass
 class _Check:
-    """One run.
+    """One run of the check.
 
-    An object is sound, `lost` (damaged, or gone since the listing) or `unread`; what could not be read is never moved.
-    Manifests are read one at a time, before the blobs and entries that belong to them; what has come meanwhile is
-    looked for on the medium.
+    An object is sound, `lost` (damaged, or gone since the listing) or `unread`; an unread object is never moved.
+    Manifests are read one at a time, before the blobs and entries that belong to them. Objects that came after the
+    listing are looked up on the medium.
     """
 
     store: Store
@@ -167,7 +167,7 @@ class _Check:
         self._check_others()
 
     def _list(self, place: str) -> Iterator[ObjectEntry]:
-        """The objects at one of the store's places; what else is there is reported."""
+        """List the objects at one of the store's places, and report anything else there."""
         for entry in self.store.objects.list(place):
             if not _PLACES[place].fullmatch(entry.key):
                 self._find("foreign", entry.key, "none of the store's objects; move it elsewhere if it is yours")
@@ -177,7 +177,7 @@ class _Check:
                 yield entry
 
     def _check_revocations(self) -> None:
-        """See that every revocation stands whole at its two places; one that is damaged is never taken away."""
+        """Check that every revocation is whole at its two places; a damaged one is never taken away."""
         sound: dict[str, Revocation] = {}
         damaged: set[str] = set()
         for entry in self._list(REVOKED):
@@ -208,7 +208,7 @@ class _Check:
             self.awaited.update(result.blobs)
 
     def _is_revoked(self, key: str, manifest: Manifest) -> bool:
-        """Whether a result is revoked, as it has to be if its like is: one that was stored meanwhile falls too."""
+        """Return whether a result is revoked; one stored meanwhile is revoked now if a result with its claim is."""
         own = revocation_key(manifest.digest)
         if own in self.revoked:
             self._find("revoked", key, "kept, and not given out any more")
@@ -237,7 +237,7 @@ class _Check:
         with ThreadPoolExecutor(2) as pool:
             for entry in self._list(_BLOBS):
                 hashed.append((entry, pool.submit(fresh.verify, name_in(entry.key))))
-                if len(hashed) == _AHEAD:
+                if len(hashed) == _BLOBS_AHEAD:
                     settle()
             while hashed:
                 settle()
@@ -245,7 +245,7 @@ class _Check:
             self._find("orphan", key, "no manifest names it")
 
     def _check_files(self) -> None:
-        """See that the file and the users' matrices of each manifest are there and sound."""
+        """Check that the file and the users' matrices of each manifest are there and sound."""
         dropped: set[str] = set()
         for digest, result in list(self.results.items()):
             key = manifest_key(digest)
@@ -253,7 +253,7 @@ class _Check:
                 dropped.update(result.blobs)
                 del self.results[digest]
                 if not self._exists(key):
-                    continue  # the result was deleted since it was read
+                    continue  # The result was deleted meanwhile.
                 self._find("missing", key, f"its file {result.file} is missing or damaged", "quarantined")
             for sha256 in result.matrices:
                 if not self._there(sha256):
@@ -273,7 +273,7 @@ class _Check:
                 return
             manifest = manifest_key(entry.digest)
             gone = manifest in self.lost or not self._exists(manifest)
-            if gone and self._exists(found.key):  # else both were deleted since the entry was read
+            if gone and self._exists(found.key):  # Else both were deleted meanwhile.
                 message = f"its manifest {entry.digest} is missing or bad"
                 self._find("dangling", found.key, message, "quarantined")
 
@@ -285,7 +285,7 @@ class _Check:
         by_place[result.spec_digest] = entry.digest
 
     def _check_index(self) -> None:
-        """See that every spec that a manifest answers has its two entries; the first answer gets them."""
+        """Check that every spec that a manifest answers has its two entries, which the first answer gets."""
         first: dict[str, tuple[bool, str, int, str]] = {}
         for digest, result in self.results.items():
             if digest not in self.fallen:
@@ -299,8 +299,8 @@ class _Check:
                 self._find("orphan", key, "no spec entry names it; it is still found by its digest")
 
     def _find_unindexed(self, spec_digest: str, digest: str) -> None:
-        """Report the entries that are missing of a spec that a result answers."""
-        with suppress(NotFound):  # it was deleted since it was read
+        """Report the missing entries of a spec that a result answers."""
+        with suppress(NotFound):  # It was deleted meanwhile.
             entry = SpecEntry.of(self.store.index.stored(manifest_key(digest)))
             for key, by_place in zip(entry.keys, (self.by_family, self.by_spec), strict=True):
                 if spec_digest not in by_place and key not in self.unread:
@@ -309,16 +309,16 @@ class _Check:
                     by_place[spec_digest] = digest
 
     def _enter(self, entry: SpecEntry) -> None:
-        """Publish an entry while nobody deletes its manifest."""
+        """Publish an entry under a lock, so that nobody deletes its manifest meanwhile."""
         with self.store.objects.lock(MARKER, exclusive=False):
             if self._exists(manifest_key(entry.digest)):
                 self.store.enter(entry)
 
     def _check_others(self) -> None:
-        """Look at what is outside of the four places."""
+        """Report objects outside of the store's places."""
         for entry in self.store.objects.list():
             place = entry.key.split("/")[0]
-            known = place in (*_PLACES, QUARANTINE, WITHDRAWN) or entry.key == MARKER
+            known = place in (*_PLACES, QUARANTINE, WITHDRAWN_KEYS) or entry.key == MARKER
             if known or _LEDGER.fullmatch(entry.key):
                 continue
             if place != STAGING:
@@ -328,7 +328,7 @@ class _Check:
                 self._find("temporary", entry.key, f"{entry.size} bytes", "removed", remove)
 
     def _there(self, sha256: str) -> bool:
-        """Whether a blob is there and not known to be bad; one that came since the listing is taken as it is."""
+        """Return whether a blob is there and not known to be bad; one that came after the listing counts as sound."""
         key = blob_key(sha256)
         return sha256 not in self.awaited or (key not in self.lost and self._exists(key))
 
@@ -338,20 +338,20 @@ class _Check:
         return False
 
     def _take_out(self, key: str) -> bool:
-        """Move an object away, unless a put has mended it since it was read; whether it went."""
+        """Move an object away, unless a put has mended it meanwhile, and return whether it went."""
         store, place = self.store, key.split("/")[0]
         checks = {_BLOBS: store.blobs.sound, MANIFESTS: store.intact}
         with store.objects.lock(MARKER, exclusive=True) as confirm:
             sound = checks[place](name_in(key)) if place in checks else store.index.sound(key)
             if not sound:
                 confirm()
-                with suppress(NotFound):  # somebody else has taken it out
+                with suppress(NotFound):  # Somebody else took it out.
                     store.objects.quarantine(key)
         return not sound
 
     @contextmanager
     def _reading(self, entry: ObjectEntry) -> Iterator[None]:
-        """Count an object, and report what reading it raises."""
+        """Count an object, and report the errors of reading it."""
         try:
             yield
         except CorruptObject as error:
@@ -359,7 +359,7 @@ class _Check:
         except StoreUnavailable as error:
             self.unread.add(entry.key)
             self._find("unreadable", entry.key, str(error))
-        except NotFound:  # somebody took it away since it was listed
+        except NotFound:  # Somebody took it away after the listing.
             self.lost.add(entry.key)
         self.objects += 1
         self.bytes += entry.size
@@ -368,7 +368,7 @@ class _Check:
     def _find(
         self, kind: str, key: str, message: str, action: str | None = None, mend: Callable[[], object] | None = None
     ) -> None:
-        """Report a finding; where repair is asked for and something mends it, do that."""
+        """Report a finding, and mend it where repair is asked for and `mend` is given."""
         mended = self.repair and (mend is not None or action == "quarantined")
         if action == "quarantined":
             if mended and not self._take_out(key):

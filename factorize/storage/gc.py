@@ -1,8 +1,8 @@
-"""Removal: what nothing names, once it is old enough, and what the operator wants to be rid of.
+"""Removal of objects that nothing names, once they are old enough, and of results that the operator deletes.
 
-Nothing that a manifest names is removed unless that manifest goes too. The sweep holds the store's lock alone, so no
-put is between its blob and its manifest meanwhile; a blob that waits for its manifest longer than one put takes (a
-user's matrix, uploaded before its spec is solved) is kept by the grace, which every use of it starts anew.
+Nothing that a manifest names is removed unless that manifest goes, too. The sweep holds the store's lock alone, so no
+put is between its blob and its manifest meanwhile. A blob may wait for its manifest for longer than one put (a user's
+matrix, uploaded before its spec is solved); a grace keeps it, which every use of the blob starts anew.
 """
 
 import time
@@ -29,17 +29,17 @@ from factorize.storage.records import (
 from factorize.storage.store import Store
 
 GRACE_SECONDS = 7 * 86_400.0
-"""Longer than a job may wait and be solved, whose user's matrix no manifest names yet."""
+"""The default grace, longer than a job waits and solves while no manifest names its user's matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """One object that goes.
+    """One object that is removed.
 
     Attributes:
-        kind: `temporary` (a file that a put left behind), `unnamed-blob` (that no manifest names), `entry` (it named a
-            deleted result), `manifest` (of a deleted result) or `blob` (the file of one).
-        key: where it was.
+        kind: `temporary` (a file that a put left behind), `unnamed-blob` (a blob that no manifest names), `entry` (an
+            entry of a deleted result), `manifest` (of a deleted result) or `blob` (the file of one).
+        key: its key.
         bytes: its size.
     """
 
@@ -50,10 +50,10 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a run removed, or would remove.
+    """The removals of a run, or those that it would make.
 
     Attributes:
-        removals: in the order of removal.
+        removals: the removals, in their order.
         deleted: digests of the results among them.
         damaged: manifests that cannot be read; while there are any, no unnamed blob goes, since they may name it.
         dry_run: whether nothing was removed.
@@ -66,7 +66,7 @@ class Removed:
 
     @property
     def bytes(self) -> int:
-        """Bytes of everything that goes."""
+        """The bytes of all removed objects."""
         return sum(removal.bytes for removal in self.removals)
 
     def document(self) -> dict[str, Any]:
@@ -84,21 +84,21 @@ def gc(
     created_before: datetime | None = None,
     dry_run: bool = False,
 ) -> Removed:
-    """Remove what nothing names; other processes may go on using the store.
+    """Remove objects that nothing names; other processes may go on using the store.
 
     Args:
         store: the store.
         grace_seconds: age from which temporary files (a day at least) and blobs that no manifest names are removed.
-        delete: digests of results to delete, with their files and entries. A revocation of them stays.
-        created_before: also delete the results that were stored before this moment (with a time zone).
-        dry_run: remove nothing and say what would be.
+        delete: digests of results to delete, with their files and entries. Their revocations stay.
+        created_before: moment (with a time zone) before which stored results are deleted, too.
+        dry_run: whether to remove nothing and only report.
 
     Raises:
         NotFound: a digest to delete is not in the store; nothing was removed.
-        StoreUnavailable: the medium refused; what is left is sound, do it again.
+        StoreUnavailable: the medium refused; the rest is sound, run it again.
     """
     sweep = _Sweep(store, dry_run, time.time() - grace_seconds)
-    sweep.read_manifests()  # most of the work, while others go on
+    sweep.read_manifests()  # Most of the work is done without the lock.
     with store.objects.lock(MARKER, exclusive=True) as sweep.confirm:
         sweep.read_manifests()
         sweep.delete(sweep.doomed(delete, created_before))
@@ -110,7 +110,7 @@ def gc(
 
 @dataclass
 class _Sweep:
-    """One run."""
+    """One run of the removal."""
 
     store: Store
     dry_run: bool
@@ -122,7 +122,7 @@ class _Sweep:
     confirm: Callable[[], None] = lambda: None
 
     def read_manifests(self) -> None:
-        """Read those that are new since the last look, one at a time, and forget those that are gone."""
+        """Read manifests that are new since the last look, one at a time, and forget those that are gone."""
         keys = {entry.key for entry in self.store.objects.list(MANIFESTS)}
         self.damaged = set()
         for key in self.results.keys() - keys:
@@ -149,7 +149,7 @@ class _Sweep:
         return list(dict.fromkeys(named + sorted(old)))
 
     def delete(self, keys: list[str]) -> None:
-        """Delete results: entries, then manifest, then file, so that nothing ever names what is gone."""
+        """Delete results: entries, then manifest, then file, so that nothing ever names a missing object."""
         for key in keys:
             entry = SpecEntry.of(self.store.index.stored(key))
             for place in entry.keys:
@@ -176,7 +176,7 @@ class _Sweep:
                 self._remove("unnamed-blob", entry.key, entry)
 
     def remove_temporary(self) -> None:
-        """Remove old temporary files; a put that runs has a young one, whatever the grace."""
+        """Remove old temporary files; the file of a running put is young, whatever the grace."""
         for entry in self.store.objects.list(STAGING):
             if entry.modified < self.oldest and is_stale(entry):
                 self._remove("temporary", entry.key, entry)
@@ -190,7 +190,7 @@ class _Sweep:
                 self._remove("entry", key)
 
     def _answer_again(self, spec_digests: set[str]) -> None:
-        """Give specs that lost their answer the first of those that are left."""
+        """Give specs that lost their answer the first of the remaining answers."""
         if self.dry_run:
             return
         left = [key for key, result in self.results.items() if result.spec_digest in spec_digests]
@@ -215,6 +215,6 @@ def _created(result: StoredResult) -> datetime:
     """Return when a result was stored.
 
     Raises:
-        ValueError: its manifest does not say so.
+        ValueError: its manifest has no such time.
     """
     return datetime.fromisoformat(result.order[1])

@@ -25,8 +25,8 @@ from factorize.storage.records import (
 )
 from factorize.storage.revocation import Revocations
 
-_BESIDE_TEXT_BYTES = 1200
-"""Of a result in memory, beside its manifest's text."""
+_RESULT_BYTES = 1200
+"""The bytes of a result in memory, besides its manifest's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def digest(self) -> str:
-        """Names its bytes."""
+        """The name of its bytes."""
         return self.entry.digest
 
     def manifest(self) -> Manifest:
@@ -54,11 +54,11 @@ class Result:
 
 
 class Index:
-    """What a store knows of its factorizations; safe for threads.
+    """The index of a store's factorizations; safe for threads.
 
     Args:
         objects: the medium.
-        blobs: the blobs on it, which know which of them were found damaged.
+        blobs: the blobs on it, which remember damaged ones.
         cache_bytes: memory for verified manifests.
     """
 
@@ -66,14 +66,14 @@ class Index:
         self._objects = objects
         self._blobs = blobs
         self._revocations = Revocations(objects)
-        self._manifests: Cache[Result] = Cache(cache_bytes, lambda found: len(found.text) + _BESIDE_TEXT_BYTES)
+        self._manifests: Cache[Result] = Cache(cache_bytes, lambda found: len(found.text) + _RESULT_BYTES)
 
     def manifest(self, digest: str) -> Result:
         """Return a manifest, from memory if its file has not been touched since it was verified.
 
         Raises:
-            NotFound: no manifest of that digest.
-            CorruptObject: it is damaged.
+            NotFound: there is no manifest of that digest.
+            CorruptObject: the manifest is damaged.
         """
         key = manifest_key(digest)
         version = self._objects.status(key).version
@@ -85,13 +85,13 @@ class Index:
         return known
 
     def manifests(self) -> Iterator[Manifest]:
-        """Iterate over the sound manifests, by digest, revoked ones too."""
+        """Iterate over the sound manifests by digest, with the revoked ones."""
         for key in self._objects.names(MANIFESTS):
             with suppress(NotFound, CorruptObject, InvalidParameter):
                 yield self.manifest(name_in(key)).manifest()
 
     def mentioning(self, digests: Collection[str]) -> Iterator[Manifest]:
-        """Iterate over the sound manifests that have one of some digests in their text, revoked ones too.
+        """Iterate over the sound manifests whose text has one of some digests, with the revoked ones.
 
         Others are not decoded, and none stays in memory.
         """
@@ -109,17 +109,17 @@ class Index:
         return sorted(name for name in names if name.startswith(text))
 
     def entry(self, key: str) -> SpecEntry | None:
-        """Return the spec entry at a key, or None if it or what it names is missing, damaged or revoked."""
+        """Return the spec entry at a key, or None if the entry or its result is missing, damaged or revoked."""
         try:
             return self.require(key)
         except (NotFound, CorruptObject, Revoked):
             return None
 
     def require(self, key: str) -> SpecEntry:
-        """Return the spec entry at a key, whose result can be given out.
+        """Return the spec entry at a key after checking that its result can be given out.
 
         Raises:
-            NotFound: the entry is missing, or its manifest, or the file.
+            NotFound: the entry, its manifest or the file is missing.
             CorruptObject: one of them is damaged.
             Revoked: the result was taken back.
         """
@@ -138,7 +138,7 @@ class Index:
         return entry
 
     def sound(self, key: str) -> bool:
-        """Whether there is a sound spec entry at a key."""
+        """Return whether there is a sound spec entry at a key."""
         return self.entry(key) is not None
 
     def digest_of(self, spec_digest: str) -> str | None:
@@ -147,7 +147,7 @@ class Index:
         return None if entry is None else entry.digest
 
     def revoked_answer(self, spec_digest: str) -> str | None:
-        """Return the digest that a spec's entry names if that was revoked, or None."""
+        """Return the digest that a spec's entry names if that result was revoked, or None."""
         try:
             entry = read_entry(self._objects.content(spec_key(spec_digest)), spec_digest)
         except (NotFound, CorruptObject):
@@ -171,7 +171,7 @@ class Index:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Say what is missing by its name in the store: whoever asks over HTTP is told no path."""
+    """Name a missing object by its key in the store, so that callers over HTTP see no path."""
     try:
         yield
     except NotFound:

@@ -1,4 +1,4 @@
-"""Objects by key: the few operations that a store needs of its medium, and the files that every medium stages.
+"""Objects by key: the few operations that a store needs from its medium, and the files that every medium stages.
 
 `factorize.storage.medium.directory` and `factorize.storage.medium.bucket` provide the operations. Another medium
 provides the same and passes tests/contract/test_store_contract.py.
@@ -22,7 +22,7 @@ from factorize.format.files import Files
 STAGING = "tmp"
 QUARANTINE = "quarantine"
 TEMPORARY_SECONDS = 86_400.0
-"""Age from which a file below `tmp/` is none of a put that still runs."""
+"""The age from which a file below `tmp/` belongs to no running put."""
 Kind = Literal["file", "directory", "symlink", "other"]
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _REMEDIES = (
@@ -39,20 +39,20 @@ _REMEDIES = (
         "check the permissions and that the file system is writable and has hard links, and try again",
     ),
 )
-"""Errors of the system, the state that each is, and the way out."""
+"""The errors of the system, with the state and the remedy of each."""
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
-    """What a medium knows of an object without reading it.
+    """The entry of an object, which a medium knows without reading it.
 
     Attributes:
         key: path below the root, with slashes.
-        size: bytes.
+        size: length in bytes.
         modified: seconds since 1970.
-        kind: `file`, or what stands at an object's place instead.
-        version: changes when the object is replaced or written to.
+        kind: `file`, or the kind of what is in an object's place.
+        version: value that changes when the object is replaced or written to.
     """
 
     key: str
@@ -63,7 +63,7 @@ class ObjectEntry:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file of its own, and no link or folder that stands in its place."""
+        """Whether it is a file, and no link or folder in its place."""
         return self.kind == "file"
 
 
@@ -71,7 +71,7 @@ class Reader(NamedTuple):
     """An open object.
 
     Attributes:
-        entry: what the medium knows of it.
+        entry: entry of the object.
         read: returns so many bytes at an offset, fewer only at the end of the object.
     """
 
@@ -80,10 +80,10 @@ class Reader(NamedTuple):
 
 
 class StagedFile:
-    """A file on its way into a store, private to the one who writes it.
+    """A file on its way into a store, private to its writer.
 
     Args:
-        path: where it is, or will be once it is written.
+        path: its path, also before it is written.
         files: the file operations.
     """
 
@@ -109,15 +109,15 @@ class StagedFile:
 
 
 Record = tuple[str, bytes | memoryview, Callable[[], bool]]
-"""A key, the bytes that get it, and whether what stands there is sound; asked only when something does."""
+"""A key, the bytes that get it, and a check of the object there, which is called only if there is one."""
 Step = tuple[str, StagedFile, Callable[[], bool]]
-"""The same, once the bytes are in a file."""
+"""A record whose bytes are in a file."""
 
 
 class Objects(Protocol):
-    """A medium. Every operation raises StoreUnavailable where the medium refuses; nothing was published then.
+    """A medium. Every operation raises StoreUnavailable where the medium refuses, and has then published nothing.
 
-    An object is published under its final name once; only one that is damaged is replaced, in one step. Threads and any
+    An object is published under its final name once; only a damaged one is replaced, in one step. Threads and any
     number of processes may use one medium.
     """
 
@@ -125,26 +125,26 @@ class Objects(Protocol):
         """Return a private temporary file that is removed at the end."""
 
     def sync_all(self, staged: Sequence[StagedFile]) -> None:
-        """Make files read-only and put them on the medium together; nothing to do where `put` waits for that."""
+        """Make files read-only and sync them together; this does nothing where `put` waits for the sync."""
         return
 
     def put(self, key: str, staged: StagedFile) -> bool:
-        """Publish a synced file durably; False, and nothing changed, if the key is taken."""
+        """Publish a synced file durably; return False and change nothing if the key is taken."""
 
     def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
-        """Give an object another key, and its own to a file or to nothing, durably in one step; or raise NotFound."""
+        """Give an object another key, and its own to a file or to nothing, durably in one step, or raise NotFound."""
 
     def open(self, key: str) -> AbstractContextManager[Reader]:
-        """Open an object, or raise NotFound; CorruptObject if something else than a file stands there."""
+        """Open an object; raise NotFound, or CorruptObject if it is no file."""
 
     def status(self, key: str) -> ObjectEntry:
-        """Return what is known of an object, or raise NotFound."""
+        """Return the entry of an object, or raise NotFound."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
         """Iterate over everything below a folder (all of it by default), sorted by key."""
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Iterate over the keys below a folder, without a look at each object where that costs something."""
+        """Iterate over the keys below a folder, without a costly look at each object."""
         return (entry.key for entry in self.list(prefix))
 
     def delete(self, key: str) -> None:
@@ -154,18 +154,18 @@ class Objects(Protocol):
         """Make an object count as new, or raise NotFound."""
 
     def make_durable(self, key: str) -> None:
-        """Have an object that is seen outlive a crash, whoever published it; nothing to do where that is so anyway."""
+        """Make a visible object outlive a crash, whoever published it; this does nothing where all objects do."""
         return
 
     def lock(self, key: str, *, exclusive: bool) -> AbstractContextManager[Callable[[], None]]:
         """Keep exclusive holders of a lock away from each other and from shared ones.
 
         Args:
-            key: an object or a folder that is there; who holds the store's marker may take `tmp` too.
+            key: an existing object or folder; a holder of the store's marker may lock `tmp`, too.
             exclusive: whether nobody else may hold it.
 
         Returns:
-            Within it, what is called before each removal: it raises StoreUnavailable if others may have gone on.
+            A context with a function to call before each removal; it raises StoreUnavailable if the lock may be lost.
         """
 
     def sign(self, key: str, seconds: float) -> str | None:
@@ -173,15 +173,15 @@ class Objects(Protocol):
         return None
 
     def probe(self) -> None:
-        """See that the medium keeps the promises above, where no operation says itself what is lacking.
+        """Check that the medium keeps the promises above, where the operations themselves would not show a breach.
 
         Raises:
-            StoreUnavailable: with the promise that it breaks.
+            StoreUnavailable: the medium breaks a promise, which the message names.
         """
         return
 
     def content(self, key: str) -> bytes:
-        """Return all bytes of a small object; raises as `open` does."""
+        """Return all bytes of a small object, or raise as `open` does."""
         with self.open(key) as reader:
             return reader.read(reader.entry.size, 0)
 
@@ -197,7 +197,7 @@ class Objects(Protocol):
 
         Args:
             records: the objects.
-            beside: files that were written before, to be synced with them.
+            beside: files that were written before, and are synced with them.
         """
         with ExitStack() as opened:
             steps = []
@@ -213,7 +213,7 @@ class Objects(Protocol):
         Args:
             key: the name.
             staged: the file, on the medium already (`sync_all`).
-            intact: whether what stands at the key is sound; asked only when something does.
+            intact: checks the object at the key; called only if there is one.
 
         Returns:
             Whether this file has the name.
@@ -225,7 +225,7 @@ class Objects(Protocol):
             return True
         if intact():
             return False
-        # What is found damaged under the lock is what goes, and nothing newer.
+        # The lock ensures that the damaged object is replaced, and nothing newer.
         with self.lock(STAGING, exclusive=True) as confirm:
             if self.put(key, staged):
                 return True
@@ -236,9 +236,9 @@ class Objects(Protocol):
         return True
 
     def quarantine(self, key: str, staged: StagedFile | None = None) -> None:
-        """Take an object out of its place, for another or for nothing; it is kept under its key below `quarantine/`.
+        """Take an object out of its place, for another or for nothing, and keep it under its key below `quarantine/`.
 
-        Whoever does so holds a lock that keeps puts from replacing the object since it was found damaged.
+        The caller holds a lock that has kept puts from replacing the object since it was found damaged.
         """
         self.replace(key, staged, f"{QUARANTINE}/{key}.{secrets.token_hex(8)}")
 
@@ -248,13 +248,13 @@ def open_file(files: Files, path: Path, key: str) -> Iterator[Reader]:
     """Open a regular file.
 
     Raises:
-        NotFound: there is none.
-        CorruptObject: something else stands there.
-        StoreUnavailable: it cannot be read.
+        NotFound: there is no such file.
+        CorruptObject: the path is no regular file.
+        StoreUnavailable: the file cannot be read.
     """
 
     def read(size: int, offset: int) -> bytes:
-        """Read until `size` bytes are there or the file ends; one call, and no copy, in the usual case."""
+        """Read `size` bytes or up to the end of the file, usually in one call and without a copy."""
         data = b""
         with reported(path):
             while len(data) < size and (part := files.read(descriptor, size - len(data), offset + len(data))):
@@ -270,13 +270,13 @@ def open_file(files: Files, path: Path, key: str) -> Iterator[Reader]:
             raise CorruptObject(f"{path} is not a regular file; move it away and run fsck --repair")
         yield Reader(entry, read)
     finally:
-        with suppress(OSError):  # nothing was written through it
+        with suppress(OSError):  # Nothing was written through it.
             files.close(descriptor)
 
 
 @contextmanager
 def closing(files: Files, descriptor: int) -> Iterator[int]:
-    """Close a descriptor at the end, whatever happened."""
+    """Close a descriptor at the end in any case."""
     try:
         yield descriptor
     finally:
@@ -285,7 +285,7 @@ def closing(files: Files, descriptor: int) -> Iterator[int]:
 
 @contextmanager
 def reported(path: Path, absent: type[StoreError] = StoreUnavailable) -> Iterator[None]:
-    """Turn what the file system says into one of the store's errors."""
+    """Turn errors of the file system into the store's errors."""
     try:
         yield
     except FileNotFoundError:
@@ -300,12 +300,12 @@ def reported(path: Path, absent: type[StoreError] = StoreUnavailable) -> Iterato
 
 
 def entry_of(key: str, status: os.stat_result) -> ObjectEntry:
-    """Return what a file's status says of an object."""
+    """Return the entry of an object from its file's status."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
     version = status.st_ino, status.st_size, status.st_mtime_ns
     return ObjectEntry(key, status.st_size, status.st_mtime, kind, version)
 
 
 def is_stale(temporary: ObjectEntry) -> bool:
-    """Whether a file below `tmp/` is of nobody any more; whoever waits for a lock there judges of its markers."""
+    """Return whether a file below `tmp/` belongs to nobody any more; lock markers there are for waiters to judge."""
     return temporary.key.count("/") == 1 and temporary.modified < time.time() - TEMPORARY_SECONDS

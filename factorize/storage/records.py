@@ -26,14 +26,14 @@ MANIFESTS = "manifests"
 
 @dataclass(frozen=True, slots=True)
 class SpecEntry:
-    """Which factorization answers a spec.
+    """The entry of a spec, which names the factorization that answers it.
 
     Attributes:
-        spec_digest: what was asked.
-        family: the same without the tolerance.
-        tolerance: what was asked for.
-        converged: whether it was met.
-        digest: the answer.
+        spec_digest: digest of the spec.
+        family: digest of the spec without the tolerance.
+        tolerance: the tolerance that was asked for.
+        converged: whether the tolerance was met.
+        digest: digest of the answer.
     """
 
     spec_digest: str
@@ -51,25 +51,25 @@ class SpecEntry:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Where it stands: below its family and below its own digest."""
+        """The two keys of the entry, below its family and below its own digest."""
         return family_key(self.family, self.spec_digest), spec_key(self.spec_digest)
 
     def records(self, sound: Callable[[str], bool]) -> list[Record]:
-        """Return what is published for it, given whether there is a sound entry at a key."""
+        """Return the records to publish for it; `sound` says whether there is a sound entry at a key."""
         sealed = seal(asdict(self))
         return [(key, sealed, partial(sound, key)) for key in self.keys]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """What is remembered of a sound manifest, so that 10^5 of them fit into 100 MB.
+    """The remembered part of a sound manifest, so small that 10^5 of them fit into 100 MB.
 
     Attributes:
-        spec_digest: of the spec that it answers.
+        spec_digest: digest of the spec that it answers.
         entry: hash of its spec entry.
         file: sha256 of its file.
         matrices: sha256 of the users' matrices that its spec names.
-        order: where it stands among the answers to its spec; see `answer_order`.
+        order: its place among the answers to its spec; see `answer_order`.
     """
 
     spec_digest: str
@@ -80,14 +80,14 @@ class StoredResult:
 
     @classmethod
     def of(cls, manifest: Manifest) -> StoredResult:
-        """Return what is remembered of a manifest."""
+        """Return the remembered part of a manifest."""
         matrices = tuple(sha256 for sha256, _ in user_matrices(manifest.spec))
         entry, file = hash(SpecEntry.of(manifest)), manifest.file.sha256
         return cls(manifest.spec_digest, entry, file, matrices, answer_order(manifest))
 
     @property
     def blobs(self) -> tuple[str, ...]:
-        """Its file and the matrices."""
+        """The sha256 of its file and of the matrices."""
         return self.file, *self.matrices
 
 
@@ -134,7 +134,7 @@ def unseal(text: bytes, name: str) -> dict[str, Any]:
         name: what they are, for the message.
 
     Raises:
-        CorruptObject: one bit of it is not what was written.
+        CorruptObject: a bit of it has changed.
     """
     try:
         sealed = read_json(text, limit=MAX_RECORD_BYTES)
@@ -151,13 +151,13 @@ def read_manifest(text: bytes, digest: str) -> Manifest:
     """Return a manifest from its stored bytes.
 
     Raises:
-        CorruptObject: damaged, or not the manifest of that digest, or not one that names a file.
+        CorruptObject: it is damaged, has another digest, or names no file.
     """
     name = f"the manifest {digest}"
     record = unseal(text, name)
     try:
         manifest = Manifest.check(record)
-        _ = manifest.file  # raises for a manifest that names none
+        _ = manifest.file  # It raises for a manifest without one.
         answers = SpecEntry.of(manifest).digest == digest
     except CorruptObject as error:
         raise CorruptObject(f"{name} is damaged: {error}; run fsck --repair") from None
@@ -172,7 +172,7 @@ def read_entry(text: bytes, name: str) -> SpecEntry:
     """Return a spec entry from its stored bytes.
 
     Raises:
-        CorruptObject: damaged, or not an entry.
+        CorruptObject: it is damaged, or no entry.
     """
     record = unseal(text, name)
     try:
@@ -182,12 +182,12 @@ def read_entry(text: bytes, name: str) -> SpecEntry:
 
 
 def lasting(manifest: Manifest) -> Manifest:
-    """Return a manifest as it stands in the file: without what only the store knows."""
+    """Return a manifest as it is in the file, without the fields that only the store knows."""
     return Manifest({name: value for name, value in manifest.items() if name not in ("files", "created")})
 
 
 def user_matrices(spec: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
-    """Return digest and shape of every user's matrix that a canonical spec document names."""
+    """Return the digest and the shape of every user's matrix that a canonical spec document names."""
     workloads = [spec["workload"], spec.get("optimize_for") or {}]
     return [(entry["sha256"], entry["shape"]) for entry in workloads if entry.get("kind") == "matrix"]
 
@@ -198,10 +198,10 @@ def now() -> str:
 
 
 def answer_order(manifest: Manifest) -> tuple[bool, str, int, str]:
-    """Return what the answers to one spec are sorted by; the first is the one to be given.
+    """Return the sorting key of the answers to one spec, of which the first is given out.
 
-    That is the earliest, but what was rounded from another comes after all others: both may have been stored in the
-    same second.
+    The earliest answer is first, but rounded ones come after all others, since both may have been stored in the same
+    second.
     """
     rounded = manifest.cast_from is not None
     return rounded, str(manifest.get("created")), len(manifest.names), manifest.digest

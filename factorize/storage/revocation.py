@@ -1,7 +1,7 @@
-"""Revocation: a result that is taken back answers with the reason, at every address of it, and stays where it is.
+"""Revocation: every address of a revoked result answers with the reason, and the result stays where it is.
 
 A claim can turn out to be wrong after it was published. Its digest must then never be given out again, neither by name
-nor as the answer to its spec, and whoever asks has to learn why. Each revocation is a sealed record under two keys, the
+nor as the answer to its spec, and callers have to learn why. Each revocation is a sealed record under two keys, the
 digest of the manifest and the sha256 of the file, so that every address is looked up by its own name alone.
 """
 
@@ -21,14 +21,14 @@ MAX_REASON = 1000
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """One result that was taken back.
+    """The revocation of one result.
 
     Attributes:
-        digest: of its manifest.
+        digest: digest of its manifest.
         file: sha256 of its file.
-        spec_digest: of the spec that it answered.
-        reason: why, in the operator's words.
-        revoked: when, ISO 8601.
+        spec_digest: digest of the spec that it answered.
+        reason: the reason, in the operator's words.
+        revoked: time of the revocation, ISO 8601.
         strategy: sha256 of its C's tensors.
     """
 
@@ -41,26 +41,26 @@ class Revocation:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Where it stands: below the digest and below the file's sha256."""
+        """The two keys of the revocation, below the digest and below the file's sha256."""
         return revocation_key(self.digest), revocation_key(self.file)
 
     @property
     def claim(self) -> tuple[str, str]:
-        """What it takes back: that this C answers this spec so."""
+        """The revoked claim: the spec and the C that answered it."""
         return self.spec_digest, self.strategy
 
     def reaches(self, manifest: Manifest) -> bool:
-        """Whether a result has the same claim as this one, or was rounded from it."""
+        """Return whether a result has the same claim as this one, or was rounded from it."""
         return self.claim == claim_of(manifest) or self.digest == manifest.cast_from
 
     def error(self) -> Revoked:
-        """Return what whoever asks for the result is told."""
+        """Return the error for requests of the result."""
         message = f"the result {self.digest} was revoked on {self.revoked}: {self.reason}; post its spec again"
         return Revoked(message, digest=self.digest, reason=self.reason)
 
 
 class Revocations:
-    """What was taken back in one store.
+    """The revocations of one store.
 
     Args:
         objects: the medium.
@@ -70,7 +70,7 @@ class Revocations:
         self._objects = objects
 
     def add(self, manifest: Manifest, reason: str) -> Revocation:
-        """Revoke a result and return the revocation: the one that stands already, or a new one."""
+        """Revoke a result and return the revocation, the existing one or a new one."""
         try:
             revocation = self.read(revocation_key(manifest.digest))
         except (NotFound, CorruptObject):
@@ -87,7 +87,7 @@ class Revocations:
     def find(self, name: str) -> Revocation | None:
         """Return the revocation of a digest, or of the file of that sha256, or None.
 
-        A record that is damaged still revokes: which way it fails must not depend on a flipped bit.
+        A damaged record still revokes, since a flipped bit must not lift a revocation.
         """
         try:
             return self.read(revocation_key(name))
@@ -101,8 +101,8 @@ class Revocations:
         """Return the revocation at a key.
 
         Raises:
-            NotFound: there is none.
-            CorruptObject: it is damaged, or not the one of its place.
+            NotFound: there is no revocation.
+            CorruptObject: it is damaged, or does not belong to its key.
         """
         record = unseal(self._objects.content(key), key)
         try:
@@ -115,9 +115,9 @@ class Revocations:
         return revocation
 
     def reaching(self, manifest: Manifest) -> Revocation | None:
-        """Return the revocation that takes a result with it, its own or that of one with the same claim, or None.
+        """Return the revocation that covers a result, its own or that of one with the same claim, or None.
 
-        A put asks this of a result that is not stored yet: one that stores C_inv beside a revoked C, say.
+        A put asks this about a result that is not stored yet, one that stores C_inv beside a revoked C, say.
         """
         own = self.find(manifest.digest)
         if own is not None:
@@ -130,7 +130,7 @@ class Revocations:
         return None
 
     def sound(self, key: str) -> bool:
-        """Whether there is an undamaged revocation at a key."""
+        """Return whether there is an undamaged revocation at a key."""
         with suppress(NotFound, CorruptObject):
             self.read(key)
             return True
@@ -152,7 +152,7 @@ def check_reason(reason: str) -> str:
     """Return a reason without surrounding blanks.
 
     Raises:
-        InvalidParameter: it is empty, too long, or has control characters.
+        InvalidParameter: the reason is empty, too long, or has control characters.
     """
     text = reason.strip()
     if not 0 < len(text) <= MAX_REASON or not text.isprintable():

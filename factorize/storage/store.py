@@ -1,4 +1,4 @@
-"""The store: factorizations by digest, written once, verified on reading; spec digest to digest.
+"""The store: factorizations by digest, written once, verified on reading, and found by the digest of their spec.
 
 Layout (docs/store.md):
 
@@ -10,8 +10,8 @@ Layout (docs/store.md):
     revoked/ab/<digest or sha256>.json            results that were taken back, and why
     tmp/  quarantine/                             files on their way in; what fsck took out
 
-A put publishes blob, manifest and the two spec entries in this order, each whole or not at all, so whatever is
-visible only names what is already there. All four are synced before the first gets its name. A put holds the store's
+A put publishes blob, manifest and the two spec entries in this order, each whole or not at all, so visible objects
+only name objects that are already there. All four are synced before the first gets its name. A put holds the store's
 lock meanwhile, together with other puts; `gc` holds it alone.
 """
 
@@ -45,8 +45,8 @@ from factorize.storage.revocation import Revocation, Revocations, check_reason
 _FORMAT = canonical_json({"format": "factorize-store", "version": 1})
 
 Check = Callable[[Path], Mapping[str, Any]]
-"""Looks at a written file (`factorize.api.proof`) and returns `digest` and `sha256` of what it has read, with what it
-has checked; raises where a claim does not hold."""
+"""A check of a written file (`factorize.api.proof`), which returns `digest` and `sha256` of the bytes that it read with
+its findings, and raises where a claim does not hold."""
 
 
 class Store:
@@ -54,7 +54,7 @@ class Store:
 
     Args:
         objects: the medium.
-        url: what it was opened by.
+        url: URL that it was opened by.
         cache_bytes: memory for verified chunks of blobs; an eighth as much is used for manifests.
     """
 
@@ -70,19 +70,19 @@ class Store:
         """Store a factorization and return its manifest, with `files`.
 
         The file is written, read back, compared and synced before it gets its name. Putting the same bytes again
-        returns the manifest that is there. Of several answers to one spec the first stays the one that
-        `digest_of` names; the others are reached by their own digest. Damaged objects in the way are moved to
+        returns the manifest that is there. `digest_of` names the first of several
+        answers to one spec; the others are reached by their own digest. Damaged objects in the way are moved to
         quarantine and replaced.
 
         Args:
-            factorization: what to store.
-            check: has the last word on the written file; what it has checked is kept as `files[0].proof`.
+            factorization: the factorization to store.
+            check: the last check of the written file; its findings are kept as `files[0].proof`.
 
         Raises:
             CertificateError: the check refused the file (from `check`).
-            CorruptObject: what was read back is not what was written.
+            CorruptObject: the bytes that were read back differ from those written.
             Revoked: these bytes were taken back, or others with the same C for the same spec.
-            StoreUnavailable: the medium refused; the store is as before, but for objects that nothing names.
+            StoreUnavailable: the medium refused; the store is unchanged, except for objects that nothing names.
         """
         digest = factorization.digest
         revocation = self.revocations.reaching(factorization.manifest)
@@ -93,7 +93,7 @@ class Store:
                 self.matrices.put_those_of(factorization)
                 entry = self._entry_of(digest)
                 for key in (manifest_key(digest), blob_key(self.manifest(digest).file.sha256)):
-                    self.objects.make_durable(key)  # the put that made it may not have come to its own sync yet
+                    self.objects.make_durable(key)  # The put that made it may not have synced it yet.
                 self.fall_with_others(factorization.manifest)
                 self.enter(entry)
             return self.manifest(digest)
@@ -110,12 +110,12 @@ class Store:
     def put_checked(
         self, staged: StagedFile, proof: Mapping[str, object], factorization: Factorization | None = None
     ) -> Manifest:
-        """Publish a factor file that stands in `tmp/` and was checked; return its manifest, as `put` does.
+        """Publish a checked factor file from `tmp/` and return its manifest, as `put` does.
 
         Args:
             staged: the file.
-            proof: what the checker answered: `digest` and `sha256` of what it has read, and what it has checked.
-            factorization: that is in the file, with the numbers of users' matrices that the store may not have yet.
+            proof: the checker's answer: `digest` and `sha256` of the bytes that it read, and its findings.
+            factorization: the factorization in the file, with numbers of users' matrices that the store may lack.
 
         Raises:
             CorruptObject: the bytes are not those that were checked.
@@ -125,7 +125,7 @@ class Store:
         with staged.open() as reader:
             file = describe(reader)
         proof = dict(proof)
-        with reported(staged.path):  # a sweep by a clock that is far ahead may have taken it
+        with reported(staged.path):  # A sweep with a fast clock may have taken it.
             inner = Manifest.read(Container(staged.path))
         if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner.digest):
             raise CorruptObject(f"{staged.path} is not what was checked; check memory and disk, and try again")
@@ -154,24 +154,24 @@ class Store:
     def revoke(
         self, digest: str, reason: str, *, on_each: Callable[[Revocation], object] = lambda revocation: None
     ) -> list[Revocation]:
-        """Take a result back, those that store further matrices beside the same C, and what was rounded from them.
+        """Revoke a result, those that store further matrices beside the same C, and those rounded from any of them.
 
-        Nothing is deleted. Once a revocation stands, every address of its result answers with the reason, and the spec
-        counts as unanswered. That of the named result stands before any other manifest is read; the others are searched
-        for one manifest at a time.
+        Nothing is deleted. Once a revocation is stored, every address of its result answers with the reason, and the
+        spec counts as unanswered. The named result is revoked before any other manifest is read; the others are
+        searched one manifest at a time.
 
         Args:
-            digest: of the result; revoking again changes nothing.
-            reason: one line.
+            digest: digest of the result; revoking it again changes nothing.
+            reason: the reason, in one line.
             on_each: called with each revocation as soon as it is durable, the named result's first.
 
         Returns:
             The revocations, the named result's first.
 
         Raises:
-            InvalidParameter: no reason.
-            NotFound: no such result.
-            StoreUnavailable: the medium refused; what was revoked stays so. Do it again for the rest.
+            InvalidParameter: there is no reason.
+            NotFound: there is no such result.
+            StoreUnavailable: the medium refused; finished revocations stay. Do it again for the rest.
         """
         reason = check_reason(reason)
         standing: dict[str, Revocation] = {}
@@ -183,7 +183,7 @@ class Store:
         named = self.index.manifest(digest).manifest()
         stand(named)
         revoked_before = 0
-        while revoked_before < len(standing):  # what was rounded from one that was found late is seen in the next look
+        while revoked_before < len(standing):  # The next look finds results rounded from those found late.
             revoked_before = len(standing)
             for manifest in self.index.mentioning({named.spec_digest, *standing}):
                 is_new = manifest.digest not in standing
@@ -194,8 +194,8 @@ class Store:
     def find(self, spec: Spec) -> str | None:
         """Return the digest that answers a spec with a named mechanism, or None.
 
-        That is the answer to exactly this spec, else a converged one to the same spec with a smaller tolerance (the
-        largest such). Entries that are damaged or name something that is missing or damaged are passed over.
+        It is the answer to exactly this spec, else a converged one to the same spec with a smaller tolerance (the
+        largest such). Entries that are damaged, or whose result is missing or damaged, are skipped.
         """
         return self.index.find(spec)
 
@@ -204,7 +204,7 @@ class Store:
         return self.index.digest_of(spec_digest)
 
     def durable_answer(self, spec_digest: str) -> str | None:
-        """Return what `digest_of` does, once no power loss can take it away: whoever puts it may not be done yet.
+        """Return what `digest_of` does after making it safe from power loss, as its put may not be done yet.
 
         Raises:
             StoreUnavailable: the medium refused.
@@ -215,7 +215,7 @@ class Store:
         return digest
 
     def check_answer(self, spec_digest: str) -> None:
-        """Raise where the stored answer to a spec cannot be given out.
+        """Raise an error where the stored answer to a spec cannot be given out.
 
         Raises:
             NotFound: entry, manifest or file is missing.
@@ -229,7 +229,7 @@ class Store:
 
         Raises:
             NotFound: neither is known.
-            Revoked: it was taken back, and the spec has no other answer.
+            Revoked: the result was taken back, and the spec has no other answer.
             CorruptObject: the stored manifest is damaged.
         """
         return self.result(digest).manifest()
@@ -248,7 +248,7 @@ class Store:
             return self.index.manifest(answer)
 
     def load(self, digest: str) -> Factorization:
-        """Return a factorization by digest or spec digest, users' matrices bound; every byte verified.
+        """Return a factorization by digest or spec digest, with users' matrices bound and every byte verified.
 
         Raises:
             NotFound: the factorization, its file or a user's matrix is missing.
@@ -262,7 +262,7 @@ class Store:
         return loaded
 
     def blob(self, sha256: str) -> Blob:
-        """Return a blob for verified reading; see `Blobs.open`. Raises Revoked for the file of a revoked result."""
+        """Return a blob for verified reading; see `Blobs.open`. Raise Revoked for the file of a revoked result."""
         self.revocations.check(sha256)
         return self.blobs.open(sha256)
 
@@ -280,16 +280,16 @@ class Store:
             return self.matrices.put(array)
 
     def keep(self, sha256: str) -> None:
-        """Let the grace of a blob that nothing names yet start anew (`factorize.storage.gc`)."""
+        """Start the grace of a blob that nothing names yet anew (`factorize.storage.gc`)."""
         with self.objects.lock(MARKER, exclusive=False):
             self.matrices.keep(sha256)
 
     def items(self, *, workload: str | None = None, n: int | None = None) -> Iterator[Manifest]:
-        """Iterate over the sound manifests, by digest; revoked ones are passed over.
+        """Iterate over the sound manifests by digest, without revoked ones.
 
         Args:
-            workload: only those of this kind of workload.
-            n: only those with this many steps.
+            workload: selects this kind of workload.
+            n: selects this number of steps.
         """
         for manifest in self.index.manifests():
             fits = workload in (None, manifest.spec["workload"]["kind"]) and n in (None, manifest.steps)
@@ -300,8 +300,8 @@ class Store:
         """Compare the store's marker with this release's format; write it if there is none and `create` is true.
 
         Raises:
-            NotFound: no marker.
-            StoreUnavailable: another format.
+            NotFound: there is no marker.
+            StoreUnavailable: the store has another format.
         """
         try:
             text = self.objects.content(MARKER)
@@ -318,7 +318,7 @@ class Store:
             )
 
     def check_present(self) -> None:
-        """Raise StoreUnavailable where the store is away, its disk unmounted say: its folders then look empty."""
+        """Raise StoreUnavailable where the store is away, its disk unmounted, say, so that its folders look empty."""
         try:
             self.objects.status(MARKER)
         except NotFound:
@@ -330,10 +330,10 @@ class Store:
         self.objects.publish(*entry.records(self.index.sound))
 
     def fall_with_others(self, manifest: Manifest) -> None:
-        """Revoke what has just been stored if its like was revoked meanwhile, by somebody who could not see it yet.
+        """Revoke a new result if one with its claim was revoked meanwhile by somebody who could not see it yet.
 
         Args:
-            manifest: one of its digest; what stands in the store may name another file.
+            manifest: a manifest of its digest; the stored one may name another file.
         """
         revocation = self.revocations.reaching(manifest)
         if revocation is not None:
@@ -347,7 +347,7 @@ class Store:
             raise StoreUnavailable(f"the result {digest} was deleted while it was stored again; try again") from None
 
     def intact(self, digest: str) -> bool:
-        """Whether manifest and file are there and hash to their names, read anew."""
+        """Return whether manifest and file are there and hash to their names, by reading them anew."""
         try:
             sha256 = self.index.stored(manifest_key(digest)).file.sha256
         except (NotFound, CorruptObject):
@@ -361,13 +361,13 @@ def open_store(
     """Open a store, and create it if there is none.
 
     Args:
-        url: path of a directory, its file:// URL, or that of a bucket (`s3://`, `gs://`, `az://`).
+        url: path of a directory, its file:// URL, or the URL of a bucket (`s3://`, `gs://`, `az://`).
         create: whether to create a store that does not exist.
         cache_bytes: memory for verified chunks of blobs.
         files: the file operations; tests give others.
 
     Raises:
-        InvalidParameter: neither a directory's path or URL nor a bucket's.
+        InvalidParameter: the URL names neither a directory nor a bucket.
         NotFound: there is no store, and `create` is false.
         StoreUnavailable: the medium cannot be used, or another release wrote it.
     """

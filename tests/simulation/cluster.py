@@ -443,11 +443,11 @@ def simulated(cluster: Cluster) -> Iterator[None]:
         (service_module, "record_job", lambda *_: None),
         (service_module.solvers, "estimate", lambda spec: Estimate(ESTIMATED_SECONDS, 60 << 20)),
         (audit_log, "about", lambda: {}),
-        (fsck, "_AHEAD", 3),
+        (fsck, "_BLOBS_AHEAD", 3),
         (blobs, "CHUNK_BYTES", 700),
-        (bucket, "PARTS_BYTES", 1450),
+        (bucket, "MIN_PARTS_BYTES", 1450),
         (directory, "MAX_KNOWN_FOLDERS", 12),
-        (bucket, "WHOLE_BYTES", 1450),
+        (bucket, "MAX_WHOLE_BYTES", 1450),
     ]
     with ExitStack() as stack:
         stack.enter_context(standing_in(world))

@@ -1,1 +1,1 @@
-"""The medium of a store: folders and files, and what is asked of them."""
+"""The media of a store: directories and buckets, and the operations on them."""

@@ -1,8 +1,8 @@
 """Objects in a bucket of S3, Google Cloud or Azure: published by one conditional request, never overwritten.
 
 A file is staged on this machine's disk and sent under its final name in one request that fails if the name is taken.
-A large blob goes in parts in place of that: its name is the sha256 of its bytes, so another writer of that name writes
-the same ones. A bucket shows an object whole or not at all, and from then on to everybody.
+A large blob goes in parts instead: its name is the sha256 of its bytes, so another writer of that name writes the same
+ones. A bucket shows an object whole or not at all, and from then on to everybody.
 """
 
 import fcntl
@@ -27,14 +27,14 @@ from factorize.storage.medium.bucket_lock import BucketLock
 from factorize.storage.medium.location import MARKER
 from factorize.storage.objects import STAGING, Objects, Reader, StagedFile
 
-WHOLE_BYTES = 1 << 20
-"""Largest object that one request describes and returns; of larger ones, ranges are asked for."""
-PARTS_BYTES = 1 << 26
-"""Smallest blob that is sent in parts."""
+MAX_WHOLE_BYTES = 1 << 20
+"""The largest object that one request describes and returns; larger objects are read in ranges."""
+MIN_PARTS_BYTES = 1 << 26
+"""The smallest blob that is sent in parts."""
 _BLOB = re.compile(rf"blobs/sha256/[0-9a-f]{{2}}/{DIGEST}")
 _STAGE = "factorize.stage."
-_UNLOCKED_SECONDS = 60.0
-"""Longest that a folder may be without its lock after it was made."""
+_MAX_UNLOCKED_SECONDS = 60.0
+"""The longest time that a new folder may be without its lock."""
 CONNECT_SECONDS = 5
 REQUEST_SECONDS = 120
 RETRY_SECONDS = 30
@@ -45,7 +45,7 @@ class Bucket(BucketCalls, Objects):
 
     @contextmanager
     def stage(self) -> Iterator[StagedFile]:
-        """Name a file in a private folder of this machine and remove it at the end, whatever happened."""
+        """Yield a file in a private folder of this machine, and remove it at the end in any case."""
         try:
             folder = TemporaryDirectory(prefix=_STAGE)
         except OSError as error:
@@ -56,7 +56,7 @@ class Bucket(BucketCalls, Objects):
             yield StagedFile(Path(name) / secrets.token_hex(8), Files())
 
     def put(self, key: str, staged: StagedFile) -> bool:
-        """Send the file under its name, if that is free."""
+        """Send the file under its name, if the name is free."""
         if not _goes_in_parts(key, staged):
             return self.create(key, staged.path)
         with suppress(NotFound):
@@ -66,7 +66,7 @@ class Bucket(BucketCalls, Objects):
         return True
 
     def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
-        """Copy the object to its other name; send the file in one request that fails if the object has changed."""
+        """Copy the object to its other name, and send the file in one request that fails if the object has changed."""
         version = self.get(key, 0)[1]
         self.copy(key, kept)
         if staged is None:
@@ -83,8 +83,8 @@ class Bucket(BucketCalls, Objects):
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:
-        """Open an object; a small one comes with one request, of a larger one ranges are asked for."""
-        entry, version, data = self.get(key, WHOLE_BYTES)
+        """Open an object; a small one comes with one request, and a larger one in ranges."""
+        entry, version, data = self.get(key, MAX_WHOLE_BYTES)
 
         def read(size: int, offset: int) -> bytes:
             if data is not None:
@@ -100,7 +100,7 @@ class Bucket(BucketCalls, Objects):
         self.remove(key)
 
     def refresh(self, key: str) -> None:
-        """Copy an object to a temporary name and back, within the bucket: no byte leaves it, and its time is now."""
+        """Copy an object to a temporary name and back within the bucket, which sets its time to now."""
         temporary = f"{STAGING}/{secrets.token_hex(8)}"
         self.copy(key, temporary)
         try:
@@ -113,10 +113,10 @@ class Bucket(BucketCalls, Objects):
         return BucketLock(self, f"{STAGING}/{'locks' if key == MARKER else 'replacing'}", exclusive=exclusive).hold()
 
     def probe(self) -> None:
-        """See that the bucket keeps the promise that a store rests on, with an object of its own.
+        """Check with a test object that the bucket keeps the promise that a store rests on.
 
         Raises:
-            StoreUnavailable: it cannot be written or read, or overwrites what it was asked only to create.
+            StoreUnavailable: the bucket cannot be written or read, or overwrites where it should only create.
         """
         key, refused = f"{STAGING}/probe-{secrets.token_hex(8)}", partial(StoreUnavailable, state="store-overwrites")
         try:
@@ -138,7 +138,7 @@ class Bucket(BucketCalls, Objects):
 
 @contextmanager
 def _hold(folder: str | Path) -> Iterator[bool]:
-    """Lock a folder while it is used, so that it can be told from what a killed process has left; yields success."""
+    """Lock a folder while it is used, to tell it from those of killed processes, and yield whether that worked."""
     locked, descriptor = False, os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -151,21 +151,21 @@ def _hold(folder: str | Path) -> Iterator[bool]:
 
 @cache
 def _sweep() -> None:
-    """Remove what killed processes have staged on this machine, once in a process."""
+    """Remove staged files of killed processes on this machine, once in a process."""
     for folder in Path(gettempdir()).glob(f"{_STAGE}*"):
-        with suppress(OSError):  # another account's, or swept meanwhile
-            if time.time() - folder.stat().st_mtime > _UNLOCKED_SECONDS:
+        with suppress(OSError):  # Another account owns it, or swept it.
+            if time.time() - folder.stat().st_mtime > _MAX_UNLOCKED_SECONDS:
                 with _hold(folder) as unused:
                     if unused:
                         rmtree(folder)
 
 
 def _goes_in_parts(key: str, staged: StagedFile) -> bool:
-    return staged.path.stat().st_size >= PARTS_BYTES and _BLOB.fullmatch(key) is not None
+    return staged.path.stat().st_size >= MIN_PARTS_BYTES and _BLOB.fullmatch(key) is not None
 
 
 def connect(url: str) -> Bucket:
-    """Return the bucket at a URL. Nothing is asked of it yet.
+    """Return the bucket at a URL, without a request.
 
     Args:
         url: `s3://bucket/prefix`, `gs://...` or `az://container/prefix`. Credentials and endpoint come from the

@@ -1,4 +1,4 @@
-"""The requests to a bucket, each one call of obstore, with what it answers turned into the store's errors.
+"""The requests to a bucket, each one call of obstore, whose errors become the store's errors.
 
 They are methods so that a test can hand the store another bucket, which fails or kills the process at the k-th request.
 obstore is an extra (`factorize[cloud]`) and is imported with the first bucket.
@@ -16,20 +16,20 @@ from factorize.errors import NotFound, StoreUnavailable
 from factorize.storage.objects import ObjectEntry
 
 _SKEW = re.compile("RequestTimeTooSkewed|RequestExpired|AuthenticationFailed.*(date|time)", re.IGNORECASE | re.DOTALL)
-_REFUSED = re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth")
-_FULL = re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|StorageFull")
+_REFUSAL = re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth")
+_SHORTAGE = re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|StorageFull")
 _REMEDIES = (
     (_SKEW, "store-clock", "this machine's clock is off; set it, by NTP say"),
     (re.compile("NoSuchBucket"), "store-gone", "create the bucket, or check its name"),
-    (_REFUSED, "store-forbidden", "check the credentials and the bucket's policy"),
-    (_FULL, "store-full", "nothing was published; free space"),
+    (_REFUSAL, "store-forbidden", "check the credentials and the bucket's policy"),
+    (_SHORTAGE, "store-full", "nothing was published; free space"),
     (re.compile(""), "store-unreachable", "try again"),
 )
-"""What a provider says, the state that it is, and the way out; the first that fits."""
+"""The messages of providers, with the state and the remedy of each; the first that matches applies."""
 
 
 Version = dict[str, str]
-"""What a provider tells versions of an object apart by: `e_tag`, `version`, or both."""
+"""The fields by which a provider tells versions of an object apart: `e_tag`, `version`, or both."""
 
 
 class BucketCalls:
@@ -48,7 +48,7 @@ class BucketCalls:
         self._errors: tuple[type[Exception], ...] = (BaseError, OSError)
 
     def create(self, key: str, data: bytes | Path) -> bool:
-        """Write an object in one request that succeeds only if the key is free; whether it was."""
+        """Write an object in one request that succeeds only if the key is free, and return whether it was."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         with self._reported(key):
@@ -59,22 +59,22 @@ class BucketCalls:
         return True
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file in parts, whatever stands at the key; seen whole or not at all."""
+        """Write a file in parts, over whatever is at the key; readers see it whole or not at all."""
         with self._reported(key):
             self._calls.put(self._store, key, path, use_multipart=True, chunk_size=1 << 24, max_concurrency=4)
 
     def write(self, key: str, data: bytes | Path, version: Version | None = None) -> None:
-        """Write an object over whatever stands at the key, or over this version of it and no other."""
+        """Write an object over whatever is at the key, or only over this version of it."""
         with self._reported(key):
             self._calls.put(self._store, key, data, mode=version or "overwrite", use_multipart=False)
 
     def status(self, key: str) -> ObjectEntry:
-        """Ask what the bucket knows of an object; NotFound if there is none."""
+        """Return the bucket's entry of an object; raise NotFound if there is none."""
         with self._reported(key, NotFound):
             return _entry_of(self._calls.head(self._store, key))
 
     def get(self, key: str, at_most: int) -> tuple[ObjectEntry, Version, bytes | None]:
-        """Return what the bucket knows of an object, its version, and its bytes if there are no more than `at_most`."""
+        """Return the bucket's entry of an object, its version, and its bytes if there are no more than `at_most`."""
         with self._reported(key, NotFound):
             answer = self._calls.get(self._store, key)
             entry = _entry_of(answer.meta)
@@ -94,12 +94,12 @@ class BucketCalls:
                 yield from map(_entry_of, page)
 
     def copy(self, key: str, target: str) -> None:
-        """Copy an object within the bucket, over whatever stands at the target."""
+        """Copy an object within the bucket, over whatever is at the target."""
         with self._reported(key, NotFound):
             self._calls.copy(self._store, key, target)
 
     def remove(self, key: str) -> None:
-        """Remove an object; that there is none is no error."""
+        """Remove an object; it is no error if there is none."""
         with self._reported(key):
             try:
                 self._calls.delete(self._store, key)
@@ -126,12 +126,12 @@ class BucketCalls:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
 
 
 def _entry_of(meta: dict[str, Any]) -> ObjectEntry:
-    """Return what obstore's description says of an object: path, size, last_modified, e_tag."""
+    """Return the entry of an object from obstore's description: path, size, last_modified, e_tag."""
     modified = meta["last_modified"].timestamp()
     tag = int.from_bytes(hashlib.sha256(str(meta.get("e_tag")).encode()).digest()[:8], "big")
     version = (tag, meta["size"], int(modified * 1000))

@@ -1,18 +1,18 @@
 """A lock on a bucket, shared or exclusive, between machines whose clocks may disagree.
 
-Who wants the lock writes a marker under `tmp/locks/`, then looks at the others' markers. A shared holder steps back
-while there is an exclusive marker; an exclusive one keeps its marker, so that nobody new comes in, and waits until the
-shared ones are gone. Since a bucket shows a marker to everybody once it is written, two who conflict cannot both
-have seen nothing.
+A process that wants the lock writes a marker under `tmp/locks/`, then looks at the others' markers. A shared holder
+steps back while there is an exclusive marker; an exclusive one keeps its marker, so that nobody new comes in, and waits
+until the shared ones are gone. Since a bucket shows a marker to everybody once it is written, two that conflict cannot
+both have seen nothing.
 
-It is needed where a put finds its file: one that a killed put has left, say. A sweep that knows no manifest of that
-file would take it before the put has named it, and the put would answer that the result is stored.
+The lock matters where a put finds its file, left by a killed put, say. A sweep that knows no manifest of that file
+would remove it before the put has named it, and the put would answer that the result is stored.
 
-A marker that no longer changes is that of a holder that has died: its owner writes it anew every `BEAT_SECONDS`, and
-whoever waits removes it after `LEASE_SECONDS` without a change, counted on the waiter's own clock. A marker that was
-removed never comes back, since an owner only writes over the version that it has seen. A holder that was held up for
-that long finds its marker gone at the end and says so. One that removes objects has to know it before: it calls
-`confirm` before each, which refuses once half a lease has passed without a beat. The request has the other half.
+An owner writes its marker anew every `BEAT_SECONDS`. A marker that no longer changes belongs to a dead holder: a waiter
+removes it after `LEASE_SECONDS` without a change, by the waiter's own clock. A marker that was removed never comes
+back, since an owner only writes over the version that it has seen. A holder that was delayed for that long finds its
+marker gone at the end and raises an error. One that removes objects has to know this earlier: it calls `confirm` before
+each removal, which refuses once half a lease has passed without a beat. The request has the other half.
 """
 
 import secrets
@@ -35,8 +35,8 @@ class BucketLock:
     """One holder's view of the lock.
 
     Args:
-        bucket: where.
-        folder: of the lock's markers.
+        bucket: the bucket.
+        folder: folder of the lock's markers.
         exclusive: whether nobody else may hold it.
     """
 
@@ -57,8 +57,8 @@ class BucketLock:
             `confirm`.
 
         Raises:
-            StoreUnavailable: the bucket refuses, or others took this holder for dead meanwhile: what it wrote may name
-                what they removed. Do it again.
+            StoreUnavailable: the bucket refuses, or others took this holder for dead meanwhile, so that its records may
+                name removed objects. Do it again.
         """
         ended = threading.Event()
         thread = threading.Thread(target=self._keep_beating, args=(ended,), daemon=True, name="factorize-lock")
@@ -75,7 +75,7 @@ class BucketLock:
                 self._bucket.remove(self._key)
 
     def confirm(self) -> None:
-        """See that nobody can have taken this holder for dead yet, nor will before a request is carried out.
+        """Check that nobody can have taken this holder for dead yet, nor will before a request is done.
 
         Raises:
             StoreUnavailable: half a lease has passed since the marker was last written.
@@ -86,26 +86,26 @@ class BucketLock:
     def _take(self) -> None:
         self._write()
         while (conflicts := self._conflicts()) or not self._stands():
-            if not conflicts:  # this one was taken for dead, and others may have come in since
+            if not conflicts:  # Others may have taken this one for dead, and come in.
                 self._write()
             elif self._exclusive and not any(key.startswith(f"{self._folder}/{_EXCLUSIVE}") for key in conflicts):
                 time.sleep(_LOOK_SECONDS)
             else:
-                self._bucket.remove(self._key)  # leaves the way free for a moment
+                self._bucket.remove(self._key)  # The way is free for a moment.
                 time.sleep(_LOOK_SECONDS * (1 + secrets.randbelow(100) / 100))
                 while self._others(_EXCLUSIVE):
                     time.sleep(_LOOK_SECONDS)
                 self._write()
 
     def _conflicts(self) -> list[str]:
-        """Markers that this holder has to wait for; of two exclusive ones, the smaller name has the way."""
+        """Return the markers that this holder waits for; of two exclusive ones, the smaller name goes first."""
         exclusive = self._others(_EXCLUSIVE)
         if not self._exclusive:
             return exclusive
         return [key for key in exclusive if key < self._key] or self._others("")
 
     def _others(self, kind: str) -> list[str]:
-        """Markers of others that live; the dead are removed."""
+        """Return the markers of other live holders, and remove those of dead ones."""
         living = []
         for entry in self._bucket.list(self._folder):
             if entry.key == self._key or not entry.key.startswith(f"{self._folder}/{kind}"):
@@ -125,14 +125,14 @@ class BucketLock:
         return now - since > LEASE_SECONDS
 
     def _stands(self) -> bool:
-        """Whether the marker is there: nobody has taken this one for dead since it was written."""
+        """Return whether the marker is still there, so that nobody has taken this holder for dead."""
         with suppress(NotFound):
             self._bucket.status(self._key)
             return True
         return False
 
     def _write(self, version: Version | None = None) -> None:
-        """Write the marker, or write over this version of it and no other."""
+        """Write the marker, or only over this version of it."""
         self._beats += 1
         began = time.monotonic()
         self._bucket.write(self._key, str(self._beats).encode(), version)

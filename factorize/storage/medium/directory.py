@@ -1,8 +1,8 @@
 """Objects in a directory: files below a root, published by a hard link.
 
-A publication is: write a file in `tmp/`, sync it, link it to its final name (which fails if the name is taken, so
-nothing is ever overwritten), sync the folder, together with those above it that may be new. A reader sees the whole
-object or none, after a crash too.
+A publication writes a file in `tmp/`, syncs it, links it to its final name (which fails if the name is taken, so
+nothing is ever overwritten), and syncs the folder with any new folders above it. A reader sees the whole object or
+none, also after a crash.
 """
 
 import os
@@ -30,7 +30,7 @@ from factorize.storage.objects import (
 )
 
 MAX_KNOWN_FOLDERS = 4096
-"""A store has 1,024 folders, and one for each family of specs: those of a long life would fill the memory."""
+"""The most folders that are remembered: 1,024 of a store, and one for each family, which could fill the memory."""
 
 Value = TypeVar("Value")
 
@@ -50,10 +50,10 @@ class Directory(Objects):
 
     @contextmanager
     def stage(self) -> Iterator[StagedFile]:
-        """Name a file in `tmp/` and remove it at the end, whatever happened."""
+        """Yield a file in `tmp/`, and remove it at the end in any case."""
         path = self.root / STAGING / f"{os.getpid()}-{secrets.token_hex(8)}"
         with reported(path.parent):
-            self._files.make_directory(path.parent)  # nothing is lost with it, so it needs no sync
+            self._files.make_directory(path.parent)  # Nothing is lost with it, so it needs no sync.
         try:
             yield StagedFile(path, self._files)
         finally:
@@ -63,7 +63,7 @@ class Directory(Objects):
     def sync_all(self, staged: Sequence[StagedFile]) -> None:
         """Make the files read-only and sync them, several at a time.
 
-        A file system writes its journal for whoever waits, so many that wait together take as long as a few. (One
+        A file system writes its journal for all waiting calls, so many together take as long as a few. (One
         `syncfs` would be faster still, but some file systems and older kernels do not report its errors.)
         """
         with reported(self.root / STAGING), ThreadPoolExecutor(self._files.MAX_SYNCS, "sync") as pool:
@@ -76,7 +76,7 @@ class Directory(Objects):
             self._files.sync(descriptor)
 
     def put(self, key: str, staged: StagedFile) -> bool:
-        """Link the file to its name, sync the folder."""
+        """Link the file to its name and sync the folder."""
         target = self.root / key
         with reported(self.root):
             created = self._into(target.parent, partial(self._link, staged.path, target))
@@ -84,7 +84,7 @@ class Directory(Objects):
         return created
 
     def replace(self, key: str, staged: StagedFile | None, kept: str) -> None:
-        """Link the object to its other name and rename the file over it; without one, rename the object."""
+        """Link the object to its other name and rename the file over it; without a file, rename the object."""
         path, other = self.root / key, self.root / kept
         linked = staged is not None and self.status(key).kind != "directory"
         with reported(path, NotFound):
@@ -117,14 +117,14 @@ class Directory(Objects):
             try:
                 entry = self.status(key)
             except NotFound:
-                continue  # removed since it was listed
+                continue  # It was removed after the listing.
             if entry.kind == "directory":
                 yield from self.list(key)
             else:
                 yield entry
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Walk the folder; a name with a suffix is no folder's."""
+        """Walk the folder; a name with a suffix belongs to no folder."""
         path = self.root / prefix
         with reported(path):
             try:
@@ -136,7 +136,7 @@ class Directory(Objects):
             yield from [key] if "." in name else self.names(key)
 
     def delete(self, key: str) -> None:
-        """Unlink, then sync the folder."""
+        """Unlink the file, then sync the folder."""
         path = self.root / key
         with reported(path, NotFound):
             self._files.unlink(path)
@@ -149,7 +149,7 @@ class Directory(Objects):
             self._files.refresh(path)
 
     def make_durable(self, key: str) -> None:
-        """Sync the folder: whoever has made the name may not have come to that yet."""
+        """Sync the folder, which the process that made the name may not have done yet."""
         with reported(self.root):
             self._settle((self.root / key).parent)
 
@@ -165,14 +165,14 @@ class Directory(Objects):
                 if exclusive or error.errno not in NO_LOCKS:
                     raise
         try:
-            yield lambda: None  # the system keeps a lock for as long as its holder lives
+            yield lambda: None  # The system keeps a lock while its holder lives.
         finally:
             if descriptor is not None:
-                with suppress(OSError):  # it is let go of all the same
+                with suppress(OSError):  # The lock is released all the same.
                     self._files.close(descriptor)
 
     def _link(self, source: Path, target: Path) -> bool:
-        """Whether the name was free."""
+        """Link a file to its name, and return whether the name was free."""
         try:
             self._files.link(source, target)
         except FileExistsError:
@@ -180,7 +180,7 @@ class Directory(Objects):
         return True
 
     def _into(self, folder: Path, name: Callable[[], Value]) -> Value:
-        """Give a file a name in a folder; one that was removed behind our back is made anew. `_settle` comes next."""
+        """Name a file in a folder, which is made anew if somebody removed it; call `_settle` next."""
         self._folder(folder)
         try:
             return name()
@@ -190,7 +190,7 @@ class Directory(Objects):
             return name()
 
     def _folder(self, path: Path) -> None:
-        """Create a folder and its parents, unless a crash cannot lose them any more."""
+        """Create a folder and its parents, unless they are known to survive a crash."""
         if path not in self._durable:
             self._folder(path.parent)
             self._files.make_directory(path)
@@ -198,7 +198,7 @@ class Directory(Objects):
     def _settle(self, folder: Path) -> None:
         """Put the names in a folder on the medium, and the folder itself, once per folder and process.
 
-        Also where another process made a name or a folder: it may not have come to its own sync yet.
+        Another process may have made a name or a folder and not synced it yet, so these are synced, too.
         """
         new, above = [], folder
         while above not in self._durable:
@@ -212,10 +212,10 @@ class Directory(Objects):
 
 
 def make_root(files: Files, root: Path) -> None:
-    """Create a store's root and its missing parents, durably; a new root is for its owner only, whatever is in it.
+    """Create a store's root and its missing parents durably; only its owner can enter a new root.
 
     Raises:
-        StoreUnavailable: it cannot be created.
+        StoreUnavailable: the root cannot be created.
     """
     with reported(root):
         missing = [path for path in (root, *root.parents) if not path.is_dir()]

@@ -9,14 +9,15 @@ from factorize.format.container import local_path
 
 MARKER = "store.json"
 LEDGER_FILE = "jobs.sqlite"
-WITHDRAWN = "withdrawn-keys"  # ids of revoked keys of a service
+WITHDRAWN_KEYS = "withdrawn-keys"
+"""The folder with the ids of a service's revoked keys."""
 BUCKETS = ("s3", "gs", "az")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._=+-]+)*/?")
 
 
 def in_bucket(url: str) -> bool:
-    """Whether a URL names a bucket, and not a directory."""
+    """Return whether a URL names a bucket, and not a directory."""
     return url.partition("://")[0] in BUCKETS and "://" in url
 
 
@@ -24,7 +25,7 @@ def bucket_of(url: str) -> str:
     """Return the URL of a bucket and a prefix in it.
 
     Raises:
-        InvalidParameter: it has a query, a user or a port, or a name that no bucket has.
+        InvalidParameter: the URL has a query, a user or a port, or a name that no bucket has.
     """
     parts = urlsplit(url)
     plain = not parts.query and not parts.fragment and ".." not in parts.path
@@ -41,7 +42,7 @@ def directory_of(url: str) -> Path:
     """Return the absolute directory that a path or file:// URL names.
 
     Raises:
-        InvalidParameter: it names none.
+        InvalidParameter: the URL names no directory.
     """
     scheme, separator, _ = url.partition("://")
     if separator and scheme != "file":

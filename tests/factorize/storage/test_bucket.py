@@ -267,7 +267,7 @@ def test_a_large_file_goes_to_anybody_with_a_signed_url_and_to_nobody_once_damag
 
 
 def test_a_large_blob_goes_in_parts_and_is_not_sent_twice(bucket, monkeypatch):
-    monkeypatch.setattr("factorize.storage.medium.bucket.PARTS_BYTES", 1 << 10)
+    monkeypatch.setattr("factorize.storage.medium.bucket.MIN_PARTS_BYTES", 1 << 10)
     calls = WatchedBucket(connect(bucket_of(bucket))._store)
     store = store_on(calls)
     store.put(factorization(40))
