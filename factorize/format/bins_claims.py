@@ -50,7 +50,7 @@ class Claim(NamedTuple):
 
     @property
     def canonical(self) -> bytes:
-        """Return the bytes whose digest is the seed."""
+        """The bytes whose digest is the seed."""
         return canonical_json(self.document)
 
     def key(self, direction: str) -> tuple[int, int]:

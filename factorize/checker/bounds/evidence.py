@@ -43,7 +43,7 @@ class Evidence(NamedTuple):
     blocks: np.ndarray
 
     def cost(self) -> Fraction:
-        """An upper bound of the sum over the patterns of the largest diagonal entry of F F^T."""
+        """Return an upper bound of the sum over the patterns of the largest diagonal entry of F F^T."""
         diagonals = np.einsum("pij,pij->pi", self.blocks, self.blocks).max(axis=1)
         total = Fraction(math.fsum(diagonals.tolist())) * (
             1 + Fraction(gamma(self.blocks.shape[2] + 2)) + Fraction(SLACK) / 4096

@@ -97,7 +97,7 @@ class Reading(ABC):
 
     @abstractmethod
     def column_norms(self) -> Near:
-        """The squared norms of the columns.
+        """Return the squared norms of the columns.
 
         Raises:
             NotEnclosed: rounding loses too much.
@@ -171,7 +171,7 @@ class ComputedToeplitzReading(Reading):
         """The first column in doubles."""
 
     def column_norms(self) -> Near:
-        """The squared norms of the columns."""
+        """Return the squared norms of the columns."""
         return prefix_norms(self.near_series)
 
     @cached_property

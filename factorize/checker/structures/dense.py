@@ -27,7 +27,7 @@ class DenseReading(StoredReading):
         return self._array
 
     def column_norms(self) -> Near:
-        """The squared norms of the columns."""
+        """Return the squared norms of the columns."""
         return norms(self._array)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
@@ -52,7 +52,7 @@ class BandedReading(StoredReading):
         self.signed, self.bandwidth = bool((bands < 0).any()), width_of(np.asarray(bands.any(axis=1)))
 
     def column_norms(self) -> Near:
-        """The squared norms of the columns."""
+        """Return the squared norms of the columns."""
         return norms(self.bands)
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:

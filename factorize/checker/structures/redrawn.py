@@ -106,7 +106,7 @@ class RedrawnReading(Reading):
             state = moved
 
     def column_norms(self) -> Near:
-        """The squared norms of the columns."""
+        """Return the squared norms of the columns."""
         squares, apart, size = self._whole
         return Near(squares, share(3 * float((apart * size / np.sqrt(squares)).max()), roundings=2 * self.n + 16))
 

@@ -40,7 +40,7 @@ class ToeplitzReading(StoredReading):
         self.signed, self.bandwidth = bool((column < 0).any()), width_of(column)
 
     def column_norms(self) -> Near:
-        """The squared norms of the columns."""
+        """Return the squared norms of the columns."""
         return prefix_norms(Near(self.column, 0.0))
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
