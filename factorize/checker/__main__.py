@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from factorize.checker.receipt_text import FALSE, NOT_LOOKED_AT, OPEN, page, text, verdict
+from factorize.checker.receipt_text import EXIT_FALSE, EXIT_NOT_LOOKED_AT, EXIT_OPEN, page, text, verdict
 from factorize.checker.report import Report
 from factorize.checker.strategy import read_factor_file
 from factorize.encoding import in_one_line, read_json
@@ -23,7 +23,7 @@ PAGES = {"card": "card.md", "nist": "nist.md", "registry": "registry.json"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check receipts, print what was found, and return the exit code."""
+    """Check receipts, print the findings, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="factorize-check",
         description="Prove the receipt of a private training run from its factor files: sensitivity, noise, epsilon.",
@@ -51,13 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
         extra = {"signing": "[signing]", "solve": "[sampling]"}.get(EXTRAS.get(package, ""), "") * (package != "flint")
         what = f"this is tested with {package}, which is not installed"
         print(f"error: {what}; install factorize-check{extra}", file=sys.stderr)
-        return NOT_LOOKED_AT
+        return EXIT_NOT_LOOKED_AT
     except InvalidParameter as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
     except FactorizeError as error:
         print(f"NOT SUPPORTED  {in_one_line(str(error))}", file=sys.stderr)
-        return FALSE
+        return EXIT_FALSE
     found = list(reports.values())
     if options.output == "json":
         documents = [{"file": name, **_document(report)} for name, report in reports.items()]
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name}: " * (len(reports) > 1) + text(report))
     else:
         print(page(PAGES[options.output], found[0], json.loads(options.receipt.read_bytes())), end="")
-    return max((verdict(report)[1] for report in found), key=[0, OPEN, NOT_LOOKED_AT, FALSE].index)
+    return max((verdict(report)[1] for report in found), key=[0, EXIT_OPEN, EXIT_NOT_LOOKED_AT, EXIT_FALSE].index)
 
 
 def _check(options: argparse.Namespace) -> dict[str, Report]:

@@ -2,7 +2,7 @@
 
 Bounds on the objective, the relative gap and `converged` are proved where the losses and the bound that they rest
 on are. `converged` says that the tolerance was met within the mechanism's class. A gap to a bound over more matrices
-proves that too, and a formula has nothing to converge to; what else a solver says of its own class is a record.
+proves that too, and a formula has nothing to converge to; other statements of a solver about its own class are records.
 """
 
 import math

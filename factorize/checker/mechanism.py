@@ -1,8 +1,8 @@
 """The mechanism that the spec names, and whether C is a matrix of it by its stored numbers.
 
 A class (banded, Toeplitz, buffers) is decided by the bits. A formula (square roots, differences, trees, Fourier) is
-compared in double precision, up to 1e-9 and what n roundings of the stored type explain: a formula decides what the
-result is called, and neither its sensitivity nor its losses. That a member is the best of its class is another claim
+compared in double precision, up to 1e-9 and n roundings of the stored type: a formula decides the name of the result,
+and neither its sensitivity nor its losses. That a member is the best of its class is another claim
 (`convergence`).
 """
 
@@ -29,7 +29,7 @@ FORMULA_PARAMETERS = {"nu_toeplitz": "nu", "banded_inverse_fractional_root": "ga
 _ANY_COLUMNS = ("dense", "semidefinite", "added", "banded", "buffered_linear")
 """The classes that are closed under scaling of columns."""
 _UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
-_RELATIVE_TOLERANCE = 1e-9  # A stored number may differ so much from its formula, beside what roundings explain.
+_RELATIVE_TOLERANCE = 1e-9  # A stored number may differ so much from its formula, besides roundings.
 _RATIO_UNDERFLOW = 1e-30  # A coefficient may lose so much to underflow, relative to the first one.
 
 

@@ -53,7 +53,7 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
 
     Returns:
         The report, which ends at the first part that is false. `supported` says whether nothing failed, `not_checked`
-        lists what rests on the job's word.
+        lists statements that rest on the job's word.
 
     Raises:
         OSError: the model cannot be read.

@@ -5,7 +5,7 @@ A receipt also drafts its entry in the Differential Privacy Deployments Registry
 Reference:
     Near, Darais, Lefkovitz and Howarth 2025, Guidelines for evaluating differential privacy guarantees; Nanayakkara,
     Ghazi and Vadhan 2025 (arXiv 2509.13509); the schema of opendp/deployments-registry-data of 15 July 2026, tier 3.
-    JSON is YAML, the form of the registry, and 1900-01-01 is what its template has for a date that is to be filled in.
+    JSON is YAML, the form of the registry, and its template has 1900-01-01 for a date to be filled in.
 """
 
 import json
@@ -23,17 +23,17 @@ UNKNOWN = "FILL IN: the receipt does not say"
 _STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
-FALSE, NOT_LOOKED_AT, OPEN = 4, 6, 7
+EXIT_FALSE, EXIT_NOT_LOOKED_AT, EXIT_OPEN = 4, 6, 7
 """The exit codes of the command."""
 
 
 def verdict(report: Report) -> tuple[str, int]:
     """Return the first line of a report, and the exit code."""
     if not report.supported:
-        return "NOT SUPPORTED", FALSE
+        return "NOT SUPPORTED", EXIT_FALSE
     if report.unseen:
-        return "NOT ALL SEEN", NOT_LOOKED_AT
-    return ("OPEN", OPEN) if report.open else ("verified", 0)
+        return "NOT ALL SEEN", EXIT_NOT_LOOKED_AT
+    return ("OPEN", EXIT_OPEN) if report.open else ("verified", 0)
 
 
 def text(report: Report) -> str:
@@ -110,7 +110,7 @@ def say_level(stated: Mapping[str, Any]) -> str:
 
 
 def say_counts(steps: Mapping[str, Any]) -> str:
-    """Return in words what the auditor counted, with nothing about a secret order."""
+    """Return the auditor's counts in words, with nothing about a secret order."""
     counted, most = steps["counted"], steps["participations"]
     if most is None:
         return "the order is secret, and no count shows what was drawn"

@@ -57,7 +57,7 @@ class Bracket(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the pattern attains what is stated within 1e-9."""
+        """Whether the pattern attains the stated sensitivity within 1e-9."""
         return Fraction(self.stated) ** 2 <= self.lower * (1 + ATTAINMENT_SHARE)
 
     @property

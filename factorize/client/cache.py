@@ -125,7 +125,7 @@ class FactorCache:
 
 @cache
 def _folder_of_this_process() -> Path:
-    import shutil  # loads lzma
+    import shutil  # It loads lzma.
     import tempfile
 
     folder = tempfile.mkdtemp(prefix="factorize-cache-")

@@ -127,7 +127,7 @@ class Reply(AbstractContextManager["Reply"]):
             return self._response.readline(_MAX_DOCUMENT_BYTES)
 
     def close(self) -> None:
-        """Close the connection, and drop what has not been read."""
+        """Close the connection, and drop the unread rest."""
         self._response.close()
         self._connection.close()
 
@@ -273,7 +273,7 @@ class Connection:
         return "is `factorize serve` running there? The address of a mirror ends in /index.json"
 
     def _describe(self, reply: Reply) -> str:
-        """Return a description of what answered in place of a service or mirror, and close it."""
+        """Return a description of an answer that is not from a service or mirror, and close it."""
         reply.close()
         reason = http.client.responses.get(reply.status, "unknown")
         return f"answered with HTTP status {reply.status} ({reason}); {self._expected}"

@@ -104,7 +104,7 @@ class HeldFactors(Factors):
         """Return the tensors of C by suffix ('' for a dense one), as doubles, read from the file and checked.
 
         Raises:
-            CorruptObject: the file no longer holds what the manifest says.
+            CorruptObject: the file no longer fits the manifest.
         """
         return matrix_parts(Container(self.path()), self.manifest, "C")
 

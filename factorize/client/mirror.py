@@ -177,7 +177,7 @@ class Mirror(Service):
         return Origin("mirror", f"{self.connection.url}/{INDEX}")
 
     def recheck(self) -> None:
-        """Read the index if nobody has for a day, so that what it revokes leaves the cache; warn where that fails."""
+        """Read the index if nobody has for a day, so that revoked results leave the cache; warn where that fails."""
         memory = self._memory("plain" if self._key is None else "signed")
         looks = [look.stat().st_mtime for look in memory.glob("*")]
         if looks and max(looks) < time.time() - MAX_UNASKED_SECONDS:
@@ -201,7 +201,7 @@ class Mirror(Service):
         text = self._get(INDEX, MAX_INDEX_BYTES)
         name = sha256(text)
         if self._key is not None:
-            from tempfile import TemporaryDirectory  # loads lzma
+            from tempfile import TemporaryDirectory  # It loads lzma.
 
             with TemporaryDirectory(prefix="factorize.mirror.") as folder:
                 held, signature = Path(folder) / INDEX, Path(folder) / f"{INDEX}.sig"

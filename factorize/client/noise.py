@@ -61,8 +61,8 @@ class NoiseGenerator(Checkpointed):
         shard: (first, last) makes only these entries of the flattened noise, first <= i < last; see `even_shard`. Use
             a `Region` for entries that are no neighbours.
         generator: `sfc64` (fast, statistical) or `shake128` (cryptographic, about 6 times slower).
-        precision: of a recurrence's state; coefficients, arithmetic and sums of rows are always float64, and the noise
-            itself is float32. None takes float32 where its roundings cost at most 1e-3 of sigma, else float64.
+        precision: precision of a recurrence's state; coefficients, arithmetic and sums of rows are always float64, and
+            the noise itself is float32. None means float32 if its roundings cost at most 1e-3 of sigma, else float64.
         memory_bytes: memory for sources without structure, see `MEMORY_BYTES`.
         threads: number of threads that make noise; the bits do not depend on it.
         auditor: the auditor of the job's batches. Each row is then for the step that it recorded last, and a sum is

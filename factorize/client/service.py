@@ -270,7 +270,7 @@ class Service:
     ) -> Manifest:
         """Return the checked manifest of a spec or digest, after a solve if it needs one.
 
-        The manifest has to hash to its own digest and to answer what was asked: the same digest, or the same spec field
+        The manifest has to hash to its own digest and to answer the request: the same digest, or the same spec field
         by field. A valid answer to another question would give noise for the wrong participation.
 
         Args:

@@ -1,7 +1,7 @@
 """Claims about a strategy: its certified sensitivity, with its kind and the rule that proves it.
 
 The module also lists the fields of a certificate, with the kind of value that each has, and does not say whether it is
-true. A field that is not listed is refused, since no reader knows what it claims.
+true. A field that is not listed is refused, since no reader knows its meaning.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_exact(stated: Mapping[str, object]) -> bool:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """A sensitivity that says what it is.
+    """A sensitivity with its kind, rule and participation.
 
     Attributes:
         value: the sensitivity, never below the true one of the matrix whose bytes were read.

@@ -66,7 +66,7 @@ class Container:
         source: the path, or the bytes.
 
     Attributes:
-        manifest_text: the manifest as it stands in the header.
+        manifest_text: the text of the manifest in the header.
         names: names of the tensors, in the order of their bytes.
 
     Raises:

@@ -19,8 +19,8 @@ class _Uncounted(threading.local):
 
 
 _here, _lock = _Uncounted(), threading.Lock()
-_of_process = 0.0  # the process's seconds that do not count
-_inside, _since = 0, 0.0  # threads in a block, and the seconds of the process when the first of them came
+_of_process = 0.0  # These seconds of the process do not count.
+_inside, _since = 0, 0.0  # These are the threads in a block, and the process's seconds when the first of them came.
 
 
 def process_seconds() -> float:

@@ -48,7 +48,7 @@ _PLACES = {
 
 
 ERRORS = frozenset({"damaged", "missing", "dangling", "unreadable"})
-"""The harmful kinds of findings: something cannot be served, or is not what its name says."""
+"""The harmful kinds of findings: something cannot be served, or differs from its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class ObjectEntry:
         key: path below the root, with slashes.
         size: length in bytes.
         modified: seconds since 1970.
-        kind: `file`, or the kind of what is in an object's place.
+        kind: `file`, or the kind of the entry in an object's place.
         version: value that changes when the object is replaced or written to.
     """
 

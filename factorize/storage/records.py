@@ -131,7 +131,7 @@ def unseal(text: bytes, name: str) -> dict[str, Any]:
 
     Args:
         text: the bytes.
-        name: what they are, for the message.
+        name: their name in the message.
 
     Raises:
         CorruptObject: a bit of it has changed.

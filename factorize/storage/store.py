@@ -8,7 +8,7 @@ Layout (docs/store.md):
     specs/ab/<spec_digest>.json                   which digest answers a spec
     families/ab/<family>/<spec_digest>.json       the same entry, to be found from a spec with another tolerance
     revoked/ab/<digest or sha256>.json            results that were taken back, and why
-    tmp/  quarantine/                             files on their way in; what fsck took out
+    tmp/  quarantine/                             files on their way in; objects that fsck took out
 
 A put publishes blob, manifest and the two spec entries in this order, each whole or not at all, so visible objects
 only name objects that are already there. All four are synced before the first gets its name. A put holds the store's

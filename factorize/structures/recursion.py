@@ -157,7 +157,7 @@ class MatrixRecursion:
     ) -> None:
         """Run steps start..stop-1 over a block of rows, whose columns from `column` on belong to these steps."""
         run = recursion_engine.sweep if HAS_COMPILER else _plain_sweep
-        factors = np.empty((1 if self._constant else stop - start, len(self._factors)))  # constants need one row
+        factors = np.empty((1 if self._constant else stop - start, len(self._factors)))  # A constant has one row.
         for number, factor in enumerate(self._factors):
             factors[:, number] = _at(factor, start, stop)
         ends, first, turn = [len(self.statements), self.output], start, 1

@@ -18,7 +18,7 @@ import factorize
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
-from factorize.checker.receipt_text import OPEN
+from factorize.checker.receipt_text import EXIT_OPEN
 from factorize.checker.structures import LIMITS, READINGS
 from factorize.errors import UnsupportedProblem
 from factorize.format.tensors import SCALED
@@ -42,7 +42,7 @@ CHECK = """
 import json, sys
 from pathlib import Path
 from factorize.checker.receipt import check_receipt
-from factorize.checker.receipt_text import OPEN
+from factorize.checker.receipt_text import EXIT_OPEN
 found = []
 for receipt in sorted(Path(sys.argv[1]).glob("*.json")):
     report = check_receipt(receipt.read_bytes(), [receipt.with_suffix(".safetensors").read_bytes()])
@@ -112,7 +112,7 @@ def test_a_bet_without_scipy_or_a_signature_without_its_extra_is_not_looked_at(s
     Receipt(receipt).begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
     auditor.record(order[0])
     factors.save(file)
-    assert main([str(receipt), str(file)]) == OPEN
+    assert main([str(receipt), str(file)]) == EXIT_OPEN
     done = run(site, COMMAND, str(receipt), str(file))
     assert done.returncode == 6 and "factorize-check[sampling]" in done.stderr, done.stderr
     signed = ("--signature", str(receipt), "--public-key", str(receipt))

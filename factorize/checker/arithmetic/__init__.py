@@ -1,1 +1,1 @@
-"""Enclosures: balls and series of them, doubles near what they stand for, and what is assumed of the machine."""
+"""Enclosures: balls and series of them, doubles with bounds of their error, and assumptions about the machine."""

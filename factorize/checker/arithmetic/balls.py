@@ -1,6 +1,6 @@
 """Balls of Arb (python-flint): a midpoint of many digits and a radius, which every operation keeps true.
 
-The precision of `flint.ctx` is shared by all threads; whoever changes it meanwhile makes balls wider, and never false.
+All threads share the precision of `flint.ctx`; a thread that changes it makes the balls of others wider, never false.
 flint is imported with the first ball.
 """
 

@@ -1,4 +1,4 @@
-"""The machine's floating point: what the checker assumes of it, and a test of that before it is relied on.
+"""The machine's floating point: the checker's assumptions about it, and a test of them before they are relied on.
 
 docs/notes/checker.md, "What is assumed of the machine", states the assumptions, and why probes of scaled integers show
 that they hold. Each thread has its own mode of rounding and flushing. Any library may change it (those compiled with
@@ -43,7 +43,7 @@ def require_mode() -> None:
 
 
 def check_products() -> None:
-    """Raise NotEnclosed unless sums and products of this machine are what the enclosures assume."""
+    """Raise NotEnclosed unless sums and products of this machine satisfy the assumptions of the enclosures."""
     check_mode()
     if reason := _fault():
         raise NotEnclosed(f"this machine's floating point cannot be relied on: {reason}")

@@ -1,11 +1,11 @@
-"""Doubles near what they stand for, and the share by which they may be off (docs/sensitivity.md, "Rounding").
+"""Doubles near exact numbers, and the share by which they may be off (docs/sensitivity.md, "Rounding").
 
 A sum of n products in any order is off by at most n u / (1 - n u) of their magnitudes, u = 2^-53 (Higham, Accuracy and
-Stability of Numerical Algorithms, section 3.1), and by what underflows, which is less than `UNDERFLOW`.
+Stability of Numerical Algorithms, section 3.1), and by underflow, which is less than `UNDERFLOW`.
 
 Further bounds on roundings hold for any order of the sums (docs/notes/checker.md).
 A sum of k products is off by at most gamma_k = k u / (1 - k u), u = 2^-53, times the sum of their magnitudes, and by
-what underflows. Bounds are computed in doubles, and multiplied by 1 + `SLACK`, which covers a few operations each.
+underflow. Bounds are computed in doubles, and multiplied by 1 + `SLACK`, which covers a few operations each.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Columns(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """A factor as a double, and an upper bound of what rounding took from it."""
+    """A factor as a double, and an upper bound of its rounding error."""
 
     value: float
     away: float
@@ -144,7 +144,7 @@ def norm_of(numbers: np.ndarray) -> float:
 
 
 def outwards(ends: tuple[float, float], slack: float) -> tuple[float, float]:
-    """Return the ends of a non-negative number, moved apart by a share of themselves and by what underflows."""
+    """Return the ends of a non-negative number, moved apart by a share of themselves and by underflow."""
     low, high = ends
     return max(low * (1 - slack) - TINY, 0.0), high * (1 + slack) + TINY
 

@@ -37,8 +37,8 @@ and it loses 3e-9 at 32 and 5e-7 at 128. The gains round as well: a spring with 
 odd number of classes gets one more with W = 0, which cuts a spring in two of half the resistance.
 
 A chain is a weighted workload whose steps depend on one number of the step before: row i of W A is sqrt(w_i) s_i with
-s_i = k_i s_{i-1} + e_i x_i. For running sums (every k_i = 1) what is left of a row less the row at the last restart is
-such a chain too: one that begins anew after each restart.
+s_i = k_i s_{i-1} + e_i x_i. For running sums (every k_i = 1) the difference of a row and the row at the last restart
+is such a chain, too, which begins anew after each restart.
 """
 
 import math

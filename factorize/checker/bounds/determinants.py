@@ -15,7 +15,7 @@ with noise of variance 1 / t: det(I + t G G^T) is the product of 1 + t s_i^2, s_
 observations before. The filter's step P <- S P S^T + N, P <- P - P e e^T P / (P_ee + 1 / t) is monotone in P, in the
 order of semidefinite matrices, also where P is not semidefinite as long as P_ee + 1 / t > 0: the second is the least (I
 - k e^T) P (I - k e^T)^T + k k^T / t over all k. So it is enough to make P smaller after each statement by a diagonal
-matrix that covers what was rounded. An entry (a, c) that is off by at most E z_a z_c is covered by E z_a^2 at a and E
+matrix that covers the rounding. An entry (a, c) that is off by at most E z_a z_c is covered by E z_a^2 at a and E
 z_c^2 at c, for any positive z, and so E may be the sum over all entries. With roots of the variances as z every state
 is kept relative to its own size, whatever its unit.
 """
@@ -102,7 +102,7 @@ def _normalized(weights: np.ndarray) -> tuple[np.ndarray, Fraction]:
     return np.where(scaled < _MIN_WEIGHT, 0.0, scaled), Fraction(2) ** exponent
 
 
-@ctx.workprec(_PLACES)  # flint shares the precision among threads
+@ctx.workprec(_PLACES)  # Both threads share the precision.
 def _norm(recursion: DeterminantRecursion) -> Fraction:
     """Return a number not above the nuclear norm."""
     saturated = _logarithm(*pivots(recursion), relative=len(recursion.inputs) * _PIVOT_LOSS)
@@ -124,7 +124,7 @@ def pivots(recursion: DeterminantRecursion) -> tuple[float, float, int]:
 
     It is 0 if an entry may be 0.
 
-    A diagonal entry is what one input adds to the output of its own step, so all steps run at once.
+    One input adds the diagonal entry to the output of its own step, so all steps run at once.
     """
     value, size = np.zeros((2, 1 + recursion.states, len(recursion.inputs)))
     value[0] = size[0] = 1.0

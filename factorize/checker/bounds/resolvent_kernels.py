@@ -63,7 +63,7 @@ def _parallel(a, roots, near, shift, joint):
     _factor(a, side)
     for j in range(side):
         square = 1.0
-        for e in range(k):  # sqrt(R) L, and its column norms without cancellation
+        for e in range(k):  # Make sqrt(R) L, and its column norms without cancellation.
             soft, stiff = a[j, e], a[j, k + e - shift] if e >= shift else 0.0
             whole, hard = roots[near, e] * (abs(soft) + abs(stiff)), roots[far, e] * a[j, k + e]
             joint[3 * side + j, e], joint[3 * side + j, k + e] = roots[near, e] * (soft - stiff), hard
@@ -86,7 +86,7 @@ def _parallel(a, roots, near, shift, joint):
 
 @part()
 def _in_steps(a, shift, out):
-    """Write a matrix in (u, d) as one in the steps y, its diagonal raised by what sums may round.
+    """Write a matrix in (u, d) as one in the steps y, its diagonal raised by the rounding of sums.
 
     Sums with the rows of d round less than a share of their own diagonal, which is raised whenever it is read.
     """

@@ -148,8 +148,8 @@ def _norm_of_inverse(
 ) -> float:
     """Return an upper bound of the spectral norm of C^-1, from N near it, B, and norms of the rows of R.
 
-    Where A is a chain, M = A^-1 B takes the place of N: M C = I + A^-1 R, and M differs from N by what a step of the
-    chain has rounded (docs/notes/checker.md, "Losses").
+    Where A is a chain, M = A^-1 B takes the place of N: M C = I + A^-1 R, and M differs from N by the rounding of
+    a step of the chain (docs/notes/checker.md, "Losses").
     """
     moved, defect = 0.0, 1.0
     if workload.chain is not None:

@@ -1,4 +1,4 @@
-"""Recursions of C^-1 and A as one list of statements, and the variances of what it makes of white noise, enclosed.
+"""Recursions of C^-1 and A as one list of statements, and enclosures of the variances that white noise gets by it.
 
 Covariances are pairs of doubles with a proven bound, carried through single statements by compiled loops.
 A statement x_a <- sum_k c_k x_k + y replaces row and column a of the covariance P. What it rounds is a matrix between
@@ -59,7 +59,7 @@ class Recursion(NamedTuple):
 
 
 def variances(n: int, recursion: Recursion, most: int = MAX_WORK, *, backwards: bool = False) -> np.ndarray:
-    """Return ends of the variances of what is read at each step, shape (2, n), with at most `most` units of work.
+    """Return ends of the variances of the output at each step, shape (2, n), with at most `most` units of work.
 
     With `backwards`, the last step runs first.
 
@@ -164,10 +164,10 @@ def _times(ah, al, bh, bl):
 def carry(starts, columns, factors, places, first, turn, steps, noisy, covariance, ends, work):
     """Write the variance of a state at each step from below and above, for white noise in one statement.
 
-    The last values of a state stand in a ring of slots; from step to step every place moves on by one slot and returns
+    The last values of a state are in a ring of slots; from step to step every place moves on by one slot and returns
     from the end of its ring to the beginning. Statement s sets the state at place number len(columns) + s to the sum
-    over its terms t, from starts[s] to starts[s + 1]: the factor columns[t] times the state at place number t. What is
-    read of the same step is what stands there when the statement is run. The last place is of the state whose variance
+    over its terms t, from starts[s] to starts[s + 1]: the factor columns[t] times the state at place number t. A
+    value of the same step is read as it is when the statement runs. The last place belongs to the state whose variance
     is written.
 
     Args:

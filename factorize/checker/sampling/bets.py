@@ -127,7 +127,7 @@ def removal(gram: np.ndarray, scale: float, epsilon: float, order: int, shared: 
     Args:
         gram: G rounded up, shape (bins, bins).
         scale: s, rounded down.
-        epsilon: of the claim.
+        epsilon: epsilon of the claim.
         order: m, at least 2.
         shared: t^2 of the claim.
 
@@ -162,8 +162,8 @@ def addition(gram: np.ndarray, scale: float, epsilon: float, eta: float, shared:
     Args:
         gram: G rounded up, shape (bins, bins).
         scale: s, rounded down.
-        epsilon: of the claim.
-        eta: how far the normals are moved, above 0.
+        epsilon: epsilon of the claim.
+        eta: distance by which the normals are moved, above 0.
         shared: t^2 of the claim.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The Gram matrix of the sums of |C| over residue classes of the steps, which bounds what balls-in-bins leaks.
+"""The Gram matrix of the sums of |C| over residue classes of the steps, which bounds the leakage of balls in bins.
 
 An example that draws bin j takes part in the steps j, j + b, j + 2b, ... No two runs can be told apart better than the
 normal laws whose means are these sums (docs/notes/amplification-proofs.md, theorem 1), which are rounded up: a larger

@@ -1,6 +1,6 @@
 """Calibrations under random bins, and whether the bytes of C bear out a claim of docs/notes/bins-1.md.
 
-The claim's law of sampling and C bound what one example shifts; each direction has a closed form or a bet.
+The claim's law of sampling and C bound the shift by one example; each direction has a closed form or a bet.
 """
 
 from __future__ import annotations
@@ -232,8 +232,8 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
 class BinBounds:
     """Bounds on delta for balls in bins, by the Gram matrix of the bins, at the sigma and epsilon of a claim.
 
-    `drawn` says what each example does, `proved` what was taken from the bytes of C, and `norm` is at least the largest
-    squared norm of what one example shifts.
+    `drawn` says how examples are drawn, `proved` what the bytes of C prove, and `norm` is at least the squared norm of
+    the largest shift by one example.
     """
 
     drawn = "draws one of {bins} bins and keeps it"

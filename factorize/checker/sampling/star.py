@@ -1,4 +1,4 @@
-"""Deterministic bounds on what balls-in-bins sampling leaks: the star bound, and its other direction.
+"""Deterministic bounds on the leakage of balls-in-bins sampling: the star bound, and its other direction.
 
 K = G / sigma^2 for the Gram matrix G of the bins, and E*(m) = mean_j (mean_l e^{m K_jl / 2})^(m - 1). The bounds are
 theorems 4 and 7 of docs/notes/amplification-proofs.md.

@@ -20,7 +20,7 @@ class TreeReading(StoredReading):
     def __init__(self, parts: Mapping[str, np.ndarray], n: int) -> None:
         nodes, restart = parts["tree.nodes"], int(parts["tree.restart"][0])
         self.n, self._nodes, self._restart, self.diagonal = n, nodes, restart, nodes[0]
-        self.signed, self.bandwidth = bool((nodes < 0).any()), min(restart, n)  # the last row reads the first leaf
+        self.signed, self.bandwidth = bool((nodes < 0).any()), min(restart, n)  # The last row reads the first leaf.
 
     def entries_of(self, indices: np.ndarray) -> np.ndarray:
         """Return some columns."""

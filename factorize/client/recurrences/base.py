@@ -2,7 +2,7 @@
 
 A recurrence turns z_t into row t of C^-1 Z in place and brings its state, a few vectors, to step t + 1:
 
-    x_t = (z_t - what row t of C takes from earlier x) / C[t, t]
+    x_t = (z_t - row t of C times earlier x) / C[t, t]
 
 Coefficients and arithmetic are float64, whatever the state is: a float32 state is rounded once per step, when it is
 stored. No inverse is ever formed. The arithmetic uses elementwise products and sums in a fixed order, and no BLAS, so
@@ -46,11 +46,11 @@ class VectorStep(NamedTuple):
     x = gain z - sum_r (before_r s_r) reads_r;   s_r = decays_r s_r + loads_r x;   the row is scale x
 
     Attributes:
-        before: see above.
-        reads: see above.
-        decays: see above.
-        loads: see above; a vector of decay 1 and load 0 stays as it is.
-        scale: see above.
+        before: factors of the vectors before they are read.
+        reads: factors by which the row reads them.
+        decays: factors of the vectors from step to step.
+        loads: factors of x in the vectors; a vector of decay 1 and load 0 stays as it is.
+        scale: factor of the row.
     """
 
     before: np.ndarray

@@ -74,7 +74,7 @@ class StateSpaceRecurrence(StructureRecurrence):
         return VectorStep(decays, self._outputs[step, :, 0], decays, self._inputs[step, :, 0])
 
     def deviation(self, unit: float, arithmetic: float = DOUBLE) -> Deviation:
-        """Bound the state's one rounding per step by absolute values, or where states cancel, by what is read."""
+        """Bound the state's one rounding per step by absolute values, or where states cancel, by the columns read."""
         moves = self._moves
         outputs, inputs = (part.reshape(moves.shape[:3]) for part in (self._raw_outputs, self._inputs))
         beside = (self.vectors + 2 * moves.shape[-1] + 8) * arithmetic
