@@ -29,8 +29,8 @@ FORMULA_PARAMETERS = {"nu_toeplitz": "nu", "banded_inverse_fractional_root": "ga
 _ANY_COLUMNS = ("dense", "semidefinite", "added", "banded", "buffered_linear")
 """The classes that are closed under scaling of columns."""
 _UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
-_RELATIVE_TOLERANCE = 1e-9  # A stored number may differ so much from its formula, besides roundings.
-_RATIO_UNDERFLOW = 1e-30  # A coefficient may lose so much to underflow, relative to the first one.
+_RELATIVE_TOLERANCE = 1e-9  # The tolerance of a stored number, besides roundings.
+_RATIO_UNDERFLOW = 1e-30  # The most that underflow may take, relative to the first coefficient.
 
 
 @dataclass(frozen=True)

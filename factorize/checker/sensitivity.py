@@ -33,7 +33,7 @@ MAX_N_WHOLE = 2048
 """The largest n at which a Toeplitz C is judged by the general rules, too, unless its majorant is attained."""
 ATTAINMENT_SHARE = Fraction(1, 500_000_000)
 """The share of a squared sensitivity within which an end counts as attained: 1e-9 of the sensitivity."""
-_ENTRIES_AT_ONCE = 1 << 24  # So many entries of columns are held together.
+_ENTRIES_AT_ONCE = 1 << 24  # The entries of columns that are held together.
 
 
 class Bracket(NamedTuple):

@@ -175,7 +175,7 @@ class Checkpointed(Secret, ABC):
 
 
 def step_of(state: Mapping[str, object], steps: int) -> int:
-    """Return the step of a checkpoint of a run of so many steps.
+    """Return the step of a checkpoint of a run of `steps` steps.
 
     Raises:
         InvalidParameter: the checkpoint has no such step.

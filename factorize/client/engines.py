@@ -18,10 +18,10 @@ from factorize.client.regions import BlockPart, Region
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 
-_CACHED_BYTES = 1 << 22  # So much scratch makes rows longer than the nearest cache, but saves more by fewer calls.
+_CACHED_BYTES = 1 << 22  # The memory of a piece: fewer calls for longer rows count for more than the nearest cache.
 _MIN_WIDTH, _MAX_WIDTH = 1 << 9, 1 << 15
 """The limits of the entries of a piece."""
-_MAX_ROWS_AHEAD = 16  # So many rows of noise are made together at most.
+_MAX_ROWS_AHEAD = 16  # The most rows of noise that are made together.
 
 Sink = np.ndarray | Callable[[slice, np.ndarray], None] | None
 """The receiver of a step's noise: a vector, or a function that several threads call with the place of a piece and with
@@ -153,7 +153,7 @@ class RowSums:
         normals: Z.
         sigma: standard deviation of Z.
         workers: the workers over the shard.
-        memory_bytes: Z is kept where it takes at most this much; else so much is used for rows made ahead.
+        memory_bytes: Z is kept where it takes at most this much; else this much is used for rows made ahead.
     """
 
     state: np.ndarray | None = None

@@ -48,7 +48,7 @@ MAX_SIGNATURE_BYTES = 1 << 16
 """The largest signature; one by a key over one file has 1.3 kB."""
 MAX_UNASKED_SECONDS = 86_400.0
 """The seconds without a look at the index, a day, after which the cache asks again for revocations."""
-_FIRST_LOOK_SECONDS = 5.0  # A mirror that no answer depends on has so long to respond.
+_FIRST_LOOK_SECONDS = 5.0  # The seconds that a mirror has to respond where no answer depends on it.
 
 
 @dataclass(frozen=True)

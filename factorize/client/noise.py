@@ -284,7 +284,7 @@ def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:
     """Return the entries of a shard.
 
     Raises:
-        InvalidParameter: the shard is no part of a vector of so many entries.
+        InvalidParameter: the shard is no part of a vector of `size` entries.
     """
     if isinstance(shard, Region):
         if shard.stop > size:

@@ -9,7 +9,7 @@ import numpy as np
 
 from factorize.numbers.compiling import kernel, part
 
-_TILE = 1024  # The vectors of so many entries stay in the nearest cache.
+_TILE = 1024  # The entries whose vectors stay in the nearest cache.
 _TAIL = 3.6541528853610087963519472518  # The lowest layer of the ziggurat ends here.
 _INVERSE_TAIL = 0.27366123732975827203338247596
 

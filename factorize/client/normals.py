@@ -15,7 +15,7 @@ from factorize.errors import InvalidParameter
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 
-_COMMITMENT_SIZE = 64  # A commitment is made from so many numbers of z_0.
+_COMMITMENT_SIZE = 64  # The numbers of z_0 from which a commitment is made.
 MIN_SEED = 1 << 64
 """The smallest seed; a smaller one could be guessed from the commitment in checkpoints and receipts."""
 

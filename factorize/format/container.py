@@ -22,7 +22,7 @@ MAX_HEADER_BYTES = 100_000_000
 """The largest header that safetensors libraries read."""
 _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _PARTS = {"dtype", "shape", "data_offsets"}
-_NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # Bytes that are no UTF-8 become the rest.
+_NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # The gap is for bytes that are no UTF-8.
 
 
 def path_text(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> str:

@@ -46,7 +46,7 @@ MIN_GAP = 2.0**-43
 """The least distance of two decays of a `blt`; closer decays are one buffer in double precision."""
 MIN_COEFFICIENT = 1e-100
 """The least size of `inverse_coefficients` after the first that are not 0."""
-_ROWS_AT_ONCE = 256  # The part above the diagonal is checked for so many rows together.
+_ROWS_AT_ONCE = 256  # The rows whose part above the diagonal is checked together.
 Check = Callable[[Parts, int | None], None]
 Shape = tuple[str | int, ...]
 

@@ -19,7 +19,7 @@ MAX_N_DIRECT = 1 << 14
 """The largest n for which products of Toeplitz columns are summed term by term; above, they use FFTs."""
 _UNIT = 2.0**-53
 _UNDERFLOW = 2.0**-1060  # A product of n terms loses less by underflow, for any n here.
-_SCALINGS = 16  # An entry of N is rounded so often after F was bounded, by 1 + f and by scales of rows and columns.
+_SCALINGS = 16  # The roundings of an entry of N after F was bounded, by 1 + f and by scales of rows and columns.
 _FFT = 16.0  # An FFT errs by several times less than this number times log2(2n) u |a| |b|.
 _SUMS = 2.0**-30  # Sums of squares over blocks of up to 256 x 16,384 entries lose a smaller share.
 _BLOCK = 256

@@ -26,9 +26,9 @@ from factorize.workloads.matrix import from_array
 
 CHUNK_BYTES = 1 << 22
 CACHE_BYTES = 1 << 28
-_MAX_HASHED_BLOBS = 1 << 16  # So many blobs are remembered as hashed.
-_LOCKS = 64  # Blobs share so many locks, by their name.
-_TRIES = 3  # A file that is touched while it is read is hashed so often.
+_MAX_HASHED_BLOBS = 1 << 16  # The most blobs that are remembered as hashed.
+_LOCKS = 64  # The number of locks that blobs share by their names.
+_TRIES = 3  # The attempts to hash a file that is touched while it is read.
 
 Value = TypeVar("Value")
 
@@ -288,7 +288,7 @@ class Matrices:
 
         Raises:
             NotFound: the matrix was never uploaded.
-            InvalidParameter: the blob does not have so many numbers.
+            InvalidParameter: the blob does not have m n numbers.
             CorruptObject: the blob is damaged.
         """
         rows, columns = shape

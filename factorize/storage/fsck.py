@@ -35,7 +35,7 @@ from factorize.storage.revocation import REVOKED, Revocation, claim_of, revocati
 from factorize.storage.store import Store
 
 _BLOBS = "blobs"
-_BLOBS_AHEAD = 16  # So many blobs are listed before they are hashed.
+_BLOBS_AHEAD = 16  # The blobs that are listed before they are hashed.
 _SHARD_PATTERN = r"([0-9a-f]{2})/\1[0-9a-f]{62}"
 _LEDGER = re.compile(rf"{re.escape(LEDGER_FILE)}(-wal|-shm|-journal)?")  # The ledger of jobs is no result.
 _PLACES = {

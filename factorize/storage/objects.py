@@ -72,7 +72,7 @@ class Reader(NamedTuple):
 
     Attributes:
         entry: entry of the object.
-        read: returns so many bytes at an offset, fewer only at the end of the object.
+        read: returns a number of bytes at an offset, fewer only at the end of the object.
     """
 
     entry: ObjectEntry

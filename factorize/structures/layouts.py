@@ -94,8 +94,8 @@ MAX_DEVIATION = 2.0**-36
 """The largest relative deviation of a coefficient, which powers of a decay lose in a few thousand steps."""
 MIN_STEPS = 16
 """The fewest steps: below, there is nothing to save, and a few numbers are a BLT by chance."""
-_WINDOW = 48  # The Hankel matrix has so many rows, which tell the buffers apart.
-_CORRECTIONS = 6  # Gauss-Newton takes so many steps.
+_WINDOW = 48  # The rows of the Hankel matrix, enough to tell the buffers apart.
+_CORRECTIONS = 6  # The steps of Gauss-Newton.
 
 
 def recognised(matrix: Matrix) -> Matrix:

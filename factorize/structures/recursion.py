@@ -26,9 +26,9 @@ Factor = float | np.ndarray | Callable[[int, int], np.ndarray]
 Statement = dict[tuple[int, int], Factor]
 """The factors of states, by the state and how many steps back it is read."""
 
-_NUMBERS = 1 << 15  # So many factors are laid out together.
-_LANES = 256  # So many rows run together.
-_UNITS = 64  # The outputs for so many unit inputs are squared together.
+_NUMBERS = 1 << 15  # The number of factors that are laid out together.
+_LANES = 256  # The number of rows that run together.
+_UNITS = 64  # The unit inputs whose outputs are squared together.
 
 
 class Layout(NamedTuple):

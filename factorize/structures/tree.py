@@ -93,5 +93,5 @@ def _where(values: np.ndarray, value: int, there: float) -> Factor:
 
 
 def level_count(restart: int) -> int:
-    """Return the number of levels below the root of the smallest tree with so many leaves."""
+    """Return the number of levels below the root of the smallest tree with `restart` leaves."""
     return (restart - 1).bit_length()

@@ -20,7 +20,7 @@ _SIDES = ((64, 512, 96), (384, 192, 384), (1, 1024, 64))
 """The rows, terms and columns of the products that are probed."""
 _PROBE_BITS = 22  # Sums of 512 products of such integers stay below 2^53, so doubles hold them exactly.
 _THREADED_SIDE = 64  # Libraries make a product of this side in several threads.
-_SPREAD = 200  # Rows, columns and terms of a probe are up to so many binary places smaller or larger.
+_SPREAD = 200  # The most binary places by which rows, columns and terms of a probe are scaled.
 
 
 def check_mode() -> None:

@@ -104,7 +104,7 @@ def double_below(value: Fraction) -> float:
 
 
 def share(*shares: float, roundings: int = 0) -> float:
-    """Return the share by which a number may be off after some shares and so many roundings.
+    """Return the share by which a number may be off after some shares and a number of roundings.
 
     Raises:
         NotEnclosed: it is above 2^-22.

@@ -190,9 +190,9 @@ def _lost_by_squares(matrix: np.ndarray) -> float:
     return gamma(roundings_of(len(matrix)) + 8) * size**2 * (1 + SLACK) + matrix.size * (1 + size) * TINY
 
 
-_MAX_FACTORS = 4  # F is corrected so often at most.
+_MAX_FACTORS = 4  # The most corrections of F.
 _MAX_REST = 1e-13  # Entries left in the band need no other correction up to that share of the trace.
-_BLOCK = 128  # Rows of F are multiplied so many at a time.
+_BLOCK = 128  # The least number of rows of F that are multiplied together.
 
 
 def bound_in_band(

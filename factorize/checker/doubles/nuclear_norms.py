@@ -32,10 +32,10 @@ from factorize.checker.spec.objectives import Weighing
 MAX_N_OF_VECTORS = 2048
 """The largest n for which F is merged and eigenvectors are computed, which takes about 10 products of that size."""
 _MAX_NORM = 0.5  # With a larger norm of P^T P - I, no bound comes out and no step helps.
-_MIN_GAIN = 1e-10  # Another step would gain less than that, the squared norm of P^T P - I over the columns.
-_MAX_STEPS = 6  # Newton and Schulz take so many steps at most.
+_MIN_GAIN = 1e-10  # With a smaller squared norm of P^T P - I over the columns, a step would gain less than that.
+_MAX_STEPS = 6  # The most steps of Newton and Schulz.
 _MIN_EIGENVALUE_RATIO = 1e-10  # With a smaller ratio for M^T M, no step or two mends the guess M (M^T M)^-1/2.
-_COLUMNS_AT_ONCE = 2048  # So many columns of W A F are computed together.
+_COLUMNS_AT_ONCE = 2048  # The columns of W A F that are computed together.
 
 
 class WeightedTarget(NamedTuple):

@@ -24,7 +24,7 @@ _MIN_BLOCK, _MAX_BLOCK, _BLOCKS, _MIN_COLUMNS = 64, 1024, 8, 256
 
 
 def roundings_of(terms: int) -> int:
-    """Return the number of roundings that one product in a sum of so many terms goes through."""
+    """Return the number of roundings that one product in a sum of `terms` products goes through."""
     return min(terms, TERMS) + -(-terms // TERMS)
 
 

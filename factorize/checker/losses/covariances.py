@@ -24,7 +24,7 @@ Factor = Coefficient | float | np.ndarray | Callable[[int, int], np.ndarray]
 _GROWTH = "the recursion grows too much to be enclosed in doubled precision"
 MIN_WORK, MAX_WORK = 1 << 24, 1 << 35
 """Limits of steps times states times terms, the unit of work: they take a tenth of a second, and five minutes."""
-_FACTORS_AT_ONCE = 1 << 15  # So many factors are laid out together.
+_FACTORS_AT_ONCE = 1 << 15  # The number of factors that are laid out together.
 
 
 class Statement(NamedTuple):

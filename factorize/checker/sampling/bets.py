@@ -30,9 +30,9 @@ MIN_WEALTH = 128 * math.log(2) + 1e-6
 HOPELESS_WEALTH = -40.0
 """The logarithm of the wealth at which a bet is given up; it is always sound to refuse a claim."""
 _MAX_EPSILON = 1000.0  # Epsilon less its slack may not be larger by the limits of bins-1.
-_TRIES = 16  # A covariance is raised so often until it has a Cholesky factor.
+_TRIES = 16  # The attempts to raise a covariance until it has a Cholesky factor.
 _MIN_SLACK, _MAX_SLACK = 2.0**-30, 2.0**-10
-_NUMBERS_AT_ONCE = 1 << 20  # So many normals are drawn together.
+_NUMBERS_AT_ONCE = 1 << 20  # The number of normals that are drawn together.
 
 
 class Covariance(NamedTuple):
@@ -330,7 +330,7 @@ def _tangent(y: arb, near: arb, spread: arb, order: arb) -> tuple[arb, arb]:
     return y + call.log() - order * y, first / call - order
 
 
-_MAX_PICKS_IN_PAIRS = 24  # Pairs of up to so many picks are looked up one by one.
+_MAX_PICKS_IN_PAIRS = 24  # The most picks whose pairs are looked up one by one.
 
 
 def tables_of(kernel: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:

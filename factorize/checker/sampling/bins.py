@@ -19,7 +19,7 @@ MAX_BINS = 4096
 MAX_WORK = 1 << 36
 """The most products that sums over bins may take."""
 _MAX_N_OF_COLUMNS = 65_536  # A longer C is added up only if it is Toeplitz or a recursion of positive numbers.
-_ENTRIES_AT_ONCE = 1 << 22  # So many entries of columns are held together.
+_ENTRIES_AT_ONCE = 1 << 22  # The entries of columns that are held together.
 _UNIT = 2.0**-52
 _UNDERFLOW = 2.0**-1000  # Products below the normal range lose less.
 

@@ -20,7 +20,7 @@ from factorize.errors import InvalidParameter, TooLarge
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
 
 _MAX_EXPONENT = 300.0  # Where the exponent of a step's likelihood ratio is larger, nothing is private.
-_NUMBERS_AT_ONCE = 1 << 18  # So many numbers of candidates are drawn together and stay in the cache.
+_NUMBERS_AT_ONCE = 1 << 18  # The numbers of candidates that are drawn together, which fit in the cache.
 
 
 def columns_of(strategy: Strategy, separation: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.loops import kernel, part
 
-_LEAP = 16  # A search over falling chances goes so many steps at a time.
+_LEAP = 16  # The steps that a search over falling chances takes at a time.
 
 
 @kernel()
