@@ -19,7 +19,7 @@ import torch
 
 from factorize.training.learning_rate import ADAPTIVE
 from factorize.training.rate_check import ArrayRateCheck
-from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, SEEN
+from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, JUDGES, LAST, NEWEST, SEEN
 from papers.leaderboard.rate_predictors import Verdict
 from papers.leaderboard.rate_study import CLIP_NORM, FACTORS_FOLDER, cells, factors_of, runs_of
 from papers.leaderboard.trained_jobs import CHECKED_RESULTS, Trained, trained_jobs
@@ -52,7 +52,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     there = [(line["job"], line.get("free")) for line in cells(CHECKED_RESULTS)]
-    for one in trained_jobs(LAST + DRAWN + FRESH + NEWEST + HELD_OUT + SEEN):
+    for one in trained_jobs(JUDGES + LAST + DRAWN + FRESH + NEWEST + HELD_OUT + SEEN):
         if "mnist" in one.job.data and asked.mnist is None:
             continue
         for free in (None, one.free.best_rate) if one.job in LAST + DRAWN and not one.adaptive else (None,):

@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 from factorize.training import learning_rate
 from factorize.training.learning_rate import LIMITS, Limits
-from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, LAST, NEWEST, SEEN
+from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, JUDGES, LAST, NEWEST, SEEN
 from papers.leaderboard.rate_study import RESULTS, ROWS
 from papers.leaderboard.trained_jobs import PREDICTORS, Trained, checked_accuracies, trained_jobs
 
@@ -161,7 +161,7 @@ def counts(found: Sequence[Verdict]) -> dict[str, int]:
 
 def stated(limits: Limits = LIMITS, path: Path = RESULTS) -> dict[str, Any]:
     """Return what the package states of the study, as plain data."""
-    parts = (trained_jobs(jobs, path) for jobs in (SEEN, HELD_OUT, NEWEST, FRESH + LAST + DRAWN))
+    parts = (trained_jobs(jobs, path) for jobs in (SEEN, HELD_OUT, NEWEST, FRESH + LAST + DRAWN + JUDGES))
     fit, unseen, newest, fresh = parts
     numbers = {
         "steps": [one.job.steps for one in fit],
@@ -206,8 +206,8 @@ def ranked_by(ranks: dict[str, float], judged: dict[str, dict[str, int]]) -> str
 
 def report(path: Path = RESULTS) -> str:
     """Return the tables."""
-    lists = (SEEN, HELD_OUT, NEWEST, FRESH, LAST, DRAWN)
-    (seen, unseen, newest, fresh, last, drawn), lines = (trained_jobs(jobs, path) for jobs in lists), []
+    lists = (SEEN, HELD_OUT, NEWEST, FRESH, LAST, DRAWN, JUDGES)
+    (seen, unseen, newest, fresh, last, drawn, judges), lines = (trained_jobs(jobs, path) for jobs in lists), []
     kinds = {
         "SGD and momentum": [one for one in seen if not one.adaptive],
         "Adam and AdamW": [one for one in seen if one.adaptive],
@@ -235,6 +235,7 @@ def report(path: Path = RESULTS) -> str:
         "newest": lost(newest, LIMITS),
         "fresh": lost(fresh, LIMITS),
         "last and drawn": lost(last + drawn, LIMITS),
+        "judges": lost(judges, LIMITS),
     }
     for title, points in parts.items():
         lines.append(
@@ -251,6 +252,7 @@ def report(path: Path = RESULTS) -> str:
         "fresh": fresh,
         "last": last,
         "drawn": drawn,
+        "judges": judges,
     }
     for title, some in groups.items():
         verdicts = [Verdict.of(one) for one in some]

@@ -154,7 +154,7 @@ def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
 
 def test_the_results_that_are_shipped_are_of_the_jobs_that_are_named() -> None:
     there = {study.RateJob(**cell["job"]) for cell in study.cells(study.RESULTS)}
-    lists = (study.SEEN, study.HELD_OUT, study.NEWEST, study.FRESH, study.LAST, study.DRAWN)
+    lists = (study.SEEN, study.HELD_OUT, study.NEWEST, study.FRESH, study.LAST, study.DRAWN, study.JUDGES)
     assert there <= set(sum(lists, [])) and len(set(sum(lists, []))) == sum(map(len, lists))
     assert len(study.cells(study.RESULTS)) >= 80
 
