@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "who replaces what is damaged looks no second time",
         OBJECTS,
-        "            if intact():\n                return False\n            self.quarantine",
-        "            self.quarantine",
+        "            if intact():\n                return False\n            confirm()",
+        "            confirm()",
     ),
     Mutant(
         "what is damaged is moved away before it is replaced",
@@ -162,12 +162,14 @@ MUTANTS = (
         "for key in revocation.keys))",
         "for key in revocation.keys[:1]))",
     ),
-    Mutant("a sweep takes no lock", GC, "with store.objects.lock(MARKER, exclusive=True):", "if True:"),
+    Mutant(
+        "a sweep takes no lock", GC, "with store.objects.lock(MARKER, exclusive=True) as sweep.confirm:", "if True:"
+    ),
     Mutant(
         "a sweep does not look again under the lock",
         GC,
-        "exclusive=True):\n        sweep.read_manifests()",
-        "exclusive=True):",
+        "exclusive=True) as sweep.confirm:\n        sweep.read_manifests()",
+        "exclusive=True) as sweep.confirm:",
     ),
     Mutant(
         "a sweep deletes manifests before entries",
@@ -184,8 +186,8 @@ MUTANTS = (
     Mutant(
         "a job is taken without its claim",
         LEDGER,
-        '        return self._change(job, "queued", owner=owner, lease',
-        '        with writing(self.engine) as connection:\n            return _moved(connection, job.spec_digest, "queued", owner=owner, lease',
+        '        return self._change(job, "queued", *free, **values)',
+        '        with writing(self.engine) as connection:\n            return _moved(connection, job.spec_digest, "queued", **values)',
     ),
     Mutant(
         "whoever has lost a job may still change it",
@@ -200,7 +202,7 @@ MUTANTS = (
         "where = jobs.c.spec_digest == spec_digest, *claim",
     ),
     Mutant("an open job is claimed again", LEDGER, "again.where(mine, ended)", "again.where(mine)"),
-    Mutant("leases never run out", LEDGER, 'jobs.c.owner != "", lasts', 'jobs.c.owner != ""'),
+    Mutant("leases never run out", LEDGER, 'jobs.c.owner != "", self._lasts', 'jobs.c.owner != ""'),
     Mutant("leases are not asked for", ENGINE, "if not has_ended(owner)}", "if False}"),
     Mutant(
         "a done job whose result is gone stays done",

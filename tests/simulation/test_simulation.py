@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from tests.simulation.mutants import MUTANTS, Mutant, mutated
 from tests.simulation.run import Item, Plan, read_plan, shortest
 
 FRESH = 16
@@ -36,6 +40,16 @@ def test_fresh_seeds_and_kept_plans_hold_and_a_seed_repeats_in_another_process(c
     assert [process.returncode for process in begun] == [0, 0], "\n".join(printed)
     logs = [line for text in printed for line in text.splitlines() if line.startswith(f"seed {first} has the log ")]
     assert len(logs) == 2 and len(set(logs)) == 1
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_what_a_mutant_changes_stands_once_in_its_module(mutant: Mutant) -> None:
+    place = find_spec(mutant.module)
+    assert place is not None and place.origin is not None
+    path = Path(place.origin)
+    text = mutated(mutant, path)
+    assert text != path.read_text()
+    compile(text, path, "exec")
 
 
 def test_a_plan_is_shortened_to_what_fails_and_read_as_it_was_written():
