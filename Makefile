@@ -95,15 +95,17 @@ library: $(STAMP)
 release: $(STAMP) $(CLIENTS)/.installed
 	$(BIN)/python -m release
 
-# Exact versions and hashes, so that two installs are the same install. First a newer pip: the one that comes with
-# Python 3.11 takes three times as long to read what an index has.
+# Exact versions and hashes, so that two installs are the same install. First uv, which takes a quarter of pip's time, and
+# a newer pip for environments that see others: the one that comes with Python 3.11 takes three times as long to read what
+# an index has. Where uv finds no index, since it reads none of pip's settings, pip installs.
 # The checkout is what is installed, so links that an archive or a clone has turned into files are made again.
 $(STAMP): requirements-pip.lock requirements-dev.lock pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "factorize needs Python 3.11 or later: make PYTHON=python3.11 ...")'
 	@test -e $@ || echo "First an environment in $(VENV), once: about a minute and 1.3 GB"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-pip.lock
-	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
+	  || $(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements-dev.lock
 	for room in api solvers; do test -d factorize/$$room || ln -sfn ../$$room factorize/$$room; done
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $(STAMP)
@@ -144,7 +146,7 @@ $(FRAMEWORKS)/.huggingface: $(FRAMEWORKS)/.installed requirements-huggingface.tx
 LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate
 lock:
-	echo pip | $(subst pyproject.toml,-,$(LOCK)) --output-file requirements-pip.lock
+	printf 'pip\nuv\n' | $(subst pyproject.toml,-,$(LOCK)) --output-file requirements-pip.lock
 	$(LOCK) --extra serve --extra cloud --extra postgres --output-file requirements.lock
 	$(LOCK) --extra serve --extra test --output-file requirements-dev.lock
 	$(subst pyproject.toml,--group docs,$(LOCK)) --constraint requirements-dev.lock --output-file requirements-docs.lock
