@@ -56,12 +56,12 @@ class PrivacyStatement:
 
     calibration: Calibration
     digest: str
-    _: KW_ONLY
     steps: int
     examples: int
     used: int
     sampling: str
     unit: str
+    _: KW_ONLY
     overflow_delta: float = 0.0
     ranks: int = 1
     moments: JointMoments | None = None

@@ -266,6 +266,9 @@ def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
     one = Sensitivity(1.0, "exact", "by hand", {"kind": "single"})
     calibration = calibrate(one, PrivacyTarget(epsilon=2.0, delta=1e-5))
     made = PrivacyStatement(calibration, "0" * 64, steps=8, examples=8, used=8, sampling="fixed", unit="example")
+    assert made == PrivacyStatement(calibration, "0" * 64, 8, 8, 8, "fixed", "example"), (
+        "programs give them by position"
+    )
     assert made.together is None and "together" not in made.document() and "is not covered" in str(made)
     four = replace(made, trials=4)
     assert four.together is not None and four.document()["together"]["mu"] == pytest.approx(2 * calibration.mu)
