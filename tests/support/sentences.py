@@ -14,22 +14,7 @@ ITEM = re.compile(r"( *)([-*+]|\d+\.)( +)(?=\S)")
 APART = re.compile(r" *(#|\||```|~~~|<|\$\$|\[[^\]]+\]: |!!! |\?\?\? |=== |:::|---$|> )")
 """The beginnings of lines that are no prose."""
 END = re.compile(r"""[.!?][)"'*_”]*\s+(?=["'(*_“`\[$]*[A-Z0-9`\[$])""")
-ABBREVIATIONS = (
-    "e.g.",
-    "i.e.",
-    "al.",
-    "cf.",
-    "vs.",
-    "Fig.",
-    "Eq.",
-    "Sec.",
-    "Thm.",
-    "Prop.",
-    "Dr.",
-    "No.",
-    "etc.",
-    "resp.",
-)
+ABBREVIATIONS = frozenset("e.g. i.e. al. cf. vs. Fig. Eq. Sec. Thm. Prop. Dr. No. etc. resp.".split())
 HELD = re.compile(r"(`+)[^`]+?\1|\$[^$]+\$|\]\([^)]*\)")
 """The parts that are never divided: code, formulas, and the targets of links."""
 
@@ -80,7 +65,7 @@ def rewritten(text: str) -> str:
         else:
             held, lead = [stripped], line[: len(line) - len(line.lstrip())]
         if line.endswith(("  ", "\\")):  # a hard break
-            lines += [one for one in _flush(held, lead)]
+            lines += _flush(held, lead)
             lines[-1] += "  " if line.endswith("  ") else ""
             held, lead = [], ""
     return "\n".join([*lines, *_flush(held, lead)]) + "\n"
