@@ -27,7 +27,7 @@ from factorize.solution import Solution
 from factorize.solvers import choose
 from factorize.solvers.epochs import recursions
 from factorize.solvers.epochs.blocks import BlockPoint, Ring, maximise
-from factorize.solvers.epochs.steps import factors
+from factorize.solvers.epochs.class_blocks import factors
 from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec, parse_spec

@@ -52,10 +52,10 @@ def structure_of(name: str, n: int) -> Structure:
         from factorize.solvers.single.bidiagonal import Bidiagonal
 
         return Bidiagonal(np.ones(n), np.ones(n))
-    from factorize.solvers.single import structured
+    from factorize.solvers.single import few_states
 
     spec = spec_of(workloads(n)[name])
-    structure = structured.structure_of(spec.workload, spec)
+    structure = few_states.structure_of(spec.workload, spec)
     assert structure is not None
     return structure
 

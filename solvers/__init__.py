@@ -2,13 +2,14 @@
 
 The file that has the optimum over all matrices, the mechanism `dense`, for an objective that weighs rows:
 
-| workload                                | single               | fixed_epochs             | min_sep             |
-| --------------------------------------- | -------------------- | ------------------------ | ------------------- |
-| of fewer than 128 steps; window, matrix | single/dense.py      | epochs/decompositions.py | epochs/separated.py |
-| prefix, identity, decay, schedule       | single/structured.py | epochs/recursions.py     | epochs/separated.py |
-| momentum, adam, mu2, srg, weight_decay  | single/structured.py | epochs/recursions.py     | epochs/separated.py |
-| coupled weight_decay that oscillates    | epochs/recursions.py | epochs/recursions.py     | epochs/separated.py |
-| momentum with learning rates of zero    | epochs/recursions.py | epochs/decompositions.py | epochs/separated.py |
+| workload                           | single               | fixed_epochs             | min_sep                    |
+| ---------------------------------- | -------------------- | ------------------------ | -------------------------- |
+| under 128 steps; window, matrix    | single/dense.py      | epochs/decompositions.py | min_sep/min_sep_optimum.py |
+| decay, identity, prefix, schedule  | single/few_states.py | epochs/recursions.py     | min_sep/min_sep_optimum.py |
+| adam, momentum, mu2, srg           | single/few_states.py | epochs/recursions.py     | min_sep/min_sep_optimum.py |
+| weight_decay                       | single/few_states.py | epochs/recursions.py     | min_sep/min_sep_optimum.py |
+| weight_decay, coupled, oscillating | epochs/recursions.py | epochs/recursions.py     | min_sep/min_sep_optimum.py |
+| momentum, learning rates of zero   | epochs/recursions.py | epochs/decompositions.py | min_sep/min_sep_optimum.py |
 
 For the objective `max` and `single` it is single/max_error.py. Restricted matrices have a room each: `banded`,
 `buffered`, `toeplitz`, `blt`, `frequency` (spectral), and `formulas` where nothing is searched; `amplified` optimises

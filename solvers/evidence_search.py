@@ -17,14 +17,15 @@ from factorize.errors import Cancelled, SolveFailed
 from factorize.factors.factorization import Factorization, structured
 from factorize.factors.strategy_file import Given
 from factorize.solution import Progress, Solution
-from factorize.solvers.epochs import decompositions, recursions, separated_evidence
+from factorize.solvers.epochs import decompositions, recursions
 from factorize.solvers.methods.compiled import CORES
+from factorize.solvers.min_sep import dual_evidence
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single import max_error
 from factorize.solvers.single.dense import maximise as ascent_of
 from factorize.solvers.single.dense import restore_weights, scaled
+from factorize.solvers.single.few_states import MIN_N, dual_weights, has_structure, structure_of
 from factorize.solvers.single.newton import maximise
-from factorize.solvers.single.structured import MIN_N, dual_weights, has_structure, structure_of
 from factorize.spec import Spec
 from factorize.structures.layouts import recognised
 from factorize.structures.toeplitz import BltMatrix
@@ -156,7 +157,7 @@ def work(spec: Spec) -> float:
             return 3e5 * n
         return 3000.0 * n**3 if side <= MAX_N_TWO_SIDED else 0.0
     if participation.free:
-        return separated_evidence.work(spec)
+        return dual_evidence.work(spec)
     if participation.periodic:
         epochs = participation.spread(own.n).most
         by_rings = own.n * epochs**2 <= MAX_RING_WORK and _rings(own, epochs)
@@ -205,7 +206,7 @@ def evidence(spec: Spec, report: Reporter) -> dict[str, np.ndarray]:
                 return {"factors": decompositions.dual_factors(own, _ACCURACY, quiet, _MAX_WORK)}
             return dual
         if participation.free:
-            return separated_evidence.banded_evidence(spec, report)
+            return dual_evidence.banded_evidence(spec, report)
     except Cancelled:
         raise
     except SolveFailed:

@@ -74,17 +74,17 @@ def _entry(module: str, solver: str = "solve", *, dual: bool = False) -> Entry:
     return Entry(solve, supports, estimate, own=own, dual=dual)
 
 
-_AMPLIFIED = {"balls_in_bins": _entry("amplified.bins_optimum"), "b_min_sep": _entry("amplified.min_sep_optimum")}
+_AMPLIFIED = {"balls_in_bins": _entry("amplified.bins_optimum"), "b_min_sep": _entry("amplified.b_min_sep_optimum")}
 _ENDLESS = _entry("endless_optimum")
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
     "dense": (
-        _entry("single.structured", dual=True),
+        _entry("single.few_states", dual=True),
         _entry("epochs.recursions", dual=True),
         _entry("single.dense", dual=True),
         _entry("epochs.decompositions", dual=True),
         _entry("single.max_error", dual=True),
-        _entry("epochs.separated", dual=True),
+        _entry("min_sep.min_sep_optimum", dual=True),
     ),
     "buffered_linear": (_entry("buffered.redrawn", dual=True), _entry("buffered.buffered_optimum", dual=True)),
     "banded": (_entry("banded.banded_optimum"),),
@@ -122,7 +122,7 @@ def choose(spec: SpecSource) -> Spec:
     evaluated on the one that was asked for (`factorize.spec.notes_of_choice` says so).
 
     `auto` is `dense` for single participation up to n = 8192 and for fixed epochs up to 16384, `buffered_linear` with 8
-    buffers for single participation above; for min_sep it is `dense` up to n = 128 (epochs/separated.py), and `banded`
+    buffers for single participation above; for min_sep it is `dense` up to n = 128 (solvers/min_sep), and `banded`
     with `min_sep` bands above; beyond, see `auto_mechanism`.
 
     Raises:

@@ -20,7 +20,7 @@ from factorize.solvers.evidence_search import begin, with_evidence
 from factorize.solvers.evidence_search import work as evidence_work
 from factorize.solvers.problem import Estimate, Problem, Reporter, refuse_beyond_memory, with_work
 from factorize.solvers.register import Entry, choose, entry_for
-from factorize.solvers.single.structured import has_structure
+from factorize.solvers.single.few_states import has_structure
 from factorize.spec import Spec, SpecSource
 
 

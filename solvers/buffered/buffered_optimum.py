@@ -30,10 +30,10 @@ from factorize.solvers.methods.poles import zolotarev_with
 from factorize.solvers.methods.quasi_newton import descend, differences
 from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
-from factorize.solvers.single import structured
+from factorize.solvers.single import few_states
 from factorize.solvers.single.bidiagonal import Bidiagonal
+from factorize.solvers.single.few_states import is_filtered, structure_of
 from factorize.solvers.single.newton import PolePoint, maximise
-from factorize.solvers.single.structured import is_filtered, structure_of
 from factorize.spec import Spec
 from factorize.spec.mechanisms import BufferedLinear
 from factorize.structures.buffered import BufferedMatrix
@@ -230,7 +230,7 @@ def thinned(p: Array, q: Array) -> tuple[Array, Array] | None:
 def _project(problem: Problem, buffers: int, progress: ProgressCallback) -> Solution:
     """Return the optimum over all matrices with its parts below and left of each step kept to rank ``buffers``."""
     accurate = problem.spec.model_copy(update={"tolerance": min(problem.tolerance, _DUAL_ACCURACY)})
-    whole = structured.solve(replace(problem, spec=accurate), progress)
+    whole = few_states.solve(replace(problem, spec=accurate), progress)
     strategy = unit_columns(projected(whole.strategy.finite().dense(), buffers))
     last = problem.workload.row_block(problem.workload.m - 1, problem.workload.m)
     with np.errstate(over="ignore", invalid="ignore"):

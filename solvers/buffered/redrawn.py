@@ -18,8 +18,8 @@ from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usu
 from factorize.solvers.epochs import recursions
 from factorize.solvers.epochs.blocks import BlockPoint, Ring, maximise
 from factorize.solvers.epochs.cholesky import reverse_cholesky
+from factorize.solvers.epochs.class_blocks import factors
 from factorize.solvers.epochs.gram import mask, whole_gram
-from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of

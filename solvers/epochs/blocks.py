@@ -26,7 +26,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from factorize.solution import Outcome
-from factorize.solvers.epochs import steps
+from factorize.solvers.epochs import class_blocks
 from factorize.solvers.epochs.block_kernels import eliminate, invert, tiles
 from factorize.solvers.epochs.correlation_blocks import pack
 from factorize.solvers.methods.anderson import Anderson
@@ -86,13 +86,13 @@ class Ring:
 
     def start(self) -> Array:
         """W with w_j the mean norm of the columns of A in class j, and R_j = I."""
-        roots = np.sqrt(steps.column_norms(self.p, self.q)).reshape(self.epochs, -1).mean(axis=0)
+        roots = np.sqrt(class_blocks.column_norms(self.p, self.q)).reshape(self.epochs, -1).mean(axis=0)
         return np.asarray((roots / roots.sum())[:, None, None] * np.eye(self.epochs))
 
     def poles(self, dual: Array, error: float) -> Poles:
         """Poles for the spectrum of W^-1/2 L W^-1/2."""
         slack = 1e-6
-        lower, upper = steps.interval(self.p, self.q, dual)
+        lower, upper = class_blocks.interval(self.p, self.q, dual)
         return zolotarev(lower * (1 - slack), upper * (1 + slack), error=error, multiple=WIDTH)
 
     @cached_property
@@ -234,7 +234,7 @@ def evaluate(ring: Folded, dual: Array, error: float) -> BlockPoint:
     """Return a dual point with its bounds."""
     poles = ring.poles(dual, error)
     x, y = ring.gradient(dual, poles)
-    norm, proven, second = steps.measure(dual, x, y, float(poles.weights.sum()))
+    norm, proven, second = class_blocks.measure(dual, x, y, float(poles.weights.sum()))
     lower, proven = (norm / (1 + poles.delta)) ** 2, (1 + proven) * (1 + poles.delta) ** 4 - 1
     second = second if second >= 0 else math.inf  # X is not definite, or lost to rounding
     return BlockPoint(dual, x, poles, norm, lower, proven, second + 4 * ring.size * _ULP)
@@ -297,10 +297,10 @@ class _PowerSteps:
         error = max(self._error, _POLE_ERROR * (wide if self._proven else math.sqrt(wide)))
         diagonal = at.dual[:, 0, 0]
         now = pack(diagonal, at.dual / diagonal[:, None, None])
-        weights, correlations = steps.power_step(at.dual, at.x)
-        mixed = self._mixer.mix(now, pack(weights, correlations), steps.importance(at.dual))
+        weights, correlations = class_blocks.power_step(at.dual, at.x)
+        mixed = self._mixer.mix(now, pack(weights, correlations), class_blocks.importance(at.dual))
         if mixed is not None:
-            dual = steps.unpack(mixed, *at.dual.shape[:2])
+            dual = class_blocks.unpack(mixed, *at.dual.shape[:2])
             if dual is not None:
                 trial = evaluate(self._ring, _raised(dual, self._ring.least), error)
                 if trial.lower >= at.lower * (1 - 1e-13 - 4 * at.poles.delta):
@@ -311,14 +311,14 @@ class _PowerSteps:
 
 def after_power_step(at: BlockPoint) -> Array:
     """Return W after a plain power step, shape (b, k, k); what it proves is not below what `at` does."""
-    return _definite(*steps.power_step(at.dual, at.x))
+    return _definite(*class_blocks.power_step(at.dual, at.x))
 
 
 def _definite(weights: Array, correlations: Array) -> Array:
     """Return W of weights and correlations, with as little of the identity as makes it definite."""
     for share in _RIDGE_SHARES:
         mixed = (1 - share) * correlations + share * np.eye(correlations.shape[1])
-        dual = steps.unpack(pack(weights, mixed), *correlations.shape[:2])
+        dual = class_blocks.unpack(pack(weights, mixed), *correlations.shape[:2])
         if dual is not None:
             return dual
     raise FloatingPointError("the correlations of a class are not definite in double precision")

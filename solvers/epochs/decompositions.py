@@ -2,7 +2,7 @@
 
 The power step on correlation blocks with Anderson's extrapolation (correlation_blocks.py, solvers/methods/anderson.py),
 and where that is slow Newton's method (block_newton.py). Each iterate also gives a feasible matrix
-(feasible.py), so the gap that ends the search is one between two numbers in hand.
+(feasible_strategies.py), so the gap that ends the search is one between two numbers in hand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from factorize.solvers.epochs.correlation_blocks import (
     start,
     unpack,
 )
-from factorize.solvers.epochs.feasible import candidates, dominating, masked, strategy_of
+from factorize.solvers.epochs.feasible_strategies import candidates, dominating, masked, strategy_of
 from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.search import GAP_SHARE, End, run
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense

@@ -22,9 +22,9 @@ from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs.blocks import BlockPoint, Ring, after_power_step, maximise
 from factorize.solvers.epochs.cholesky import reverse_cholesky
+from factorize.solvers.epochs.class_blocks import factors
 from factorize.solvers.epochs.gram import mask, whole_gram
 from factorize.solvers.epochs.ring import RecursionRing
-from factorize.solvers.epochs.steps import factors
 from factorize.solvers.methods.search import GAP_SHARE, End
 from factorize.solvers.problem import (
     Estimate,

@@ -16,8 +16,8 @@ from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
 from factorize.solvers.single.dense import RIDGES, best_of, filled, row_losses, scaled, short_of
+from factorize.solvers.single.few_states import Merged, merge
 from factorize.solvers.single.streaming import streaming_factor
-from factorize.solvers.single.structured import Merged, merge
 from factorize.solvers.single.two_sided import Pair, maximise
 from factorize.solvers.single.two_sided_bidiagonal import TwoSidedBidiagonal
 from factorize.spec import Spec

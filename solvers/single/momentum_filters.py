@@ -28,8 +28,8 @@ Cost: O(n) per pole.
 import numpy as np
 
 from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
-from factorize.solvers.single.filtered import Filtered, Filters, Three
 from factorize.solvers.single.newton import require_range, vectors
+from factorize.solvers.single.pole_sweeps import Filtered, Filters, Three
 
 
 class MomentumFilters(Filtered):

@@ -38,8 +38,8 @@ import numpy as np
 
 from factorize.solvers.methods.bidiagonal_systems import accumulate
 from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
-from factorize.solvers.single.filtered import Filtered, Filters, Three
 from factorize.solvers.single.newton import require_range, vectors
+from factorize.solvers.single.pole_sweeps import Filtered, Filters, Three
 
 MIN_MOMENTUM = 1e-3
 """The least momentum: rounding grows with its inverse."""

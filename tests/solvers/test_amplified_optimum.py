@@ -13,8 +13,8 @@ from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.check import check_factor_file
 from factorize.errors import InvalidSpec, UnsupportedProblem
 from factorize.privacy import PrivacyTarget
+from factorize.solvers.amplified.b_min_sep_optimum import SpreadLoss
 from factorize.solvers.amplified.families import InverseTaps, reflections
-from factorize.solvers.amplified.min_sep_optimum import SpreadLoss
 from factorize.solvers.banded.banded_optimum import recursion
 from factorize.solvers.banded.gram_descent import Landscape
 from factorize.solvers.evidence_search import evidence

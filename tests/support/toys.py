@@ -245,7 +245,7 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             (
                 Change(
                     SOLVERS,
-                    '        _entry("single.structured", dual=True),',
+                    '        _entry("single.few_states", dual=True),',
                     '        _entry("single.unit", dual=True),\n',
                 ),
             ),

@@ -5,7 +5,7 @@ import pytest
 from specs import solved
 
 from factorize.errors import SolveFailed
-from factorize.solvers.single import structured
+from factorize.solvers.single import few_states
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 16, 32, 64])
@@ -118,10 +118,10 @@ def test_decompositions_take_over_where_the_factor_is_lost(monkeypatch):
     def lost(*_args):
         raise FloatingPointError("the pivot of step 3 is lost to rounding")
 
-    monkeypatch.setattr("factorize.solvers.single.structured.streaming_factor", lost)
+    monkeypatch.setattr("factorize.solvers.single.few_states.streaming_factor", lost)
     momentum = {"kind": "momentum", "n": 160, "momentum": 0.9}
     assert solved(momentum, "dense").certificate.converged
-    monkeypatch.setattr(structured, "MAX_N_REPLACED", 1)
+    monkeypatch.setattr(few_states, "MAX_N_REPLACED", 1)
     with pytest.raises(SolveFailed, match="milder"):
         solved(momentum, "dense")
 

@@ -21,8 +21,8 @@ Cost: O(n) per pole.  We found these recursions in no publication.
 import numpy as np
 
 from factorize.solvers.methods.compiled import Array, Index, compiled, inlined
-from factorize.solvers.single.filtered import Filtered, Filters, Six
 from factorize.solvers.single.newton import require_range, vectors
+from factorize.solvers.single.pole_sweeps import Filtered, Filters, Six
 
 
 class Cascade(Filtered):

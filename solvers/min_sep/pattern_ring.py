@@ -1,4 +1,4 @@
-"""Pieces of epochs: the ring of `blocks` where W has blocks of its own for parts of a class, and none for some steps.
+"""The ring of patterns: that of `blocks` where W has blocks of its own for parts of a class, and none for some steps.
 
 Patterns of steps that are b apart need not be whole classes: where b does not divide n the first epoch lacks steps, and
 where an example takes part less often than there are epochs each class falls into several patterns. L = (A^T A)^-1 is
@@ -9,7 +9,7 @@ with steps that nobody has: they are apart from the others, move nothing, and th
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solvers.epochs import steps
+from factorize.solvers.epochs import class_blocks
 from factorize.solvers.epochs.blocks import Ring
 from factorize.solvers.methods.compiled import WIDTH, Array
 from factorize.solvers.methods.poles import Poles, zolotarev
@@ -41,7 +41,7 @@ class PieceRing:
         inner = rows[:, :, None] * k + np.where(here, places // b, 0)[:, None, :]
         self._entries = np.where(here[:, :, None] & here[:, None, :], inner, b * k * k)
         self._lacking = np.nonzero(~here)
-        self._diagonal = steps.diagonal_above(ring.p, ring.q)
+        self._diagonal = class_blocks.diagonal_above(ring.p, ring.q)
 
     @property
     def size(self) -> int:
@@ -50,15 +50,15 @@ class PieceRing:
 
     def start(self) -> Array:
         """W with w_j the mean norm of the columns of A in pattern j, and R_j = I."""
-        roots = self._of_steps(np.sqrt(steps.column_norms(self.ring.p, self.ring.q)))
+        roots = self._of_steps(np.sqrt(class_blocks.column_norms(self.ring.p, self.ring.q)))
         weights = roots.sum(axis=1) / np.count_nonzero(roots, axis=1)
         return np.asarray((weights / weights.sum())[:, None, None] * np.eye(roots.shape[1]))
 
     def poles(self, dual: Array, error: float) -> Poles:
         """Poles for the spectrum of W^-1/2 L W^-1/2 within the patterns."""
         p, q = self.ring.p, self.ring.q
-        lower = steps.left_end(p, q, self._spread(dual), self._diagonal)
-        upper = steps.right_end(dual, self._of_steps(self._diagonal))
+        lower = class_blocks.left_end(p, q, self._spread(dual), self._diagonal)
+        upper = class_blocks.right_end(dual, self._of_steps(self._diagonal))
         return zolotarev(lower * (1 - _SLACK), upper * (1 + _SLACK), error=error, multiple=WIDTH)
 
     def gradient(self, dual: Array, poles: Poles) -> tuple[Array, Array]:

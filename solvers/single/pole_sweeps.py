@@ -1,4 +1,4 @@
-"""Filtered workloads, those with two and three states: sweeps over blocks of poles, in two threads where that pays.
+"""Sweeps over blocks of poles for workloads of two and three states, in two threads where that pays.
 
 A workload takes part by its kernels, which all have the same arguments: see `momentum_filters`. Arrays with one row per
 step have the poles last, for the vector units; ``state`` is scratch for six rows. The products of the Hessian depend on

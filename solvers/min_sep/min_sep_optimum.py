@@ -5,8 +5,9 @@ bound and the bound over all matrices, for contributions of any dimension, are t
 interior point method (interior_point.py). They meet where no three steps of a pattern have X of frustrated signs; for
 prefix sums they are 6e-5 apart at most, for matrices of random signs up to 1 %.
 
-With more steps a step of a pattern overlaps with the two before it alone (pattern_search.py), and the bound over all
-matrices (overlapping.py) says what that costs. Many steps take both from cells of neighbouring steps (cells.py).
+With more steps, a step of a pattern overlaps only with the two before it (pattern_search.py), and the bound over all
+matrices (overlapping_patterns.py) shows what that costs. For many steps both come from cells of neighbouring steps
+(cells.py).
 """
 
 import math
@@ -15,13 +16,13 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.solution import Outcome, ProgressCallback, Solution
-from factorize.solvers.epochs.cells import Cells
-from factorize.solvers.epochs.feasible import strategy_of
-from factorize.solvers.epochs.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
-from factorize.solvers.epochs.overlapping import dual_carried, dual_of_listed
-from factorize.solvers.epochs.pattern_search import MAX_DUAL_STEPS, PatternSearch
-from factorize.solvers.epochs.patterns import Places, count_of_patterns, maximal_patterns
+from factorize.solvers.epochs.feasible_strategies import strategy_of
 from factorize.solvers.methods.compiled import Array
+from factorize.solvers.min_sep.cells import Cells
+from factorize.solvers.min_sep.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
+from factorize.solvers.min_sep.overlapping_patterns import dual_carried, dual_of_listed
+from factorize.solvers.min_sep.pattern_search import MAX_DUAL_STEPS, PatternSearch
+from factorize.solvers.min_sep.patterns import Places, count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
 from factorize.solvers.single.dense import RIDGES, loss_of, refuse_objective, scaled, triangle
 from factorize.spec import Spec

@@ -12,10 +12,10 @@ from factorize.checker.bounds.evidence import evidence_of
 from factorize.checker.utility import lower_bound
 from factorize.errors import CertificateError
 from factorize.solution import Progress
-from factorize.solvers.epochs import separated_evidence
 from factorize.solvers.epochs.blocks import _raised
-from factorize.solvers.epochs.patterns import maximal_patterns
-from factorize.solvers.epochs.separated_evidence import banded_evidence
+from factorize.solvers.min_sep import dual_evidence
+from factorize.solvers.min_sep.dual_evidence import banded_evidence
+from factorize.solvers.min_sep.patterns import maximal_patterns
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec
 
@@ -80,7 +80,7 @@ def test_who_may_take_part_in_every_step_has_a_diagonal_optimum(
     workload: int | Document, ring: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X is diagonal with trace 1, so the loss is sum M_ii / x_i, which is least at (sum sqrt(M_ii))^2."""
-    monkeypatch.setattr(separated_evidence, "MAX_N_DENSE", 0 if ring else 512)
+    monkeypatch.setattr(dual_evidence, "MAX_N_DENSE", 0 if ring else 512)
     spec = apart(workload, 1)
     optimum = np.linalg.norm(Problem(spec).target, axis=0).sum() ** 2 * spec.objective.scale(spec.workload.m)
     assert optimum * (1 - 3e-4) < bound_of(spec) < optimum * (1 + 1e-12)
@@ -98,11 +98,11 @@ def test_a_pattern_whose_weight_underflows_leaves_a_bound():
 
 def test_cells_prove_more_than_disjoint_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 steps, 8 apart, from 16 cells 2 apart: the best C that is known has 50.823 (docs/notes/method.md)."""
-    monkeypatch.setattr(separated_evidence, "MAX_N_DENSE", 8)
-    monkeypatch.setattr(separated_evidence, "MAX_N_CELLS", 0)
+    monkeypatch.setattr(dual_evidence, "MAX_N_DENSE", 8)
+    monkeypatch.setattr(dual_evidence, "MAX_N_CELLS", 0)
     disjoint = bound_of(apart(64, 8))
-    monkeypatch.setattr(separated_evidence, "MAX_N_CELLS", 64)
-    monkeypatch.setattr(separated_evidence, "_CELLS", 16)
+    monkeypatch.setattr(dual_evidence, "MAX_N_CELLS", 64)
+    monkeypatch.setattr(dual_evidence, "_CELLS", 16)
     assert 1.005 * disjoint < bound_of(apart(64, 8)) < 50.823
 
 

@@ -1,7 +1,7 @@
 """Single participation for workloads with few states: the optimum in O(n) per pole, dense C on demand.
 
 The dual needs only the diagonal of a rational function of (A^T A)^-1 (bidiagonal.py, momentum_filters.py,
-cascade.py, nesterov.py, newton.py); C follows from a recurrence (solvers/single/streaming.py). This is
+three_recursions.py, nesterov.py, newton.py); C follows from a recurrence (solvers/single/streaming.py). This is
 `dense` for prefix sums, schedules, weight decay, momentum, SRG, and restarts of them: thousands of times faster than
 decompositions, to the same certificate.
 Steps of rate zero and outputs of weight zero are merged with others first, which leaves a smaller workload:
@@ -27,13 +27,13 @@ from factorize.solvers.methods.search import GAP_SHARE
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, refuse_beyond_dense
 from factorize.solvers.single import dense
 from factorize.solvers.single.bidiagonal import Bidiagonal
-from factorize.solvers.single.cascade import Cascade
 from factorize.solvers.single.dense import ql_factor
-from factorize.solvers.single.filtered import Filtered
 from factorize.solvers.single.momentum_filters import MomentumFilters
 from factorize.solvers.single.nesterov import Nesterov
 from factorize.solvers.single.newton import maximise
+from factorize.solvers.single.pole_sweeps import Filtered
 from factorize.solvers.single.streaming import streaming_factor
+from factorize.solvers.single.three_recursions import Cascade
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.structures.dense import DenseMatrix

@@ -14,9 +14,9 @@ import factorize
 from factorize.checker.check import check_factor_file
 from factorize.errors import UnsupportedProblem
 from factorize.solvers import choose, solve
-from factorize.solvers.epochs.cells import Cells
-from factorize.solvers.epochs.pattern_search import PatternSearch
-from factorize.solvers.epochs.patterns import count_of_patterns, maximal_patterns
+from factorize.solvers.min_sep.cells import Cells
+from factorize.solvers.min_sep.pattern_search import PatternSearch
+from factorize.solvers.min_sep.patterns import count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec
 
@@ -123,7 +123,7 @@ def test_the_search_agrees_with_a_semidefinite_program_over_all_patterns(
 
 def test_rounds_that_find_patterns_to_the_last_leave_none_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage may end while X still breaks constraints; the patterns found last count in the next one."""
-    monkeypatch.setattr("factorize.solvers.epochs.pattern_search._ROUNDS", 1)
+    monkeypatch.setattr("factorize.solvers.min_sep.pattern_search._ROUNDS", 1)
     found = PatternSearch(np.tril(np.ones((24, 24))), 4, 6).best(lambda *_: None)
     assert len(found.patterns) == len(found.shares) > 0 and found.shares.sum() == pytest.approx(1.0)
 
@@ -157,7 +157,7 @@ def test_cells_lead_to_the_same_optimum(tmp_path: Path, monkeypatch: pytest.Monk
     """48 steps, 5 apart, from 29 and 17 cells 3 and 2 apart; the search without cells is the other road."""
     alone = solve(apart(48, 5)).certificate
     for name, value in {"MAX_DUAL_STEPS": 30, "_MIN_CELLS": 20, "_LAST_TEMPERATURES": ((48, 1e-4),)}.items():
-        monkeypatch.setattr(f"factorize.solvers.epochs.pattern_search.{name}", value)
+        monkeypatch.setattr(f"factorize.solvers.min_sep.pattern_search.{name}", value)
     found = solve(apart(48, 5))
     found.save(tmp_path / "optimum.safetensors")
     report = check_factor_file((tmp_path / "optimum.safetensors").read_bytes())

@@ -1,9 +1,9 @@
 """The dual over patterns that overlap, for more steps than an interior point method reaches: a bound, no strategy.
 
-The power step of the dual of fixed epochs (steps.py) does not need patterns to be disjoint: with U = sum_p F_p F_p^T
-and X = T^T (T U T^T)^-1/2 T, the rows of X_p F_p, each divided by its norm, are the factors most aligned with the
-gradient of ||T U^1/2||_*, which is convex in F, so that no step lowers it. Patterns come in when X breaks their
-constraint: the worst through each step, by dynamic programming over paths on which |X| counts between neighbours.
+The power step of the dual of fixed epochs (class_blocks.py) does not need patterns to be disjoint: with
+U = sum_p F_p F_p^T and X = T^T (T U T^T)^-1/2 T, the rows of X_p F_p, each divided by its norm, are the factors most
+aligned with the gradient of ||T U^1/2||_*, which is convex in F, so that no step lowers it. A pattern is added when X
+breaks its constraint: dynamic programming finds the worst through each step, on paths that count |X| of neighbours.
 
 With very many steps the factors are those of cells (cells.py), one for all the patterns of steps that a pattern of
 cells becomes. Power steps do as well with factors that are shared: F is linear in them.
@@ -11,10 +11,10 @@ cells becomes. Power steps do as well with factors that are shared: F is linear 
 
 import numpy as np
 
-from factorize.solvers.epochs.cells import Cells
-from factorize.solvers.epochs.patterns import Places, blocks_of
 from factorize.solvers.methods.anderson import Anderson
 from factorize.solvers.methods.compiled import Array
+from factorize.solvers.min_sep.cells import Cells
+from factorize.solvers.min_sep.patterns import Places, blocks_of
 from factorize.solvers.problem import StepReport
 
 MAX_COLUMNS = 1 << 13

@@ -23,11 +23,11 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.factors.sensitivity import Chains, memory_of
-from factorize.solvers.epochs.cells import Cells
-from factorize.solvers.epochs.patterns import Places, disjoint_patterns
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
+from factorize.solvers.min_sep.cells import Cells
+from factorize.solvers.min_sep.patterns import Places, disjoint_patterns
 from factorize.solvers.problem import StepReport
 from factorize.solvers.single.dense import triangle
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from factorize.solvers.epochs.patterns import Places, blocks_of
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import End, run
+from factorize.solvers.min_sep.patterns import Places, blocks_of
 from factorize.solvers.problem import StepReport
 from factorize.solvers.single.dense import triangle
 

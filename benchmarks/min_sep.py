@@ -9,7 +9,7 @@ import cvxpy
 import numpy as np
 
 import factorize
-from factorize.solvers.epochs.patterns import maximal_patterns
+from factorize.solvers.min_sep.patterns import maximal_patterns
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec, parse_spec
 

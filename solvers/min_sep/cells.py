@@ -8,8 +8,8 @@ therefore one of steps if cells that are just b' apart give their steps at the s
 
 import numpy as np
 
-from factorize.solvers.epochs.patterns import Places
 from factorize.solvers.methods.compiled import Array
+from factorize.solvers.min_sep.patterns import Places
 
 _SHIFTS = 2  # steps of a pattern that are more than b' cells apart are shifted against each other in this many ways
 _RIDGE = 1e-13

@@ -1,21 +1,21 @@
 """Dual evidence for a bound over all matrices under `min_sep` (checker/bounds/block_resolvents.py), for any claim.
 
-Few steps have the best that there is (separated.py). With more, patterns may overlap (overlapping.py): up to
-MAX_N_DENSE those of steps, and up to MAX_N_CELLS those of some hundred cells. Beyond, and where patterns are so
+For few steps it is the optimum (min_sep_optimum.py). For more, patterns may overlap (overlapping_patterns.py): up to
+MAX_N_DENSE patterns of steps, and up to MAX_N_CELLS patterns of some hundred cells. Beyond, and where patterns are so
 long that few may be listed, the patterns {j, j + b, j + 2b, ...}, cut into pieces, are disjoint, so that the dual of
-fixed epochs serves. Workloads with a bidiagonal inverse take it from a ring, in O(n k^2) for k epochs (pieces.py); if
-b does not divide n, steps that nobody has fill up the first epoch. Others borrow the evidence of the prefix sum, since
-any evidence certifies.
+fixed epochs serves. Workloads with a bidiagonal inverse take it from a ring (pattern_ring.py), in O(n k^2) for k
+epochs; if b does not divide n, steps that nobody has fill up the first epoch. Other workloads borrow the evidence of
+the prefix sum, since any evidence certifies.
 """
 
 import numpy as np
 
-from factorize.solvers.epochs import separated
-from factorize.solvers.epochs.cells import Cells
-from factorize.solvers.epochs.overlapping import MAX_BLOCK_WORK, ascents, dual_carried, dual_of_patterns
-from factorize.solvers.epochs.patterns import Places, disjoint_patterns
-from factorize.solvers.epochs.steps import factors
+from factorize.solvers.epochs.class_blocks import factors
 from factorize.solvers.methods.compiled import Array
+from factorize.solvers.min_sep import min_sep_optimum
+from factorize.solvers.min_sep.cells import Cells
+from factorize.solvers.min_sep.overlapping_patterns import MAX_BLOCK_WORK, ascents, dual_carried, dual_of_patterns
+from factorize.solvers.min_sep.patterns import Places, disjoint_patterns
 from factorize.solvers.problem import Problem, Reporter, StepReport
 from factorize.solvers.single.dense import scaled, triangle
 from factorize.spec import Spec
@@ -42,8 +42,8 @@ def banded_evidence(spec: Spec, report: Reporter) -> dict[str, Array]:
     """
     own = Problem(spec.model_copy(update={"optimize_for": None}))
     try:
-        if _decomposed(own) and separated.is_short(spec):
-            return separated.evidence(own, report)
+        if _decomposed(own) and min_sep_optimum.is_short(spec):
+            return min_sep_optimum.evidence(own, report)
         if fewer := _fewer(own):
             return _by_cells(own, fewer, report)
         dual = _by_ring(own, report)
@@ -105,7 +105,7 @@ def _inverse(own: Problem) -> BidiagonalInverse | None:
 def _by_ring(own: Problem, report: Reporter) -> Array | None:
     """Return W from the dual of fixed epochs, or None where its blocks or the certificate's would be too large."""
     from factorize.solvers.epochs.blocks import Ring, after_power_step, maximise
-    from factorize.solvers.epochs.pieces import PieceRing
+    from factorize.solvers.min_sep.pattern_ring import PieceRing
 
     n, inverse = own.n, _inverse(own)
     if n * _epochs(own) ** 2 > MAX_RING_WORK or (inverse is None and max(n, own.workload.m) > MAX_N_BORROWED):
