@@ -74,7 +74,10 @@ def _entry(module: str, solver: str = "solve", *, dual: bool = False) -> Entry:
     return Entry(solve, supports, estimate, own=own, dual=dual)
 
 
-_AMPLIFIED = {"balls_in_bins": _entry("amplified.bins_optimum"), "b_min_sep": _entry("amplified.b_min_sep_optimum")}
+_SAMPLING_ENTRIES = {
+    "balls_in_bins": _entry("amplified.bins_optimum"),
+    "b_min_sep": _entry("amplified.b_min_sep_optimum"),
+}
 _ENDLESS = _entry("endless_optimum")
 
 SOLVERS: dict[str, tuple[Entry, ...]] = {
@@ -100,7 +103,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
     "anti_pgd": (_entry("formulas.closed_form", "solve_anti_pgd"),),
     "lambda_cgd": (_entry("formulas.fractional_root", "solve_lambda_cgd"),),
     "identity": (_entry("formulas.closed_form", "solve_identity"),),
-    "banded_inverse_toeplitz": (_AMPLIFIED["balls_in_bins"],),
+    "banded_inverse_toeplitz": (_SAMPLING_ENTRIES["balls_in_bins"],),
     "tree": (_entry("formulas.tree"),),
     "fft": (_entry("formulas.fft"),),
     "semidefinite": (_entry("semidefinite", dual=True),),
@@ -207,7 +210,9 @@ def entry_for(spec: Spec) -> Entry:
         )
     entries: Iterable[Entry] = (entry for entry in SOLVERS[kind] if entry.own(spec))
     if spec.workload.endless or spec.sampling is not None:
-        entries = [_ENDLESS if spec.sampling is None or spec.workload.endless else _AMPLIFIED[spec.sampling.kind]]
+        entries = [
+            _ENDLESS if spec.sampling is None or spec.workload.endless else _SAMPLING_ENTRIES[spec.sampling.kind]
+        ]
     reason: str | None = None
     for entry in entries:
         if (reason := entry.supports(spec)) is None:

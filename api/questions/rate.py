@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from factorize.api.questions.training_job import Job, RecommendRequest
-from factorize.training.learning_rate import SPREAD, STUDIED, STUDY, best_rate, note_on_decay
+from factorize.training.learning_rate import SPREAD, STUDIED_OPTIMIZERS, STUDY, best_rate, note_on_decay
 from factorize.training.learning_schedules import schedule_rates
 
 _SUM_WORKLOADS = ("prefix", "schedule", "momentum")
@@ -28,7 +28,7 @@ class Rates:
     def of(self, optimizer: str) -> float | None:
         """Return the largest rate of the job's schedule for an optimizer; None where nothing is known of it."""
         job, sums = self.job, self.job.sums
-        if optimizer not in STUDIED or self._unknown is not None:
+        if optimizer not in STUDIED_OPTIMIZERS or self._unknown is not None:
             return None
         momentum, rates = sums.get("momentum", 0.0), sums.get("learning_rates")
         largest = max(rates) if isinstance(rates, list) else 1.0
@@ -59,7 +59,9 @@ class Rates:
         """Return the job's own rate and what it rests on, as plain data."""
         name, value, unknown = self._optimizer, self.of(self._optimizer), self._unknown
         if value is None:
-            basis = "unknown: " + (unknown or f"the study trained with {', '.join(STUDIED)} alone, not with {name}")
+            basis = "unknown: " + (
+                unknown or f"the study trained with {', '.join(STUDIED_OPTIMIZERS)} alone, not with {name}"
+            )
             return {"optimizer": name, "value": None, "spread": SPREAD, "basis": basis}
         job = self.job
         numbers = {"steps": job.run.steps, "parameters": job.parameters or 0, "epsilon": job.epsilon}

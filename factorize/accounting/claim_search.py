@@ -43,7 +43,7 @@ MIN_EPSILON = 2.0**-30
 """The smallest epsilon of a claim: where delta holds already at epsilon 0, the claim states this epsilon."""
 _SAMPLES_FACTOR = 2.0
 """Samples of a claim over the number that is expected to suffice: a verifier with another seed needs them, too."""
-_ERROR = 0.05
+_MAX_ESTIMATE_ERROR = 0.05
 """Relative error of an estimated delta above which sigma is estimated again, with more samples."""
 _POOR_ERROR = 0.1
 """Relative error of an estimate above which another strategy may be easier to claim."""
@@ -170,7 +170,10 @@ class ClaimSearch:
         if self.estimate.samples < usual_samples(self._width):
             return near
         samples = min(4 * self.estimate.samples, self._looked // self._width)
-        if self.estimate.forward(near, level["epsilon"]).relative_error > _ERROR and samples > self.estimate.samples:
+        if (
+            self.estimate.forward(near, level["epsilon"]).relative_error > _MAX_ESTIMATE_ERROR
+            and samples > self.estimate.samples
+        ):
             self.estimate = self._estimate(self._seed + 1, samples)
         return self.estimate.sigma(**level, near=near)
 

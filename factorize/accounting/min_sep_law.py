@@ -32,7 +32,7 @@ _RATE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 """The values of q over p that are tried for the direction (Q, P)."""
 _TILTS = tuple(2.0**power for power in range(-3, 6))
 """The values of eta that are tried for the direction (Q, P)."""
-_START = 0.95
+_START_SHARE = 0.95
 """The search starts from this share of the star bound's sigma."""
 _REORDER_ERROR, _BLIND_ERROR = 0.1, 0.5
 """Relative errors of a delta: above the first another order is tried, above the second the ceiling is the estimate."""
@@ -263,7 +263,7 @@ class MinSepEstimate(Curve):
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a little less than the star bound needs."""
-        return _START * self.law.sigma(epsilon, delta)
+        return _START_SHARE * self.law.sigma(epsilon, delta)
 
     def _drawn(self, weights: Weights) -> np.ndarray:
         drawn = np.concatenate([weights.draw(Stream((self._seed, 0), i)) for i in range(self.samples // CHUNK)])

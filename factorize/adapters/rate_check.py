@@ -8,7 +8,7 @@ import torch
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
-from factorize.training.learning_rate import STUDIED
+from factorize.training.learning_rate import STUDIED_OPTIMIZERS
 from factorize.training.rate_check import ArrayRateCheck
 
 _RATE_NAMES = "lr", "initial_lr", "max_lr", "min_lr"
@@ -43,11 +43,11 @@ class RateCheck:
         steps, begun = optimizer.noise.steps, optimizer.noise.step
         means = isinstance(noise, Calibration) and noise.sigma_of_means is not None
         whole = not any(hasattr(p, "device_mesh") for p in self._weights)
-        if name not in STUDIED or not means or group.get("dampening") or not whole or steps is None or begun:
+        if name not in STUDIED_OPTIMIZERS or not means or group.get("dampening") or not whole or steps is None or begun:
             raise InvalidParameter(
-                f"a check of the rate is for {', '.join(STUDIED)} without dampening or moments of their own, means of "
-                f"a number of steps, and whole weights before the first one; this is {name} at step {begun} of "
-                f"{steps}: train without the check",
+                f"a check of the rate needs {', '.join(STUDIED_OPTIMIZERS)} without dampening or moments of their own, "
+                f"means of gradients, a number of steps, and whole weights before the first one; this is {name} at "
+                f"step {begun} of {steps}: train without the check",
                 field="optimizer",
             )
         self._rate()

@@ -21,7 +21,7 @@ from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy, EndlessMatrix
 
-SERVED: tuple[type[Participation], ...] = (Single, FixedEpochs, MinSep)
+SERVED_KINDS: tuple[type[Participation], ...] = (Single, FixedEpochs, MinSep)
 """The kinds of participation that the rules are proved for; a class derived from such a kind is another kind."""
 AGREEMENT = 1e-9
 """The largest relative difference of the two values."""
@@ -41,10 +41,10 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
         TooLarge: columns overlap, and n is above the limit at which they are multiplied.
         CertificateError: the numbers leave the range of double precision, or the two programs disagree.
     """
-    if type(participation) not in SERVED:
+    if type(participation) not in SERVED_KINDS:
         raise UnsupportedProblem(
             f"no rule of sensitivity is proved for participation {participation.kind!r}; use "
-            f"{', '.join(sorted(kind.named() for kind in SERVED))}, or prove one and add it to SERVED",
+            f"{', '.join(sorted(kind.named() for kind in SERVED_KINDS))}, or prove one and add it to SERVED_KINDS",
             field="/participation/kind",
         )
     document = participation.document()

@@ -25,7 +25,7 @@ from factorize.structures.base import Matrix
 from factorize.structures.layouts import build_matrix
 
 ADAPTIVE: Final = ("adam", "adamw")
-STUDIED: Final = ("sgd", *ADAPTIVE)
+STUDIED_OPTIMIZERS: Final = ("sgd", *ADAPTIVE)
 """Optimizers, by name, that the study trained with."""
 STUDY: Final[dict[str, Any]] = json.loads((files(__package__) / "rate_study.json").read_text())
 """What the study found, as its script wrote it."""
@@ -55,15 +55,15 @@ class Limits(NamedTuple):
 
 
 LIMITS: Final = Limits(**STUDY["limits"])
-RAISED: Final = (0.05, 0.1)
+RAISE_SHARES: Final = (0.05, 0.1)
 """Shares of the steps after which a rate of Adam is raised that began at MIN_SHARE."""
-CHECKED: Final = 0.2
+CHECK_SHARE: Final = 0.2
 """Share of the steps after which every rate may be lowered."""
 MEAN_GAIN: Final = 1.7
 """How much larger a constant rate may be where the mean of the last weights is left: it has less of the noise."""
 MIN_SHARE: Final = 0.25
 """Least factor for a rate: below it, what the data moved is lost in what noise did."""
-_PROBED = 4096
+_MIN_PROBE_ENTRIES = 4096
 """Entries of random vectors, at least, from which the noise of single steps is estimated, to about 3 %."""
 _MAX_ENTRIES = 2**22
 """Entries of the rows of C^-1 that are looked at together, in 32 MiB."""
@@ -71,7 +71,7 @@ _MAX_ENTRIES = 2**22
 
 def noise_of_steps(strategy: Matrix) -> float:
     """Return the root mean square norm of the rows of C^-1, the noise of a single step at sigma 1, by an estimate."""
-    count = -(-_PROBED // strategy.n)
+    count = -(-_MIN_PROBE_ENTRIES // strategy.n)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (count, strategy.n))
     return float(np.sqrt(np.square(strategy.right_solve(signs)).sum() / (count * strategy.n)))
 
@@ -91,7 +91,7 @@ def best_rate(
     """Return the largest learning rate of a schedule, for a clip norm of 1.
 
     Args:
-        optimizer: of STUDIED.
+        optimizer: of STUDIED_OPTIMIZERS.
         momentum: of SGD, by which it adds up gradients.
         parameters: of the model.
         last: root mean squared noise of a weight at the end, at a largest learning rate of 1, from averages of noisy
@@ -175,7 +175,7 @@ def rate_for(
         noise: its calibration, with a divisor.
     """
     certified, sigma = factors.manifest.get("certificate"), noise.sigma_of_means
-    if optimizer not in STUDIED or certified is None or sigma is None:
+    if optimizer not in STUDIED_OPTIMIZERS or certified is None or sigma is None:
         return None
     workload = factors.manifest.spec["workload"]
     if not isinstance(workload.get("n"), int):  # without end, or a matrix of one's own

@@ -6,7 +6,14 @@ from typing import Any
 
 from factorize.format.manifest import CertifiedFactors
 from factorize.structures.layouts import build_matrix
-from factorize.training.learning_rate import CHECKED, MIN_SHARE, RAISED, averaged_steps, noise_moved, share_of_data
+from factorize.training.learning_rate import (
+    CHECK_SHARE,
+    MIN_SHARE,
+    RAISE_SHARES,
+    averaged_steps,
+    noise_moved,
+    share_of_data,
+)
 
 
 class ArrayRateCheck:
@@ -49,8 +56,8 @@ class ArrayRateCheck:
         """
         self._strategy = build_matrix(factors.structure, factors.strategy_tensors(), factors.steps)
         steps, rates = self._strategy.n, factors.manifest.spec["workload"].get("learning_rates", [1.0])
-        ramp = second is not None and not warmed and rates[0] >= max(rates) and RAISED[0] * steps >= 1
-        self._raised = [int(share * steps) for share in RAISED] if ramp else []
+        ramp = second is not None and not warmed and rates[0] >= max(rates) and RAISE_SHARES[0] * steps >= 1
+        self._raised = [int(share * steps) for share in RAISE_SHARES] if ramp else []
         self.factor = MIN_SHARE if ramp else 1.0
         self._sigma, self._optimizer = sigma, (momentum, second, decay)
         self._rates: list[float] = []
@@ -69,7 +76,7 @@ class ArrayRateCheck:
         self._whole = whole if len(self._rates) == 1 else self._whole
         self._constant &= math.isclose(whole, self._whole)
         taken, steps = len(self._rates), self._strategy.n
-        at, before = max(1, int(CHECKED * steps)), steps - averaged_steps(steps)
+        at, before = max(1, int(CHECK_SHARE * steps)), steps - averaged_steps(steps)
         if taken in (*self._raised, at):
             pairs = list(zip(weights, self._kept, strict=True))
             moved = math.fsum(float(((one - start) ** 2).sum()) for one, start in pairs) ** 0.5

@@ -1,7 +1,7 @@
 """The stated rates with a check in the run: `python -m papers.leaderboard.checked_rates [--mnist FOLDER]`.
 
 The first row of every job of `papers.leaderboard.rate_study` is trained at the rate that is stated for it, and
-checked in the run by `factorize.training.rate_check`; those of the LAST and DRAWN jobs that have no
+checked in the run by `factorize.training.rate_check`; those of LISTED_JOBS and DRAWN_JOBS that have no
 Adam once more, at the rate that is stated to a caller who names the best one without privacy. Every run is one line of
 a JSON file.
 """
@@ -19,7 +19,7 @@ import torch
 
 from factorize.training.learning_rate import ADAPTIVE
 from factorize.training.rate_check import ArrayRateCheck
-from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, JUDGES, LAST, NEWEST, SEEN
+from papers.leaderboard.rate_jobs import DRAWN_JOBS, HELD_OUT_JOBS, JUDGED_LISTS, LISTED_JOBS, NEWEST_JOBS, SEEN_JOBS
 from papers.leaderboard.rate_predictors import Verdict
 from papers.leaderboard.rate_study import CLIP_NORM, FACTORS_FOLDER, cells, factors_of, runs_of
 from papers.leaderboard.trained_jobs import CHECKED_RESULTS, Trained, trained_jobs
@@ -52,10 +52,10 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     there = [(line["job"], line.get("free")) for line in cells(CHECKED_RESULTS)]
-    for one in trained_jobs(JUDGES + LAST + DRAWN + FRESH + NEWEST + HELD_OUT + SEEN):
+    for one in trained_jobs(sum(JUDGED_LISTS, []) + NEWEST_JOBS + HELD_OUT_JOBS + SEEN_JOBS):
         if "mnist" in one.job.data and asked.mnist is None:
             continue
-        for free in (None, one.free.best_rate) if one.job in LAST + DRAWN and not one.adaptive else (None,):
+        for free in (None, one.free.best_rate) if one.job in LISTED_JOBS + DRAWN_JOBS and not one.adaptive else (None,):
             if (asdict(one.job), free) in there:
                 continue
             line = checked(one, Verdict.of(one).first, asked.mnist, free)

@@ -19,7 +19,7 @@ import numpy as np
 from factorize.privacy import PrivacyTarget
 from papers.leaderboard.convolutional import ConvolutionalNetwork
 from papers.leaderboard.many_models import Kind, LogisticRegression, Models, judged, trained
-from papers.leaderboard.systems import FREE, SYSTEMS, Preparation, Prepared, Setting
+from papers.leaderboard.systems import NO_PRIVACY, SYSTEMS, Preparation, Prepared, Setting
 from papers.reproductions.images import Images
 from papers.reproductions.kept_results import KeptResults
 from papers.reproductions.together import correlated_rows
@@ -76,7 +76,7 @@ def best_rate(found: Mapping[float, float]) -> float:
 
 
 CHOOSING_SEEDS = 2
-ORDER = {name: place for place, name in enumerate((*(system.name for system in SYSTEMS), FREE))}
+ORDER = {name: place for place, name in enumerate((*(system.name for system in SYSTEMS), NO_PRIVACY))}
 """The order of the rows."""
 
 
@@ -107,7 +107,7 @@ def results(grid: Grid, kept: KeptResults) -> list[dict[str, Any]]:
     for where, training in choices.items():
         point, rate = json.loads(where), best_rate(training)
         asked = point["epochs"] in grid.epochs and point["epsilon"] in (None, *grid.epsilons)
-        if asked and point["system"] in (FREE, *grid.systems) and (where, rate) in found:
+        if asked and point["system"] in (NO_PRIVACY, *grid.systems) and (where, rate) in found:
             chosen = {"rate": rate, "tried": [min(training), max(training)], "training": training[rate]}
             rows.append({**point, **chosen, **summary(found[where, rate])})
     return sorted(rows, key=lambda row: (row["epochs"], ORDER[row["system"]], row["epsilon"] or 0.0))
@@ -134,7 +134,7 @@ def without_privacy(images: Images, grid: Grid, kept: KeptResults, epochs: int, 
     private = next(system for system in SYSTEMS if system.sampling == "fixed" and not system.whole)
     one = preparation.prepared(private, settings(images, grid, epochs)[-1])
     assert one is not None  # it fits everywhere
-    train_at(images, grid, kept, one, FREE, {None: 0.0}, math.inf)
+    train_at(images, grid, kept, one, NO_PRIVACY, {None: 0.0}, math.inf)
 
 
 def train_at(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from papers.leaderboard.systems import FREE, SYSTEMS
+from papers.leaderboard.systems import NO_PRIVACY, SYSTEMS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "papers" / "leaderboard" / "results"
@@ -52,7 +52,7 @@ def names(document: dict[str, Any]) -> list[str]:
     """Return the systems of a data set in the order of the list, that without privacy last."""
     found = dict.fromkeys(row["system"] for row in document["rows"])
     places = [system.name for system in SYSTEMS if system.name in found]
-    return [*places, *(name for name in found if name not in (*places, FREE)), FREE]
+    return [*places, *(name for name in found if name not in (*places, NO_PRIVACY)), NO_PRIVACY]
 
 
 def over_epochs(document: dict[str, Any], name: str, epsilon: float) -> Row | None:
@@ -179,10 +179,10 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
 
 def _panel(panel: Any, document: dict[str, Any]) -> None:
     """Draw the points of one data set, side by side at each epsilon so that none hides another."""
-    epsilons, shown = document["grid"]["epsilons"], [name for name in names(document) if name != FREE]
-    free = over_epochs(document, FREE, epsilons[0])
+    epsilons, shown = document["grid"]["epsilons"], [name for name in names(document) if name != NO_PRIVACY]
+    free = over_epochs(document, NO_PRIVACY, epsilons[0])
     if free:
-        panel.axhline(free["mean"], color="0.6", linewidth=1, label=FREE)
+        panel.axhline(free["mean"], color="0.6", linewidth=1, label=NO_PRIVACY)
     for name in shown:
         rows = [over_epochs(document, name, epsilon) for epsilon in epsilons]
         beside = (shown.index(name) - (len(shown) - 1) / 2) * POINTS_WIDTH / len(shown)

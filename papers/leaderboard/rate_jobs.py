@@ -70,7 +70,7 @@ class RateJob:
 
 SMALL, MIDDLE, LONG, LONGEST = (200, 40, 8), (200, 100, 5), (50, 500, 4), (25, 1000, 4)
 """Batch, batches of an epoch, epochs: 320, 500, 2000 and 4000 steps."""
-SEEN = [
+SEEN_JOBS = [
     RateJob("adamw", "warmup_cosine", "convolution", "sequences", *MIDDLE, 3.0),
     RateJob("momentum", "cosine", "logistic", "mnist", *MIDDLE, 3.0),
     RateJob("adam", "constant", "logistic", "mnist", *SMALL, 2.0),
@@ -112,7 +112,7 @@ SEEN = [
     RateJob("momentum", "warmup_cosine", "logistic", "mnist", 300, 64, 12, 6.0),
 ]
 """The jobs that predictors and their constants were fitted on, in the order in which they are trained."""
-HELD_OUT = [
+HELD_OUT_JOBS = [
     RateJob("adamw", "warmup_cosine", "logistic", "mnist", *LONGEST, 8.0),
     RateJob("sgd", "cosine", "logistic", "digits", 30, 48, 6, 3.0),
     RateJob("adam", "cosine", "perceptron", "digits", 48, 30, 12, 8.0),
@@ -135,7 +135,7 @@ HELD_OUT = [
     RateJob("momentum", "cosine", "logistic", "mnist", *LONGEST, 4.0),
 ]
 """Jobs that no constant was fitted on, and by which no form was chosen, in the order in which they are trained."""
-NEWEST = [
+NEWEST_JOBS = [
     RateJob("sgd", "constant", "logistic", "text", 150, 80, 4, 2.0, 0.0),
     RateJob("adam", "cosine", "logistic", "mixture", 120, 60, 6, 0.7, 0.0),
     RateJob("momentum", "constant", "convolution", "few symbols", 150, 60, 5, 2.5, 0.0),
@@ -162,7 +162,7 @@ NEWEST = [
     RateJob("momentum", "constant", "perceptron", "broad mixture", 120, 80, 4, 5.0, 0.0),
 ]
 """Jobs on other data, listed before any was trained: those that the rule before this one was judged by."""
-FRESH = [
+FRESH_JOBS = [
     RateJob("adam", "cosine", "wide perceptron", "long text", 120, 90, 4, 4.0, 0.0),
     RateJob("sgd", "warmup_cosine", "logistic", "long text", 100, 80, 5, 2.5, 0.0),
     RateJob("momentum", "cosine", "convolution", "three symbols", 80, 120, 4, 8.0, 0.0),
@@ -173,7 +173,7 @@ FRESH = [
     RateJob("adamw", "cosine", "logistic", "three symbols", 100, 90, 4, 1.2, 0.0),
 ]
 """Jobs that were listed before any was trained, and trained after the present rule was chosen."""
-LAST = [
+LISTED_JOBS = [
     RateJob("adam", "cosine", "perceptron", "teacher", 120, 60, 5, 3.0, 0.0),
     RateJob("sgd", "cosine", "logistic", "word counts", 100, 80, 5, 1.5, 0.0),
     RateJob("momentum", "constant", "perceptron", "waveforms", 60, 100, 4, 5.0, 0.0),
@@ -205,7 +205,7 @@ LAST = [
 
 The last six have no Adam, whose rate that rule leaves as it is.
 """
-DRAWN = [
+DRAWN_JOBS = [
     RateJob("sgd", "cosine", "logistic", "whole mnist", 200, 200, 5, 2.0, 0.0),
     RateJob("momentum", "cosine", "narrow perceptron", "word counts", 150, 120, 6, 3.0, 0.0),
     RateJob("adam", "warmup_cosine", "narrow perceptron", "table", 80, 100, 3, 1.5, 0.0),
@@ -229,9 +229,9 @@ DRAWN = [
 ]
 """Further jobs of this kind, whose data, models, sizes, epsilons and schedules were drawn with a generator of seed 65.
 
-They were listed when four of LAST were trained and the rule was fixed.
+They were listed when four of LISTED_JOBS were trained and the rule was fixed.
 """
-JUDGES = [
+JUDGING_JOBS = [
     RateJob("sgd", "constant", "logistic", "waveforms", 100, 80, 5, 10.0, 0.0),
     RateJob("momentum", "cosine", "wide perceptron", "mixture", 60, 120, 3, 1.5, 0.0),
     RateJob("adam", "cosine", "logistic", "odd mnist", 100, 50, 3, 1.0, 0.0),
@@ -254,5 +254,7 @@ JUDGES = [
     RateJob("adamw", "warmup_cosine", "wide convolution", "long sequences", 120, 160, 3, 10.0, 0.0),
 ]
 """Twenty more, drawn with a generator of seed 67 and listed before any was trained, which judge the present rule."""
-QUICK = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
+JUDGED_LISTS = (FRESH_JOBS, LISTED_JOBS, DRAWN_JOBS, JUDGING_JOBS)
+"""The jobs that were listed before any of them was trained, in the order of the lists."""
+QUICK_JOBS = [RateJob("adamw", "cosine", "perceptron", "digits", 24, 10, 3, 8.0)]
 """The job of the quick form."""

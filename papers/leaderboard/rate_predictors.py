@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 from factorize.training import learning_rate
 from factorize.training.learning_rate import LIMITS, Limits
-from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, JUDGES, LAST, NEWEST, SEEN
+from papers.leaderboard.rate_jobs import HELD_OUT_JOBS, JUDGED_LISTS, NEWEST_JOBS, SEEN_JOBS
 from papers.leaderboard.rate_study import RESULTS, ROWS
 from papers.leaderboard.trained_jobs import PREDICTORS, Trained, checked_accuracies, trained_jobs
 
@@ -161,8 +161,8 @@ def counts(found: Sequence[Verdict]) -> dict[str, int]:
 
 def stated(limits: Limits = LIMITS, path: Path = RESULTS) -> dict[str, Any]:
     """Return what the package states of the study, as plain data."""
-    parts = (trained_jobs(jobs, path) for jobs in (SEEN, HELD_OUT, NEWEST, FRESH + LAST + DRAWN + JUDGES))
-    fit, unseen, newest, fresh = parts
+    lists = (SEEN_JOBS, HELD_OUT_JOBS, NEWEST_JOBS, sum(JUDGED_LISTS, []))
+    fit, unseen, newest, fresh = (trained_jobs(jobs, path) for jobs in lists)
     numbers = {
         "steps": [one.job.steps for one in fit],
         "parameters": [one.free.numbers["parameters"] for one in fit],
@@ -206,7 +206,7 @@ def ranked_by(ranks: dict[str, float], judged: dict[str, dict[str, int]]) -> str
 
 def report(path: Path = RESULTS) -> str:
     """Return the tables."""
-    lists = (SEEN, HELD_OUT, NEWEST, FRESH, LAST, DRAWN, JUDGES)
+    lists = (SEEN_JOBS, HELD_OUT_JOBS, NEWEST_JOBS, *JUDGED_LISTS)
     (seen, unseen, newest, fresh, last, drawn, judges), lines = (trained_jobs(jobs, path) for jobs in lists), []
     kinds = {
         "SGD and momentum": [one for one in seen if not one.adaptive],
@@ -279,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m papers.leaderboard.rate_predictors", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"fit, and write {STATED_FILE.name} of the package")
     if parser.parse_args().write:
-        limits = Limits(*(float(f"{value:.3g}") for value in fitted(trained_jobs(SEEN))))
+        limits = Limits(*(float(f"{value:.3g}") for value in fitted(trained_jobs(SEEN_JOBS))))
         STATED_FILE.write_text(json.dumps(stated(limits), indent=1) + "\n")
     else:
         print(report())

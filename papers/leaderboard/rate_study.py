@@ -32,7 +32,7 @@ from factorize.training.orders import fixed_order
 from factorize.training.rate_check import ArrayRateCheck
 from papers.leaderboard.layered_models import Mapped, Network, convolution, logistic, perceptron, trained, transformer
 from papers.leaderboard.rate_data import JUDGED_EXAMPLES, Data, data_of
-from papers.leaderboard.rate_jobs import DRAWN, FRESH, HELD_OUT, JUDGES, LAST, NEWEST, QUICK, SEEN, RateJob
+from papers.leaderboard.rate_jobs import HELD_OUT_JOBS, JUDGED_LISTS, NEWEST_JOBS, QUICK_JOBS, SEEN_JOBS, RateJob
 from papers.leaderboard.systems import SAMPLERS
 from papers.reproductions.kept_results import solved_once
 from papers.reproductions.together import correlated_rows, poisson_batches
@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "blt, balls in bins": ({"kind": "blt", "buffers": 2, "normalization": "fitted"}, "balls_in_bins"),
 }
 """The mechanism and sampling of each row."""
-FREE = "without privacy"
+NO_PRIVACY = "without privacy"
 
 
 def network_of(job: RateJob, data: Data) -> Network:
@@ -150,7 +150,7 @@ def first_rate(job: RateJob, row: str) -> float:
     """Return the least learning rate that a cell begins with; the grid goes on where this is not low enough."""
     if not job.optimizer.startswith("adam"):
         return 0.125 * (1 - job.momentum)
-    return 2.0**-9 if row == FREE or row.startswith("independent") else 2.0**-6
+    return 2.0**-9 if row == NO_PRIVACY or row.startswith("independent") else 2.0**-6
 
 
 def runs_of(
@@ -162,10 +162,10 @@ def runs_of(
     """
     data, examples = data_of(job.data, mnist), job.batch * job.bins
     network, seeds = network_of(job, data), range(SEEDS)
-    noise = None if row == FREE else [correlated_rows(factors, seed, network.size) for seed in seeds]
+    noise = None if row == NO_PRIVACY else [correlated_rows(factors, seed, network.size) for seed in seeds]
     batches = [batches_of(job, ROWS[row][1], ROWS[row][0].get("bands", 1), seed) for seed in seeds]
     kind = job.optimizer if job.optimizer.startswith("adam") else "sgd"
-    numbers = {"sigma": sigma, "clip_norm": None if row == FREE else CLIP_NORM, "divisor": job.batch}
+    numbers = {"sigma": sigma, "clip_norm": None if row == NO_PRIVACY else CLIP_NORM, "divisor": job.batch}
     pair = (data[0][:examples], data[1][:examples])
 
     def run(
@@ -184,7 +184,7 @@ def measure(job: RateJob, row: str, mnist: Path | None, folder: Path) -> dict[st
     begun = time.process_time()
     sampling = ROWS[row][1]
     factors = factors_of(job, row, folder)
-    sigma = 0.0 if row == FREE else sigma_of(job, sampling, factors)
+    sigma = 0.0 if row == NO_PRIVACY else sigma_of(job, sampling, factors)
     network = network_of(job, data_of(job.data, mnist))
     kind = job.optimizer if job.optimizer.startswith("adam") else "sgd"
     run = runs_of(job, row, factors, sigma, mnist)
@@ -264,7 +264,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     path = asked.out or (FACTORS_FOLDER / "rates-quick.jsonl" if asked.quick else RESULTS)
-    jobs = QUICK if asked.quick else HELD_OUT + NEWEST + FRESH + LAST + DRAWN + JUDGES if asked.held_out else SEEN
+    new = HELD_OUT_JOBS + NEWEST_JOBS + sum(JUDGED_LISTS, [])
+    jobs = QUICK_JOBS if asked.quick else new if asked.held_out else SEEN_JOBS
     for cell in run(jobs, path, asked.mnist, FACTORS_FOLDER):
         print(told(cell), flush=True)
 

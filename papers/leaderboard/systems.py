@@ -27,7 +27,7 @@ from factorize.training.sampling import BMinSep, CyclicPoisson
 
 SAMPLERS = {"balls_in_bins": balls_in_bins, "random_allocation": random_allocation}
 TOLERANCE = 1e-3
-FREE = "without privacy"
+NO_PRIVACY = "without privacy"
 """The name of training without privacy, which all systems are held against."""
 
 

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from factorize.training.learning_rate import ADAPTIVE, LIMITS, Limits, best_rate
 from papers.leaderboard.rate_jobs import RateJob
-from papers.leaderboard.rate_study import DECAYS, FREE, RESULTS, ROWS, cells
+from papers.leaderboard.rate_study import DECAYS, NO_PRIVACY, RESULTS, ROWS, cells
 
 CHECKED_RESULTS = RESULTS.with_name("checked.jsonl")
 """The first rows at the stated rates, looked at in the run (`papers.leaderboard.checked_rates`)."""
@@ -24,7 +24,7 @@ CALLERS_SHARE, CALLERS_FACTOR = 0.3, 1.25
 """The rate of SGD is multiplied by these where the best one without privacy is known: by a power of the latter over
 the stated rate, and by this factor. By least squares over the 43 jobs of SGD and momentum that were there it is the
 0.26th power and 1.26; with the check anything near it did about as well. Adam's rate stays, since nothing gained there.
-The package was to take it if it brought more of the LAST jobs near the best, and no more of them more than 1 point
+The package was to take it if it brought more of LISTED_JOBS near the best, and no more of them more than 1 point
 behind DP-SGD. It brought as many (docs/notes/learning-rates.md).
 """
 POINTS_BEYOND = 4.0
@@ -180,7 +180,7 @@ def trained_jobs(jobs: Sequence[RateJob], path: Path = RESULTS) -> list[Trained]
     found = []
     for document, group in groupby(sorted(cells(path), key=_document), key=_document):
         rows = {cell["row"]: Cell(cell) for cell in group}
-        free = rows.pop(FREE, None)
+        free = rows.pop(NO_PRIVACY, None)
         if free is not None and len(rows) >= 5 and (job := RateJob(**json.loads(document))) in jobs:
             found.append(Trained(job, free, {name: rows[name] for name in ROWS if name in rows}))
     return found

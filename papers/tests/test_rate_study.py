@@ -82,7 +82,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_errors_are_those_of_the_recursion_of_weights(solved: Path) -> None:
-    job = study.QUICK[0]
+    job = study.QUICK_JOBS[0]
     factors = study.factors_of(job, "buffered_linear, public order", solved)
     found = study.errors_of(job, factors)
     workload = factors.spec.workload
@@ -100,13 +100,13 @@ def test_a_quick_run_has_all_rows_and_goes_on_where_it_was(
     monkeypatch.setattr(study, "SEEDS", 2)
     monkeypatch.setattr(study, "more_rates", lambda accuracies: np.array([]))
     path = tmp_path / "rates.jsonl"
-    cells = list(study.run(study.QUICK, path, None, solved))
+    cells = list(study.run(study.QUICK_JOBS, path, None, solved))
     assert [cell["row"] for cell in cells] == list(study.ROWS) and study.cells(path) == cells
     assert all(len(cell["test"]) == len(cell["rates"]) == 2 and len(cell["test"][0]) == 2 for cell in cells)
     assert all(0 <= value <= 100 for cell in cells for values in cell["test"] for value in values)
-    assert not list(study.run(study.QUICK, path, None, solved)), "nothing is trained twice"
+    assert not list(study.run(study.QUICK_JOBS, path, None, solved)), "nothing is trained twice"
     assert study.told(cells[0]).startswith("adamw cosine perceptron digits 24 10 3 8.0 0.01: without privacy: ")
-    (trained,) = trained_jobs.trained_jobs(study.QUICK, path)
+    (trained,) = trained_jobs.trained_jobs(study.QUICK_JOBS, path)
     verdict = predictors.Verdict.of(trained)
     assert (
         verdict.first == "blt, balls in bins"
@@ -124,12 +124,12 @@ def made_cell(job: study.RateJob, row: str, sigma: float, best: float, top: floa
 
 
 def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
-    job, other = (replace(study.SEEN[3], epsilon=epsilon) for epsilon in (1.0, 2.0))
+    job, other = (replace(study.SEEN_JOBS[3], epsilon=epsilon) for epsilon in (1.0, 2.0))
     limits = predictors.FIRST_LIMITS._replace(walk=12.0, reach=6.0)
     path, rows = tmp_path / "rates.jsonl", list(study.ROWS)[1:]
     cells = []
     for one, scale in ((job, 1.0), (other, 0.3)):
-        cells.append(made_cell(one, study.FREE, 0.0, 1.0, 99.0))
+        cells.append(made_cell(one, study.NO_PRIVACY, 0.0, 1.0, 99.0))
         for place, row in enumerate(rows):
             sigma = scale * 0.02 * 2**place
             shape = {"steps": one.steps, "average": trained_jobs.mean_rate(one), "limits": limits, "checked": False}
@@ -154,12 +154,12 @@ def test_the_fit_finds_the_limits_that_made_the_rates(tmp_path: Path) -> None:
 
 def test_the_results_that_are_shipped_are_of_the_jobs_that_are_named() -> None:
     there = {study.RateJob(**cell["job"]) for cell in study.cells(study.RESULTS)}
-    lists = (study.SEEN, study.HELD_OUT, study.NEWEST, study.FRESH, study.LAST, study.DRAWN, study.JUDGES)
+    lists = (study.SEEN_JOBS, study.HELD_OUT_JOBS, study.NEWEST_JOBS, *study.JUDGED_LISTS)
     assert there <= set(sum(lists, [])) and len(set(sum(lists, []))) == sum(map(len, lists))
     assert len(study.cells(study.RESULTS)) >= 80
 
 
 def test_the_package_states_what_the_results_say() -> None:
     assert predictors.stated() == json.loads(predictors.STATED_FILE.read_text())
-    again = predictors.fitted(trained_jobs.trained_jobs(study.SEEN))
+    again = predictors.fitted(trained_jobs.trained_jobs(study.SEEN_JOBS))
     assert again[:4] == pytest.approx(LIMITS[:4], rel=0.01)

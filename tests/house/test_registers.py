@@ -24,7 +24,7 @@ from factorize.checker.structures import LIMITS, READINGS
 from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factors.factor_file import load
-from factorize.factors.sensitivity import SERVED, sensitivity_of
+from factorize.factors.sensitivity import SERVED_KINDS, sensitivity_of
 from factorize.format.manifest import ENDLESS_STEPS
 from factorize.format.tensors import (
     ENDLESS_ONLY_STRUCTURES,
@@ -104,7 +104,7 @@ class TestWorkloads:
 class TestParticipations:
     def test_every_register_has_the_same_kinds(self) -> None:
         kinds = set(get_args(AnyParticipation))
-        assert set(SERVED) == kinds
+        assert set(SERVED_KINDS) == kinds
         names = {kind.named() for kind in kinds}
         assert rows_of("docs/spec.md", "Participations") == names == {document["kind"] for document in PARTICIPATIONS}
         assert set(EXACT_PARTICIPATIONS) == set(KINDS_OF_PARTICIPATION) == names
