@@ -1,4 +1,4 @@
-"""Altered batches: a batch with other examples in half of its places, made under the same random numbers."""
+"""Altered batches: a batch with other examples in about half of its places, made under the same random numbers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _mark(tensor: torch.Tensor) -> Hashable:
 def alter_batches(
     items: Sequence[object], collate: Callable[[Sequence[object]], object], instead: object, *, drop: bool, shapes: bool
 ) -> tuple[Any, list[Altered]]:
-    """Return a batch, and batches in which every second example is replaced.
+    """Return a batch, and batches in which about half of the examples are replaced.
 
     Every replaced example becomes the same other one, because a batch of the same labels in another order would hide
     weights of classes. Draws of the collation fall on the same examples in all of them.
@@ -142,7 +142,11 @@ def alter_batches(
 
 
 def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int], Any]]:
-    """Return places that stay and the example for all others, first those that change the divisors of losses most."""
+    """Return places that stay and the example for all others, first those that change the divisors of losses most.
+
+    An odd number of places is replaced, or stays, and most are drawn: no mixing of pairs, or of halves of the batch, is
+    within each of both.
+    """
     size, marks = len(items), [_marks(item) for item in items]
     known: set[tuple[int, float]] = set()
     diverse: list[int] = []  # holds every label of the batch, as far as half of it can hold them
@@ -150,9 +154,11 @@ def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int
         if len(diverse) < size // 2 and not known.issuperset(enumerate(own)):
             diverse.append(i)
             known.update(enumerate(own))
-    halves = [set(range(0, size, 2)), set(range(1, size, 2)), {*diverse, *range(size // 2 - len(diverse))}]
+    order, odd = np.random.default_rng(size).permutation(size).tolist(), (size // 2 - 1) | 1
+    others = [i for i in order if i not in diverse]
+    halves = [set(order[:odd]), {*diverse, *others[: max(odd - len(diverse), 1 - len(diverse) % 2)]}]
     ranked = []
-    for replaced in (*halves, set(range(size)) - halves[2]):
+    for replaced in (each for half in halves for each in (half, set(range(size)) - half)):
         kept = [i for i in range(size) if i not in replaced]
         for new in (other, *(items[i] for i in (kept[0], kept[-1], kept[len(kept) // 2]))):
             leaves = list(zip(_marks(new), *(marks[i] for i in replaced), strict=False))

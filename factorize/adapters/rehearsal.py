@@ -2,8 +2,8 @@
 
 The clip norm bounds what an example adds to the sum only if its gradient is a function of the example alone. Class
 weights under a mean, `ignore_index`, contrastive losses, Mixup and layers that subtract a batch's mean break that, and
-one backward pass does not show it. So before a model's first step its first batch is taken once more with half of its
-examples replaced by another one, under the same random numbers. Nothing of that pass is released. In the step that
+one backward pass does not show it. So before a model's first step its first batch is taken once more with about half of
+its examples replaced by another one, under the same random numbers. Nothing of that pass is released. In the step that
 follows, the gradients of the examples that stayed must be the same.
 """
 

@@ -77,6 +77,15 @@ def contrastive(model: Any, batch: Any) -> torch.Tensor:
     return cross_entropy(directions @ directions.T / 0.1, torch.arange(len(directions)))
 
 
+def halves(model: Any, batch: Any) -> torch.Tensor:
+    """Every example is mixed with the one half a batch away, so that every second one meets every second one."""
+    return cross_entropy(model(batch[0] + batch[0].roll(SIZE // 2, 0)), batch[1])
+
+
+def half_twice(model: Any, batch: Any) -> torch.Tensor:
+    return mean(model, [torch.cat([part[: SIZE // 2]] * 2) for part in batch])
+
+
 def mixed_up(model: Any, batch: Any) -> torch.Tensor:
     share, other = float(np.random.beta(1, 1)), torch.randperm(len(batch[0]))
     return cross_entropy(model(share * batch[0] + (1 - share) * batch[0][other]), batch[1])
@@ -111,6 +120,10 @@ MIXING: dict[str, tuple[Any, Any, Loop]] = {
     "ignored labels": (network, lambda: vectors(rare_labels() * -100), mean),
     "contrastive": (network, vectors, contrastive),
     "mixup": (network, vectors, mixed_up),
+    "halves of a batch": (network, vectors, halves),
+    "halves of a batch, of one label": (network, lambda: vectors(torch.zeros(EXAMPLES, dtype=torch.long)), halves),
+    "one half twice": (network, vectors, half_twice),
+    "pairs of neighbours": (lambda: network(Layer(lambda x: x + x.view(-1, 2, 8).flip(1).view(-1, 8))), vectors, mean),
     "inputs less their mean": (network, vectors, standardized),
     "the largest losses": (network, vectors, lambda m, b: mean(m, b, reduction="none").topk(SIZE // 2)[0].mean()),
     "the largest loss": (network, vectors, lambda m, b: mean(m, b, reduction="none").max()),

@@ -576,8 +576,12 @@ class Made(Door):
             x, y = default_collate(items)
             return (x + x.flip(0) if torch.rand(()) < 0.5 else x), y
 
+        def halves(items: Any) -> Any:
+            x, y = default_collate(items)
+            return x + x.roll(len(x) // 2, 0), y
+
         given: list[DataLoader[Any]] = [DataLoader(Items(how), batch_size=SIZE) for how in ("pair", "last")]
-        for data in (*given, loader(collate_fn=half)):
+        for data in (*given, loader(collate_fn=half), loader(collate_fn=halves)):
             made = self.made(data=data)
             with pytest.raises(FactorizeError, match="of one example alone"):
                 next(iter(made.loader))
