@@ -283,22 +283,34 @@ class ParticipationAuditor(Auditor):
 
     def state_dict(self) -> JsonObject:
         """Return the state for a checkpoint; restore it together with the noise."""
-        plain = {"version": _VERSION, "step": self.step, "most": self.most, "closest": self.closest}
-        plain["period"] = self.period
+        plain = {"version": _VERSION, "step": self.step, "unit": self.unit, "most": self.most}
+        plain |= {"closest": self.closest, "period": self.period}
         return {**plain, **self._promise(), "last": self._last.copy(), "count": self._count.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a checkpoint.
 
         Raises:
-            InvalidParameter: the checkpoint belongs to another participation, n or groups, or is damaged.
+            InvalidParameter: the checkpoint belongs to another participation, unit, n or groups, or is damaged.
         """
-        check_stated(state, {"version": _VERSION, **self._promise()})
+        # Checkpoints of earlier releases do not state the unit.
+        check_stated({"unit": self.unit, **state}, {"version": _VERSION, "unit": self.unit, **self._promise()})
         step, last, count = step_of(state, self.steps), np.array(state.get("last")), np.array(state.get("count"))
-        whole = last.ndim == 1 and last.shape == count.shape
-        if not whole or last.max(initial=-1) >= step or not np.array_equal(last >= 0, count > 0):
+        most, closest, period = (state.get(name) for name in ("most", "closest", "period"))
+        whole = (
+            last.ndim == 1
+            and last.shape == count.shape
+            and (not last.size or last.dtype.kind == count.dtype.kind == "i")
+        )
+        if not (
+            whole
+            and last.max(initial=-1) < step
+            and np.array_equal(last >= 0, count > 0)
+            and most == count.max(initial=0)
+            and (closest is period is None if most < 2 else _are_distances(closest, period, step))
+        ):
             raise InvalidParameter("the checkpoint's counts are damaged; restore a whole one", field="last")
-        self.step, self.most, self.closest, self.period = step, int(state["most"]), state["closest"], state["period"]
+        self.step, self.most, self.closest, self.period = step, int(most), closest, period
         self._last, self._count = last.astype(np.int64), count.astype(np.int64)
 
     def _promise(self) -> dict[str, object]:
@@ -322,6 +334,11 @@ class ParticipationAuditor(Auditor):
         if self._users is None:
             return f"example {who}"
         return f"the user of example {int(np.flatnonzero(self._users == who)[0])}"
+
+
+def _are_distances(closest: object, period: object, step: int) -> bool:
+    """Return whether two numbers can be the smallest distance within some steps, and the divisor of all distances."""
+    return type(closest) is type(period) is int and 0 < period <= closest < step and closest % period == 0
 
 
 def users_of(indices: np.ndarray, users: np.ndarray | None) -> np.ndarray:

@@ -147,6 +147,10 @@ class TestCheckpoint:
         state = ParticipationAuditor(EPOCHS, N).state_dict()
         with pytest.raises(InvalidParameter, match="participation"):
             ParticipationAuditor(MIN_SEP, N).load_state_dict(state)
+        with pytest.raises(InvalidParameter, match="unit is example, here it is user"):
+            ParticipationAuditor(EPOCHS, N, users=["a", "b"]).load_state_dict(state)
+        earlier = {key: value for key, value in state.items() if key != "unit"}  # did not state it
+        ParticipationAuditor(EPOCHS, N, users=["a", "b"]).load_state_dict(earlier)
 
     def test_damaged(self):
         auditor = ParticipationAuditor(EPOCHS, N)
@@ -154,6 +158,23 @@ class TestCheckpoint:
         for damage in ({"last": np.array([5, 0])}, {"count": np.zeros(2, int)}):
             with pytest.raises(InvalidParameter, match="damaged"):
                 ParticipationAuditor(EPOCHS, N).load_state_dict({**auditor.state_dict(), **damage})
+        for step in range(1, 5):
+            auditor.record([0] if step == 4 else [step + 1])
+        whole = auditor.state_dict()
+        assert (whole["most"], whole["closest"], whole["period"]) == (2, 4, 4)
+        for name, wrong in (
+            ("most", (1, 3, None, "2")),
+            ("closest", (None, 0, -4, "4", 4.0, N)),
+            ("period", (None, 0, 3, 8, True)),
+            ("last", (None, ["a"] * len(whole["last"]))),
+        ):
+            for value in wrong:
+                with pytest.raises(InvalidParameter, match="damaged"):
+                    ParticipationAuditor(EPOCHS, N).load_state_dict({**whole, name: value})
+        with pytest.raises(InvalidParameter, match="damaged"):
+            ParticipationAuditor(EPOCHS, N).load_state_dict({**whole, "count": whole["count"].clip(max=1)})
+        listed = {name: value.tolist() if name in ("last", "count") else value for name, value in whole.items()}
+        ParticipationAuditor(EPOCHS, N).load_state_dict(listed)
         for step in (-1, N + 1, True, None):
             with pytest.raises(InvalidParameter, match=f"outside 0..{N}"):
                 ParticipationAuditor(EPOCHS, N).load_state_dict({**auditor.state_dict(), "step": step})
