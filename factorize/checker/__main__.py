@@ -14,7 +14,7 @@ from factorize.checker.receipt_text import EXIT_FALSE, EXIT_NOT_LOOKED_AT, EXIT_
 from factorize.checker.report import Report
 from factorize.checker.strategy import read_factor_file
 from factorize.encoding import in_one_line, read_json
-from factorize.errors import EXTRAS, FactorizeError, InvalidParameter
+from factorize.errors import EXTRAS, FactorizeError, InvalidParameter, TooLarge
 from factorize.signatures import check_signature
 
 USAGE = 2
@@ -51,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
         extra = {"signing": "[signing]", "solve": "[sampling]"}.get(EXTRAS.get(package, ""), "") * (package != "flint")
         what = f"this is tested with {package}, which is not installed"
         print(f"error: {what}; install factorize-check{extra}", file=sys.stderr)
+        return EXIT_NOT_LOOKED_AT
+    except (TooLarge, MemoryError) as limit:
+        print(f"NOT ALL SEEN  {in_one_line(str(limit) or 'this machine has too little memory')}", file=sys.stderr)
         return EXIT_NOT_LOOKED_AT
     except InvalidParameter as error:
         print(f"error: {error}", file=sys.stderr)

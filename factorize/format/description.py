@@ -19,6 +19,7 @@ from factorize.format.tensors import (
     SHAPES,
     tensor_name,
 )
+from factorize.numbers.scalars import MAX_STEPS
 from factorize.participation import is_canonical
 
 DTYPES = ("float64", "float32")
@@ -55,8 +56,9 @@ def sides_of(spec: Mapping[str, Any]) -> Sides:
     shape = workload["shape"] if workload["kind"] == "matrix" else [workload["n"], workload["n"]]
     if shape == [ENDLESS_SIDE, ENDLESS_SIDE]:
         return Sides(None, None)
-    if not (isinstance(shape, list) and len(shape) == 2 and all(type(side) is int and side >= 1 for side in shape)):
-        raise CorruptObject(f"the spec states the size {str(shape)[:60]}, which is no number of steps")
+    sides = shape if isinstance(shape, list) and len(shape) == 2 else [0]
+    if not all(type(side) is int and 1 <= side <= MAX_STEPS for side in sides):
+        raise CorruptObject(f"the spec states the size {str(shape)[:60]}, no number of steps from 1 to {MAX_STEPS:,}")
     return Sides(*shape)
 
 

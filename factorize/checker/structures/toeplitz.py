@@ -28,6 +28,9 @@ from factorize.checker.losses.covariances import Factor, Recursion, Statement
 from factorize.checker.structures.base import Buffers, ComputedToeplitzReading, StoredReading, placed, prefix_norms
 from factorize.errors import TooLarge
 
+MAX_N_DIVIDED = 1 << 20
+"""The largest n at which the column of an inverse is divided, which takes 15 seconds."""
+
 
 class ToeplitzReading(StoredReading):
     """A reading of C by its first column, up to the last coefficient that is not 0."""
@@ -70,9 +73,15 @@ class InverseBandedToeplitzReading(ComputedToeplitzReading):
 
     @cached_property
     def series(self) -> Balls:
-        """The first column, in balls."""
+        """The first column, in balls.
+
+        Raises:
+            TooLarge: n is above `MAX_N_DIVIDED`.
+        """
         from flint import arb, ctx
 
+        if self.n > MAX_N_DIVIDED:
+            raise TooLarge(f"the column of an inverse is divided up to n={MAX_N_DIVIDED}; got n={self.n}")
         terms = [(d, arb(weight)) for d, weight in enumerate(self._weights.tolist()) if weight]
         with ctx.workprec(PLACES):
             column = [arb(1)]

@@ -17,7 +17,7 @@ import pytest
 from checker_files import parts, random_result, sealed, true_squares
 from checker_mutations import dense
 from manifest_mutations import changed, nodes
-from receipt_runs import GUARANTEED, KINDS, Run, in_fixed_order, signed, with_others
+from receipt_runs import GUARANTEED, KINDS, Run, in_fixed_order, in_one_epoch, signed, with_others
 
 import factorize
 from factorize.auditor import ParticipationAuditor
@@ -39,9 +39,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_receipt_of_a_run_is_proved(run: Run) -> None:
-    report = check_receipt(run.text, run.files)
+    report = check_receipt(run.text, run.files[::-1])  # in any order
     assert report.supported, report.failed
     assert report.unseen == []
+    assert check_receipt(run.text, run.files).supported
     assert {name: run.document[name] for name in GUARANTEED} == GUARANTEED
     assert run.document["steps"]["processes"] == [[0, 12]]
 
@@ -145,6 +146,35 @@ def test_a_receipt_is_of_its_own_factors(run: Run, tmp_path: Path) -> None:
     damaged[-1] ^= 1
     with pytest.raises(CorruptObject):
         check_receipt(run.text, [bytes(damaged), *run.files[1:]])
+
+
+@pytest.mark.parametrize(
+    ("n", "code", "words"), [((1 << 20) + 1, 6, "divided up to n=1048576"), (10**9, 4, "1 to 100,")]
+)
+def test_a_small_file_of_a_long_run_takes_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], n: int, code: int, words: str
+) -> None:
+    made, (manifest, tensors) = (
+        in_one_epoch(tmp_path),
+        parts(factorize.solve("prefix", n=12, mechanism="banded_inverse_square_root", bands=3)),
+    )
+    manifest["spec"]["workload"]["n"], manifest["matrices"]["C"]["shape"] = n, [n, n]
+    (tmp_path / "long.safetensors").write_bytes(sealed(manifest, tensors))
+    factors = [{"digest": manifest["digest"], "spec": manifest["spec"]}]
+    (tmp_path / "long.json").write_bytes(signed({**made.document, "factors": factors}))
+    assert main([str(tmp_path / "long.json"), str(tmp_path / "long.safetensors")]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_files_that_do_not_fit_in_memory_are_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert main([str(tmp_path / "receipt.json"), str(tmp_path / "vast.safetensors")]) == 6
+    assert "too little memory" in capsys.readouterr().err
 
 
 def begun(path: Path, **options: Any) -> tuple[Receipt, ParticipationAuditor, Callable[[int], list[int]]]:
