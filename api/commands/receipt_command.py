@@ -11,7 +11,7 @@ from factorize.api.terminal.sources import open_target
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
 from factorize.factors.factorization import Factorization
 from factorize.format.quantities import ClaimRefused, at_most
-from factorize.format.receipts import read_receipt, statement_of, steps_of
+from factorize.format.receipts import read_receipt, refuse_repeated, statement_of, steps_of
 from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
 from factorize.samplings.calibrating import epsilon_of_first_steps
 from factorize.signatures import sign_statement
@@ -67,6 +67,7 @@ def receipt(
 
 def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) -> Shown:
     """Return the epsilon of the steps that a receipt has counted."""
+    refuse_repeated(held)
     named, steps = held["factors"][0]["digest"], steps_of(held)
     if run.digest != named:
         raise InvalidParameter(f"the receipt names {named}, and the factors are {run.digest}", field="factors")

@@ -32,7 +32,7 @@ from factorize.errors import CertificateError, CorruptObject, FactorizeError, To
 from factorize.format.bins_claims import check_means
 from factorize.format.quantities import ClaimRefused, at_least, at_most, number, require
 from factorize.format.receipts import LOSSES, check_chain, is_state_of, read_receipt, steps_of
-from factorize.format.weights import digest_of_path
+from factorize.format.weights import DIRECTORY, digest_of_path
 
 FACTORS, NOISE, STEPS, TOGETHER, MODEL = map("receipt.{}".format, ("factors", "noise", "steps", "together", "model"))
 _ADJACENCY_FACTORS = {"zero_out": 1, "replace_one": 2}
@@ -48,7 +48,7 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
 
     Args:
         text: the receipt, JSON.
-        files: the factor file, or the two of first and second moments with separate noise, in the receipt's order.
+        files: the factor file, or the two of first and second moments with separate noise, in any order.
         model: path of the released weights, which are compared with their digest in the receipt.
 
     Returns:
@@ -64,7 +64,7 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
     try:
         check_mode()
         receipt = read_receipt(text)
-        opened = [read_factor_file(data) for data in files]
+        opened = _in_order(receipt, [read_factor_file(data) for data in files])
         for part, check in _PARTS:
             claim = part
             check(report, receipt, opened)
@@ -82,6 +82,12 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
         report.refute(f"the receipt is none: {type(error).__name__}: {str(error)[:200]}", of=claim)
     return report
+
+
+def _in_order(receipt: _Document, files: list[FactorFile]) -> _Files:
+    """Return the files in the receipt's order, those that it does not name after the others."""
+    places = {entry["digest"]: place for place, entry in enumerate(receipt["factors"])}
+    return sorted(files, key=lambda file: places.get(file.manifest["digest"], len(places)))
 
 
 def _check_files(report: Report, receipt: _Document, files: _Files) -> None:
@@ -232,6 +238,8 @@ def _check_model(report: Report, stated: _Document | None, model: Path | None) -
         missing = "none are given" if stated else "the receipt names none"
         report.leave(f"which weights the run released: {missing}", of=[MODEL])
         return
+    if stated["of"] == DIRECTORY:
+        report.leave("the names of the model's files: its digest is of their bytes, in the order of their paths")
     own, named = digest_of_path(model, stated["of"]), f"the receipt names {stated['of']} of digest {stated['sha256']}"
     report.require(own == stated["sha256"], f"{named}, as {model} has", f"{named}, and {model} has {own}", of=MODEL)
 
@@ -270,8 +278,8 @@ def compare_receipts(receipts: Sequence[Mapping[str, Any]]) -> Report:
             report.require(
                 is_state_of(one, other) or is_state_of(other, one),
                 f"{two} are of one run: the same receipt, or one before the other",
-                f"{two} are of one run, which went on twice from one state: what both released after that has the same "
-                "noise, and may differ by gradients alone",
+                f"{two} are of one run, which went on twice from one state, or say different things of it: what both "
+                "released after that has the same noise, and may differ by gradients alone",
                 of=RUNS,
             )
         elif not (mine and theirs):

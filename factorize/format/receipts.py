@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from factorize.encoding import JsonObject, is_digest, json_digest, read_json
-from factorize.errors import InvalidParticipation
+from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.quantities import ClaimRefused, check_keys, integer, number, require
 from factorize.format.weights import KINDS
 from factorize.participation import read_participation
@@ -183,6 +183,10 @@ _OPTIONAL: dict[str, Shape] = {
 }
 
 
+_CHANGING = {"steps", "model", "digest"}
+"""The fields of a receipt that change while its run goes on."""
+
+
 def read_receipt(text: bytes) -> JsonObject:
     """Return a receipt whose digest is its own, with the keys of docs/receipt.md and values that each may have.
 
@@ -324,6 +328,8 @@ def is_state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether the second of two receipts of one run was once in the state of the first, by its links."""
     if one["steps"]["ended"]:
         return bool(one["digest"] == other["digest"])
+    if any(one.get(name) != other.get(name) for name in {*one, *other} - _CHANGING):
+        return False
     (mine, own), (theirs, longer) = ((each["steps"]["processes"], each["steps"]["chain"]) for each in (one, other))
     count = len(own)
     return bool(own == longer[:count] and mine[-1:] <= theirs[:count][-1:])
@@ -332,6 +338,32 @@ def is_state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def steps_of(receipt: Mapping[str, Any]) -> int:
     """Return the steps that all processes together have taken."""
     return max((last for _, last in receipt["steps"]["processes"]), default=0)
+
+
+def taken_again(receipt: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Return the steps that one process took after another had: the first of each, and the one after the last."""
+    found, taken = [], 0
+    for first, last in receipt["steps"]["processes"]:
+        if first < taken:
+            found.append((first, min(last, taken)))
+        taken = max(taken, last)
+    return found
+
+
+def refuse_repeated(receipt: Mapping[str, Any]) -> None:
+    """Refuse a run with two releases of one noise, which no epsilon covers.
+
+    Raises:
+        InvalidParameter: steps were taken again, and the job does not state that nobody saw the first release.
+    """
+    again = taken_again(receipt)
+    if again and not receipt["steps"]["unpublished"]:
+        raise InvalidParameter(
+            f"steps {again[0][0]} to {again[0][1]} were taken twice, with the same noise, and no epsilon holds: both "
+            "releases may differ by gradients alone. Where nobody saw the first, say so when the run goes on: "
+            "Receipt(path, unpublished=True)",
+            field="receipt",
+        )
 
 
 def _read_shape(name: str, given: Any, shape: Shape) -> None:

@@ -40,7 +40,7 @@ def model_digest(model: object) -> dict[str, str]:
             mappings and lists of arrays.
 
     Raises:
-        InvalidParameter: the tensors have no names, or the model is none of these.
+        InvalidParameter: the tensors have no names or one name twice, or the model is none of these.
         OSError: a file cannot be read.
     """
     if isinstance(model, str | bytes | os.PathLike):
@@ -55,7 +55,13 @@ def model_digest(model: object) -> dict[str, str]:
             "path of the file that is released",
             field="model",
         )
-    return {"of": TENSORS, "sha256": json_digest({name: _described(name, one) for name, one in _leaves(held)})}
+    described: dict[str, list[object]] = {}
+    for name, one in _leaves(held):
+        if name in described:
+            message = f"two tensors have the name {name[:80]!r}; rename one, or give the path of the released file"
+            raise InvalidParameter(message, field="model")
+        described[name] = _described(name, one)
+    return {"of": TENSORS, "sha256": json_digest(described)}
 
 
 def digest_of_path(path: Path, kind: str) -> str:

@@ -17,9 +17,20 @@ from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.container import local_path
 from factorize.format.files import replace_file
 from factorize.format.quantities import ClaimRefused
-from factorize.format.receipts import CALIBRATION, MOMENTS, SAMPLING_SHAPES, SCHEMA, link_of, read_receipt, steps_of
+from factorize.format.receipts import (
+    CALIBRATION,
+    MOMENTS,
+    SAMPLING_SHAPES,
+    SCHEMA,
+    link_of,
+    read_receipt,
+    refuse_repeated,
+    steps_of,
+    taken_again,
+)
 from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import mu_by_name
+from factorize.privacy import check_own
 from factorize.privacy.selection import BestOf
 from factorize.training.run_lock import RunLock
 
@@ -44,7 +55,8 @@ class Receipt:
         trials: number of runs like this one that were made and released, or `BestOf(mean)` if only the best one of a
             random number of them is seen; the receipt then also states the cost of the search for hyperparameters.
         unpublished: for a run that continues from a checkpoint: nobody has seen what earlier processes released after
-            it. Without this, steps that were taken twice refute the receipt.
+            it. Without this, steps that this process takes again refute the receipt; it says nothing of steps that
+            another process took again.
 
     Attributes:
         refused: numbers of contributions that a server refused, by reason; None if nothing is refused.
@@ -101,8 +113,8 @@ class Receipt:
 
         Raises:
             InvalidParameter: the file holds the receipt of another run, a closed one, or none; another process writes
-                it; or no receipt states such a run, because it has no epsilon, for example, or is about users while the
-                auditor counts examples.
+                it; the statement is of other factors; or no receipt states such a run, because it has no epsilon, for
+                example, or is about users while the auditor counts examples.
             OSError: the file cannot be read or written.
         """
         if statement.unit != auditor.unit or (statement.unit == "user") != (statement.users is not None):
@@ -111,9 +123,14 @@ class Receipt:
                 f"{auditor.unit}s; give the auditor users=, or unit=, and the statement the number of users"
             )
             raise InvalidParameter(message, field="users")
-        self._statement = statement
+        _check_factors(statement, factors)
+        self._statement = statement = replace(
+            statement,
+            others={**statement.others, **self.others},
+            trials=statement.trials if self.trials == 1 else self.trials,
+        )
         noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments)}
-        about = _described(replace(statement, others=self.others, trials=self.trials), factors, noise)
+        about = _described(statement, factors, noise)
         kept = self._kept()
         different = next((name for name in about if kept is not None and kept.get(name) != about[name]), None)
         if different:
@@ -122,7 +139,8 @@ class Receipt:
         run = secrets.token_hex(32) if kept is None else kept["run"]
         written = {"processes": [], "chain": []} if kept is None else kept["steps"]
         steps = {name: written[name] for name in ("processes", "chain")}
-        steps |= {"ended": False, "unpublished": self.unpublished}
+        said = kept is not None and taken_again(kept) != []
+        steps |= {"ended": False, "unpublished": written["unpublished"] if said else self.unpublished}
         self._auditor, self._document = auditor, {**about, "run": run, "model": None, "steps": steps}
         try:
             read_receipt(self._text())
@@ -139,10 +157,11 @@ class Receipt:
         `PrivacyStatement.epsilon_so_far` explains for which stops this holds.
 
         Raises:
-            InvalidParameter: no run has begun.
+            InvalidParameter: no run has begun, or steps were taken twice.
         """
-        if self._statement is None:
+        if self._statement is None or self._document is None:
             raise InvalidParameter(f"{self.path} is the receipt of no run yet; begin one", field="receipt")
+        refuse_repeated(self._document)
         return self._statement.epsilon_so_far(self.taken, delta)
 
     def close(self, model: Any = None) -> None:
@@ -161,9 +180,17 @@ class Receipt:
         if model is not None:
             self._document["model"] = model_digest(model)
         self._document["steps"]["ended"] = True
-        self._auditor.on_step = None
+        self._auditor.on_step = self._refuse_step
         self._write()
         self._lock.release()
+
+    def _refuse_step(self, step: int) -> None:
+        """Refuse a step after the end of the run, which no receipt would count."""
+        raise InvalidParameter(
+            f"{self.path} states that the run ended after {self.taken} steps, and step {step} would be released "
+            "without it; call close() once, after the last step that is released",
+            field="receipt",
+        )
 
     def _kept(self) -> JsonObject | None:
         """Return the open and undamaged receipt in the file; None where there is no file."""
@@ -182,12 +209,25 @@ class Receipt:
         return kept
 
     def _count(self, step: int) -> None:
-        """Add a step that is about to be released, counted from 0, to the steps of this process."""
+        """Add a step that is about to be released, counted from 0, to the steps of this process.
+
+        Raises:
+            InvalidParameter: steps before it were left out.
+        """
         assert self._document is not None
-        processes, chain = (self._document["steps"][name] for name in ("processes", "chain"))
+        steps = self._document["steps"]
+        processes, chain = steps["processes"], steps["chain"]
         if step == self._next:
             processes[-1][1] = step + 1
         else:
+            if step > self.taken:
+                raise InvalidParameter(
+                    f"{self.path} counts {self.taken} steps, and the next is step {step}, so that no check would "
+                    "support it; begin a receipt before the first step, and continue it with the newest checkpoint",
+                    field="receipt",
+                )
+            if step < self.taken:
+                steps["unpublished"] = steps["unpublished"] and self.unpublished
             previous = link_of(self._document["run"], chain[-1], processes[-1]) if chain else None
             chain.append({"process": self._process, "previous": previous})
             processes.append([step, step + 1])
@@ -219,6 +259,20 @@ class Receipt:
     def _read(self) -> bytes | None:
         """Return the content of the file, None where there is none."""
         return self.path.read_bytes() if self.path.exists() else None
+
+
+def _check_factors(statement: PrivacyStatement, factors: Sequence[CertifiedFactors]) -> None:
+    """Raise InvalidParameter where the noise of a statement was calibrated for other factors than these."""
+    own = [statement.digest] if statement.moments is None else list(statement.moments.digests)
+    given = [each.digest for each in factors]
+    if given != own:
+        raise InvalidParameter(
+            f"the statement is of the factors {', '.join(own)}, and the receipt would name {', '.join(given)}; give "
+            "both the factors that make the noise, of both moments where squares have noise of their own",
+            field="factors",
+        )
+    if statement.moments is None:
+        check_own(statement.calibration, factors[0])
 
 
 def _described(

@@ -9,20 +9,24 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from receipt_runs import signed
 from safetensors.numpy import save_file
 
 import factorize
+from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import InvalidParameter
 from factorize.training import fixed_order
 from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
 from papers.training.order_record import OrderRecord
 
 EXAMPLES, BATCH, EPOCHS, N = 24, 6, 3, 12
@@ -186,11 +190,93 @@ def test_a_run_that_went_on_twice_is_told_by_its_receipts(
     assert checked(tmp_path, factors, "left.json", "longer.json") == 4
     assert "of one run, which went on twice from one state" in capsys.readouterr().out
 
+    for part in ({"commitments": ["0" * 64]}, {"generator": "shake128"}):
+        early = json.loads((tmp_path / "early.json").read_bytes())
+        (tmp_path / "forged.json").write_bytes(signed({**early, "noise": early["noise"] | part}))
+        assert checked(tmp_path, factors, "forged.json", "longer.json") == 4
+
     right = Receipt(tmp_path / "early.json", unpublished=True)
     begun(right, factors)(N)
     right.close()
     assert checked(tmp_path, factors, "early.json") == 0
     assert checked(tmp_path, factors, "left.json", "early.json") == 4
+
+
+def continued(path: Path, factors: Any, parts: list[tuple[int, int, bool]]) -> Receipt:
+    """Return the receipt of processes that each take some steps, and say whether nobody saw those before."""
+    for first, last, unpublished in parts:
+        receipt = Receipt(path, unpublished=unpublished)
+        calibration = factors.calibrate(epsilon=2.0, delta=1e-5, divisor=BATCH)
+        auditor = ParticipationAuditor.of(calibration, N)
+        for step in range(first):
+            auditor.record(ORDER[step])
+        statement = PrivacyStatement(
+            calibration, factors.digest, N, EXAMPLES, EXAMPLES, "fixed", "example", factors=factors
+        )
+        receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+        for step in range(first, last):
+            auditor.record(ORDER[step])
+    return receipt
+
+
+@pytest.mark.parametrize(
+    ("parts", "code"),
+    [
+        ([(0, 7, False), (5, 9, False), (8, N, True)], 4),  # the last one says nothing of steps 5 to 7
+        ([(0, 7, False), (5, 9, True), (8, N, False)], 4),
+        ([(0, 7, False), (5, 9, True), (9, N, False)], 0),  # and need not say again what the second one said
+        ([(0, 7, False), (5, 9, True), (8, N, True)], 0),
+        ([(0, 7, True), (7, 9, False), (8, N, True)], 0),
+    ],
+)
+def test_each_process_speaks_for_the_steps_that_it_takes_again(
+    tmp_path: Path, factors: Any, parts: list[tuple[int, int, bool]], code: int
+) -> None:
+    receipt = continued(tmp_path / "receipt.json", factors, parts)
+    if code:
+        with pytest.raises(InvalidParameter, match="were taken twice, with the same noise, and no epsilon holds"):
+            receipt.epsilon_so_far()
+    else:
+        assert receipt.epsilon_so_far() > 1.9
+    receipt.close()
+    assert checked(tmp_path, factors, "receipt.json") == code
+
+
+def test_no_step_is_released_after_the_end_or_after_a_gap(tmp_path: Path, factors: Any) -> None:
+    receipt = Receipt(tmp_path / "receipt.json")
+    take = begun(receipt, factors)
+    take(5)
+    receipt.close()
+    with pytest.raises(InvalidParameter, match="the run ended after 5 steps, and step 5 would be released without it"):
+        take(6)
+    assert checked(tmp_path, factors, "receipt.json") == 0
+    with pytest.raises(InvalidParameter, match="counts 0 steps, and the next is step 4"):
+        continued(tmp_path / "late.json", factors, [(4, N, False)])
+    with pytest.raises(InvalidParameter, match="counts 3 steps, and the next is step 4"):
+        continued(tmp_path / "gap.json", factors, [(0, 3, False), (4, N, False)])
+    continued(tmp_path / "whole.json", factors, [(0, 3, False), (3, N, False)]).close()
+    assert checked(tmp_path, factors, "whole.json") == 0
+
+
+def test_a_receipt_is_of_the_factors_and_other_runs_of_its_statement(tmp_path: Path, factors: Any) -> None:
+    other = factorize.solve("prefix", n=N, epochs=EPOCHS, mechanism="identity")
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+    own = PrivacyStatement(calibration, factors.digest, N, EXAMPLES, EXAMPLES, "fixed", "example")
+    for statement, given, words in (
+        (own, [other], "the statement is of the factors"),
+        (own, [factors, other], "the statement is of the factors"),
+        (replace(own, digest=other.digest), [other], "the calibration is for a sensitivity"),
+    ):
+        with pytest.raises(InvalidParameter, match=words):
+            Receipt(tmp_path / "wrong.json").begin(
+                statement, given, ParticipationAuditor.of(calibration, N), generator="sfc64", dtype="float32"
+            )
+    assert not (tmp_path / "wrong.json").exists()
+    stated = replace(own, others={"pilot": 0.3}, trials=4)
+    receipt = Receipt(tmp_path / "receipt.json", others={"probe": 0.1})
+    receipt.begin(stated, [factors], ParticipationAuditor.of(calibration, N), generator="sfc64", dtype="float32")
+    named = {other["name"] for other in json.loads(receipt.path.read_bytes())["others"]}
+    assert named == {"pilot", "probe", "3 more trials"}
 
 
 def test_a_broken_chain_is_refused(tmp_path: Path, factors: Any) -> None:
@@ -241,7 +327,8 @@ def test_a_receipt_names_the_weights(tmp_path: Path, factors: Any, capsys: pytes
             assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / name))) != 0, name
         receipt.path.unlink()
     receipt = taken_by(tmp_path / "receipt.json", factors)
-    for bad in (np.ones(3), {}, {"step": 3}, {"names": np.array(["a"])}):
+    twice = {"a.b": np.ones(1), "a": {"b": np.zeros(1)}}
+    for bad in (np.ones(3), {}, {"step": 3}, {"names": np.array(["a"])}, twice):
         with pytest.raises(InvalidParameter):
             receipt.close(model=bad)
     receipt.close()
