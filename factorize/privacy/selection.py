@@ -18,6 +18,8 @@ from factorize.numbers.scalars import finite_real
 
 MAX_MEAN_RUNS: Final = 1e6
 """The largest mean number of runs: a larger one is taken for a mistake."""
+_MAX_EPSILON = 700.0
+"""The largest epsilon that enters an exponential, which must stay a double."""
 _ROUNDING = 1e-12
 """Relative margin of results, which is far more than the doubles below lose."""
 
@@ -52,7 +54,7 @@ class BestOf:
 
     def surplus(self, mu: float) -> float:
         """Return the least s with (mean - 1) delta(s) <= e^s - 1 for the delta of one run of mu-GDP, rounded up."""
-        low, high = 0.0, mu * mu + 50 * mu  # above it delta is below all doubles
+        low, high = 0.0, math.log1p(self.mean - 1) * (1 + 4 * _ROUNDING)  # there delta of 1 is not too large
         while low < (middle := (low + high) / 2) < high:
             if (self.mean - 1) * gaussian_delta(middle, mu) * (1 + _ROUNDING) <= math.expm1(middle):
                 high = middle
@@ -77,12 +79,11 @@ class BestOf:
         This holds where one pair is all that is known of a run, for example of one that relies on sampling.
 
         Raises:
-            InvalidParameter: delta is too large to prove this at epsilon.
+            InvalidParameter: a value out of range, or delta is too large to prove this at epsilon.
         """
-        if (self.mean - 1) * check_delta(delta) * (1 + _ROUNDING) > math.expm1(epsilon):
-            most = math.expm1(epsilon) / (self.mean - 1)
-            message = (
-                f"delta={delta:g} is above {most:.3g}, the most at epsilon={epsilon:g}; give runs of a smaller one"
-            )
+        level = finite_real("epsilon", epsilon, remedy="give the epsilon of each run")
+        most = math.expm1(min(level, _MAX_EPSILON)) / (self.mean - 1)
+        if check_delta(delta) * (1 + _ROUNDING) > most:
+            message = f"delta={delta:g} is above {most:.3g}, the most at epsilon={level:g}; give runs of a smaller one"
             raise InvalidParameter(message, field="delta")
-        return 3 * epsilon * (1 + _ROUNDING), self.mean * delta * (1 + _ROUNDING)
+        return 3 * level * (1 + _ROUNDING), min(self.mean * delta * (1 + _ROUNDING), 1.0)

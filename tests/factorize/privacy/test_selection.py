@@ -67,6 +67,22 @@ def test_known_pairs_are_those_of_the_paper() -> None:
         BestOf(1000.0).level(0.1, 1e-3)
 
 
+@pytest.mark.parametrize("mu", [0.01, 1.0, 26.0, 1e4])
+def test_no_run_is_better_than_the_best_by_more_than_the_mean(mu: float) -> None:
+    search = BestOf(10.0)
+    assert 0 < search.surplus(mu) <= math.log(10) * (1 + 1e-11)
+    assert 9 * gaussian_delta(search.surplus(mu), mu) <= math.expm1(search.surplus(mu))
+    assert search.epsilon(DELTA, mu) <= (gaussian_epsilon(DELTA / 10, mu) + 2 * math.log(10)) * (1 + 1e-11)
+
+
+def test_a_known_pair_has_an_epsilon_above_0_and_a_delta_of_at_most_1() -> None:
+    assert BestOf(10.0).level(800.0, 1e-6) == pytest.approx((2400.0, 1e-5))
+    assert BestOf(10.0).level(3.0, 0.3)[1] == 1.0
+    for epsilon in (math.nan, 0.0, -1.0, "1"):
+        with pytest.raises(InvalidParameter, match="epsilon"):
+            BestOf(10.0).level(epsilon, 1e-6)  # type: ignore[arg-type]
+
+
 def test_numbers_of_runs_have_the_law() -> None:
     drawn = np.array([BestOf(4.0).draw() for _ in range(4000)])
     assert drawn.min() == 1 and abs(drawn.mean() - 4) < 6 * math.sqrt(12 / 4000)
