@@ -157,13 +157,17 @@ def mu_by_name(others: object) -> dict[str, float]:
     """Return the mu of other runs on the same data by name, from a caller's mapping; None is an empty one.
 
     Raises:
-        InvalidParameter: it is no mapping, or a mu is no positive number.
+        InvalidParameter: it is no mapping, two names are the same text, or a mu is no positive number.
     """
     if not isinstance(others := {} if others is None else others, Mapping):
         message = f"others is of type {type(others).__name__}, not mu by name; give {{'the first run': 0.3}}"
         raise InvalidParameter(message, field="others")
     remedy = "give the mu that the calibration of that run states"
-    return {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in others.items()}
+    named = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in others.items()}
+    if len(named) < len(others):
+        names = ", ".join(map(repr, others))[:80]
+        raise InvalidParameter(f"others has two of the same name among {names}; give each run its own", field="others")
+    return named
 
 
 def remaining_mu(noise_multiplier: float, spent: float) -> float:

@@ -122,7 +122,11 @@ class PrivacyStatement:
         if isinstance(self.trials, BestOf) or self.trials == 1:
             return others
         more = self.trials - 1
-        return {**others, f"{more} more trials": root_above(more * Fraction(self._mu) ** 2, "mu")}
+        name = f"{more} more trials"
+        if name in others:
+            message = f"others has the name {name!r}, which is that of the other trials; give it another"
+            raise InvalidParameter(message, field="others")
+        return {**others, name: root_above(more * Fraction(self._mu) ** 2, "mu")}
 
     @property
     def together(self) -> dict[str, float] | None:

@@ -283,6 +283,8 @@ def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
         ({"others": {"pilot": 0.3}, "sampling": "cyclic_poisson"}, "others"),
         ({"others": [0.3]}, "others"),
         ({"others": {"pilot": -0.3}}, "mu"),
+        ({"others": {1: 0.3, "1": 0.4}}, "others"),
+        ({"others": {"3 more trials": 0.3}, "trials": 4}, "others"),
     ):
         with pytest.raises(InvalidParameter) as refusal:
             replace(made, **changes)
