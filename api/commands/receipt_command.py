@@ -73,7 +73,7 @@ def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) ->
         raise InvalidParameter(f"the receipt names {named}, and the factors are {run.digest}", field="factors")
     check_sensitivity(run)
     noise = held["calibration"]
-    epsilon = epsilon_of_first_steps(run, noise, steps, delta)
-    document = {"epsilon_so_far": epsilon, "delta": noise["delta"] if delta is None else delta, "steps": steps}
+    epsilon = epsilon_of_first_steps(run, noise, steps, delta, overflow_delta=held["overflow_delta"])
+    document = {"epsilon_so_far": epsilon, "delta": held["delta"] if delta is None else delta, "steps": steps}
     text = f"epsilon {at_most(epsilon)} at delta {at_most(document['delta'])} after {steps} of {run.steps} steps"
     return document, f"{text}, {STOP_CONDITION}"

@@ -59,6 +59,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         auditor: the auditor, or None.
         ranks: number of processes whose sums are added up.
         rehearsal: the check of model and loss before their first step; None where nobody gave the model.
+        overflow_delta: the part of the guarantee's delta for an overflow, see `PrivacyStatement`.
 
     Raises:
         InvalidParameter: the calibration belongs to another factorization, or relies on sampling without an auditor; or
@@ -66,6 +67,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     """
 
     ranks = 1
+    overflow_delta = 0.0
     _step_supports_amp_scaling = True  # a GradScaler then sets `grad_scale` here before it calls `step`
 
     def __init__(
@@ -112,7 +114,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
         `PrivacyStatement.epsilon_so_far` explains for which stops this holds.
         """
-        return epsilon_of_first_steps(self.factors, self.calibration.document(), self.noise.step, delta)
+        noise, steps = self.calibration.document(), self.noise.step
+        return epsilon_of_first_steps(self.factors, noise, steps, delta, overflow_delta=self.overflow_delta)
 
     @property
     def grad_scale(self) -> object:

@@ -186,6 +186,7 @@ def make_private(
 
     planned, given = plan_here()[0] if ranks == 1 else agree("the plan of the job", plan_here)
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
+    private.overflow_delta = planned.overflow_delta
     wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
     warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)

@@ -154,10 +154,11 @@ class PrivacyStatement:
 
         Args:
             steps: number of released steps; for a JAX job the one in its noise state, `int(state.step)`.
-            delta: delta of the guarantee; the calibration's by default.
+            delta: delta of the guarantee; by default that of the statement.
 
         Raises:
-            InvalidParameter: steps that are no number from 0 to n, no delta, or a statement without factors.
+            InvalidParameter: steps that are no number from 0 to n; no delta, or none above `overflow_delta`; or a
+                statement without factors.
             UnsupportedProblem: the squares of gradients have noise of their own.
         """
         if self.factors is None:
@@ -165,7 +166,8 @@ class PrivacyStatement:
                 "the statement holds no factors; give them to it, or use `factors.calibrate(sigma=, delta=, steps=)`",
                 field="factors",
             )
-        return epsilon_of_first_steps(self.factors, (self.moments or self.calibration).document(), steps, delta)
+        noise = (self.moments or self.calibration).document()
+        return epsilon_of_first_steps(self.factors, noise, steps, delta, overflow_delta=self.overflow_delta)
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""

@@ -112,6 +112,15 @@ def test_a_job_that_stops_has_the_epsilon_of_its_steps(mechanism, sampling, opti
     assert epsilon_of_first_steps(whole, noise.document(), N, 1e-9) > 3.0
 
 
+def test_the_capacity_of_batches_takes_its_part_of_any_delta(run):
+    noise = run.calibrate(epsilon=2.0, delta=1e-5).document()
+    assert epsilon_of_first_steps(run, noise, 7, overflow_delta=1e-8) == epsilon_of_first_steps(run, noise, 7)
+    given = epsilon_of_first_steps(run, noise, 7, 2e-8, overflow_delta=1e-8)
+    assert given == pytest.approx(epsilon_of_first_steps(run, noise, 7, 1e-8), rel=1e-9)
+    with pytest.raises(InvalidParameter, match="not above 1e-08, the part that batches of limited capacity take"):
+        epsilon_of_first_steps(run, noise, 7, 1e-8, overflow_delta=1e-8)
+
+
 def test_where_no_epsilon_of_the_first_steps_is_known(run):
     noise = run.calibrate(mu=1.0).document()
     with pytest.raises(InvalidParameter, match="give delta"):
