@@ -89,6 +89,7 @@ def calibrate_amplified(
     divisor: int | None = None,
     clip_norm: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ZERO_OUT,
+    groups: int | None = None,
 ) -> AmplifiedCalibration:
     """Return the noise of a banded C under cyclic Poisson sampling.
 
@@ -104,6 +105,7 @@ def calibrate_amplified(
         divisor: the fixed public divisor where steps are means; None for sums.
         clip_norm: bound on one contribution.
         adjacency: `zero_out` only: replaced examples under Poisson sampling are not accounted for here.
+        groups: the number of groups, at least the bands of C; by default as many.
 
     Raises:
         ConditionNotMet: C has as many bands as columns, or a group is smaller than a batch.
@@ -115,7 +117,7 @@ def calibrate_amplified(
     """
     check_zero_out(adjacency)
     strategy = certified(factorization).opened().strategy.finite()
-    law = PoissonLaw.of(strategy, dataset_size, batch_size)
+    law = PoissonLaw.of(strategy, dataset_size, batch_size, groups)
     clip = within_scale(
         "clip_norm", finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     )

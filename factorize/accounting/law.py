@@ -96,7 +96,7 @@ class Curve(ABC):
     ) -> float:
         """Return an s = sigma / clip_norm that gives (epsilon, delta), near the smallest.
 
-        It is at most that of the Gaussian mechanism without amplification.
+        It is at most that of the Gaussian mechanism without amplification, up to the tolerance.
 
         Args:
             epsilon: the epsilon of (epsilon, delta)-DP.
@@ -155,7 +155,8 @@ class Law(Curve):
 
     def stated(self, strategy: AnyStrategy) -> Sensitivity:
         """Return the sensitivity without amplification, of steps at least b apart, which a calibration states."""
-        return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=self.bins, max_participations=self.epochs))
+        apart = min(self.bins, self.steps)
+        return sensitivity_of(strategy, MinSep(kind="min_sep", min_sep=apart, max_participations=self.epochs))
 
     def bounds(self, multiplier: float, epsilon: float) -> tuple[Bound, Bound]:
         """Return the smaller bound of each direction, with the draws secret or known."""

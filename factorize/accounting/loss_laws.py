@@ -187,21 +187,29 @@ class PoissonLaw(LossLaw):
         self.largest, self.probability = largest, probability
 
     @classmethod
-    def of(cls, strategy: Matrix, dataset_size: int, batch_size: int) -> Self:
+    def of(cls, strategy: Matrix, dataset_size: int, batch_size: int, groups: int | None = None) -> Self:
         """Return the law on a banded C.
+
+        Args:
+            strategy: C.
+            dataset_size: N.
+            batch_size: expected number of sampled examples per step.
+            groups: the number of groups, at least the bands of C; by default as many.
 
         Raises:
             ConditionNotMet: C has as many bands as columns, or a group is smaller than a batch.
-            InvalidParameter: sizes below 1.
+            InvalidParameter: sizes below 1, or fewer groups than bands.
         """
         bands = strategy.bandwidth()
-        if bands >= strategy.n and strategy.n > 1:
+        if groups is None and bands >= strategy.n > 1:
             raise ConditionNotMet(
                 f"this C has {bands} bands, as many as steps: amplification by cyclic sampling is for banded C alone; "
                 "use a banded mechanism, or calibrate without sampling",
                 field="sampling",
             )
-        return cls(strategy.n, bands, largest_column(strategy), sampling_probability(bands, dataset_size, batch_size))
+        remedy = "give the number of C's bands, or more: with fewer an example would meet its own noise again"
+        count = bands if groups is None else whole_number("groups", groups, low=bands, remedy=remedy)
+        return cls(strategy.n, count, largest_column(strategy), sampling_probability(count, dataset_size, batch_size))
 
     def losses(self, multiplier: float, step_law: StepLaw | None = None) -> Losses:
         """Return the losses of theorem 10."""
@@ -214,7 +222,7 @@ def _nearly_step_law(width: float, probability: float, finest: float) -> GridLaw
     """Return the law of a step in doubles, on the grid of the proved one."""
     from scipy.special import ndtr
 
-    from factorize.checker.sampling.losses import GridLaw, grid_of
+    from factorize.checker.sampling.losses import MIN_MASS, GridLaw, grid_of
 
     first, cells, step = grid_of(width, probability, finest)
     ends = step * np.arange(first, first + cells + 1)
@@ -229,7 +237,7 @@ def _nearly_step_law(width: float, probability: float, finest: float) -> GridLaw
     mean = (1 - probability) * mass + probability * chances(normal - width)
     right = (mean - mass * np.exp(ends[:-1])) / (np.exp(ends[:-1]) * math.expm1(step))
     masses = np.append(mass - right, 0.0) + np.append(0.0, right)
-    return GridLaw(first, np.maximum(masses, 0.0), step, 0.0, 0.0)
+    return GridLaw(first, np.maximum(masses, 0.0), step, 0.0, 2 * MIN_MASS)
 
 
 def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
 from factorize.numbers.scalars import whole_number
-from factorize.samplings.first_steps import first_steps
+from factorize.samplings.first_steps import leading_block
 from factorize.spec import parse_spec
 
 
@@ -101,7 +101,7 @@ def certified_for(run: Factorization, rounds: int, participation: Mapping[str, o
     """
     workload = {**run.spec.workload.document(), "n": rounds}
     spec = parse_spec({"workload": workload, "participation": dict(participation)})
-    return Factorization.from_strategy(spec, first_steps(run, rounds).matrix)
+    return Factorization.from_strategy(spec, leading_block(run, rounds).matrix)
 
 
 def worst_ratio(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import ClassVar
 
+import factorize
 from factorize.accounting.amplification import AmplifiedCalibration, calibrate_amplified
 from factorize.accounting.law import Law
 from factorize.accounting.loss_laws import PoissonLaw
@@ -11,6 +12,7 @@ from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy.question import Question, SamplingOptions, level_of
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
+from factorize.samplings.first_steps import leading_block
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import CyclicPoisson
@@ -55,7 +57,7 @@ class CyclicPoissonSampling(Sampling):
     def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law:
         """Return the law of as many groups as C has bands."""
         strategy: Matrix = certified(factorization).opened().strategy.finite()
-        return PoissonLaw.of(strategy, *self.sizes(strategy, asked))
+        return PoissonLaw.of(strategy, *self.sizes(strategy, asked), asked.bins)
 
     def calibrate(
         self, factorization: CertifiedFactors, target: Question, asked: SamplingOptions
@@ -63,7 +65,14 @@ class CyclicPoissonSampling(Sampling):
         """Return the noise by the privacy loss distribution of Poisson sampling."""
         level, held = level_of(target, self.name), certified(factorization).opened()
         examples, batch = self.sizes(held.strategy.finite(), asked)
-        return calibrate_amplified(held, **level, dataset_size=examples, batch_size=batch, **asked.scale)
+        sizes = {"dataset_size": examples, "batch_size": batch, "groups": asked.bins}
+        return calibrate_amplified(held, **level, **sizes, **asked.scale)
+
+    def of_first_steps(
+        self, run: factorize.Factorization, steps: int, asked: SamplingOptions
+    ) -> tuple[factorize.Factorization, SamplingOptions]:
+        """Keep the groups of the whole C, since its first rows may have fewer bands."""
+        return leading_block(run, steps), replace(asked, bins=run.strategy.finite().bandwidth())
 
     def sizes(self, strategy: Matrix, asked: SamplingOptions) -> tuple[int, int]:
         """Return the sizes of data set and batch; the accountant decides which bands it takes."""

@@ -35,14 +35,35 @@ def first_steps(run: factorize.Factorization, steps: int, *, least: int = 1) -> 
         InvalidParameter: steps that are no number from 1 to n.
         UnsupportedProblem: a run without end.
     """
-    taken = whole_number("steps", steps, high=run.steps, remedy="give how many of its steps the run made")
-    covered = min(max(taken, least), run.steps)
+    covered = min(max(_taken(run, steps), least), run.steps)
     steps, participation = _covering(run.spec.participation, run.steps, covered)
     spec = Spec(workload=Prefix(kind="prefix", n=steps), participation=participation)
     strategy = run.matrix.leading(steps)
     if covered < steps <= MAX_EXACT_STEPS:
         strategy = _stopped(strategy, covered)
     return factorize.Factorization.from_strategy(spec, strategy)
+
+
+def leading_block(run: factorize.Factorization, steps: int, *, multiple: int = 1) -> factorize.Factorization:
+    """Return the certified factorization of the first steps of a run, for a law that asks for no participation.
+
+    Args:
+        run: the whole run.
+        steps: number of first steps, 1 to n.
+        multiple: the number of steps is rounded up to a multiple of this one, as far as the run has such steps.
+
+    Raises:
+        InvalidParameter: steps that are no number from 1 to n.
+        UnsupportedProblem: a run without end.
+    """
+    taken = min(-(-_taken(run, steps) // multiple) * multiple, run.steps)
+    spec = Spec(workload=Prefix(kind="prefix", n=taken), participation=Single())
+    return factorize.Factorization.from_strategy(spec, run.matrix.leading(taken))
+
+
+def _taken(run: factorize.Factorization, steps: int) -> int:
+    """Return a number of steps that the run has; raise InvalidParameter for another."""
+    return whole_number("steps", steps, high=run.steps, remedy="give how many of its steps the run made")
 
 
 def _stopped(strategy: Matrix, made: int) -> Matrix:

@@ -1,9 +1,15 @@
 """Random allocation: each example draws one step of every epoch anew. It is for C = I, by loss distributions."""
 
+from dataclasses import replace
+
+import factorize
+from factorize.accounting.gram_matrix import bins_of
 from factorize.accounting.loss_laws import AllocationLaw
+from factorize.numbers.scalars import whole_number
 from factorize.participation import Participation
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings.balls_in_bins import BallsInBinsSampling
+from factorize.samplings.first_steps import leading_block
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 from factorize.training.bins_order import RandomAllocation
@@ -34,6 +40,13 @@ class RandomAllocationSampling(BallsInBinsSampling):
         if bins is None:
             return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
         return None if bins > 1 else "has nothing to choose where an epoch is one step; use fixed"
+
+    def of_first_steps(
+        self, run: factorize.Factorization, steps: int, asked: SamplingOptions
+    ) -> tuple[factorize.Factorization, SamplingOptions]:
+        """Cover whole epochs of the draws, since each draw is among all steps of its epoch."""
+        bins = bins_of(run) if asked.bins is None else whole_number("bins", asked.bins)
+        return leading_block(run, steps, multiple=bins), replace(asked, bins=bins)
 
     def law_of(self, strategy: AnyStrategy, bins: int) -> AllocationLaw:
         """Return the law on a C with one band; it raises as `AllocationLaw.of` does."""

@@ -209,6 +209,16 @@ def test_nothing_else_is_amplified() -> None:
         calibrate_amplified(toeplitz, **asked)
 
 
+@pytest.mark.parametrize("probability", [1e-3, 0.01, 0.999, 1.0])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.05), (0.5, 1e-6), (20.0, 1e-12), (50.0, 1e-6)])
+def test_one_step_needs_less_noise_than_without_sampling(probability: float, epsilon: float, delta: float) -> None:
+    law = PoissonLaw(1, 1, 1.0, probability)
+    sigma = law.sigma(epsilon, delta)
+    assert law.delta(sigma, epsilon) <= delta
+    known = noise_multiplier_for_epsilon(epsilon, delta) * (1 + law.tolerance)
+    assert sigma <= max(known, 0.1001)  # no law is known for less
+
+
 @pytest.mark.parametrize(("probability", "steps"), [(0.0, 3), (1.5, 3), (0.5, 0)])
 def test_what_is_no_sampling_has_no_law(probability: float, steps: int) -> None:
     with pytest.raises(InvalidParameter, match="must be in"):

@@ -7,6 +7,7 @@ import pytest
 from structure_cases import NAMES, strategies
 
 from factorize import Spec, solvers
+from factorize.accounting.loss_laws import PoissonLaw
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
@@ -110,6 +111,32 @@ def test_a_job_that_stops_has_the_epsilon_of_its_steps(mechanism, sampling, opti
     asked = {**options, "divisor": None, "sampling": sampling, "steps": BINS}
     assert stated[1] == whole.calibrate(sigma=noise.sigma_of_sums, delta=1e-6, **asked).epsilon
     assert epsilon_of_first_steps(whole, noise.document(), N, 1e-9) > 3.0
+
+
+@pytest.mark.parametrize(("bands", "mechanism"), [(1, "identity"), (4, "banded")])
+def test_the_groups_of_a_cyclic_run_stay_in_its_first_steps(bands, mechanism):
+    own = {} if bands == 1 else {"bands": bands}
+    whole = solvers.solve(Spec.of("prefix", n=N, epochs=EPOCHS, mechanism=mechanism, **own))
+    asked = {"sigma": 4.0, "delta": 1e-6, "sampling": "cyclic_poisson", "dataset_size": 1000, "batch_size": 50}
+    run = whole.calibrate(**asked)
+    found = [whole.calibrate(**asked, steps=steps) for steps in range(1, N + 1)]
+    assert [(one.groups, one.sampling_probability) for one in found] == [(bands, bands * 50 / 1000)] * N
+    assert [one.compositions for one in found] == [-(-steps // bands) for steps in range(1, N + 1)]
+    far = [one.epsilon for one in found]
+    assert far == sorted(far) and far[-1] == run.epsilon
+    one_step = PoissonLaw(1, bands, float(np.linalg.norm(whole.strategy.dense()[0])), bands * 50 / 1000)
+    assert far[0] == pytest.approx(one_step.epsilon(4.0, 1e-6), rel=1e-3)
+    with pytest.raises(InvalidParameter, match=f"groups={bands - 1} is not an integer >= {bands}; .* its own noise"):
+        PoissonLaw.of(whole.strategy, 1000, 50, bands - 1)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_random_allocation_covers_whole_epochs_of_its_own_draws(epochs):
+    whole = solvers.solve(Spec.of("prefix", n=12, epochs=epochs, mechanism="identity"))
+    asked = {"sigma": 2.0, "delta": 1e-5, "sampling": "random_allocation", "bins": 4}
+    found = [whole.calibrate(**asked, steps=steps).epsilon for steps in range(1, 13)]
+    assert found[::4] == found[1::4] == found[2::4] == found[3::4] and found[-1] == whole.calibrate(**asked).epsilon
+    assert found[0] < found[4] < found[8]
 
 
 def test_the_capacity_of_batches_takes_its_part_of_any_delta(run):
