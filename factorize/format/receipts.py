@@ -340,7 +340,7 @@ def steps_of(receipt: Mapping[str, Any]) -> int:
     return max((last for _, last in receipt["steps"]["processes"]), default=0)
 
 
-def taken_again(receipt: Mapping[str, Any]) -> list[tuple[int, int]]:
+def repetitions_of(receipt: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Return the steps that one process took after another had: the first of each, and the one after the last."""
     found, taken = [], 0
     for first, last in receipt["steps"]["processes"]:
@@ -356,7 +356,7 @@ def refuse_repeated(receipt: Mapping[str, Any]) -> None:
     Raises:
         InvalidParameter: steps were taken again, and the job does not state that nobody saw the first release.
     """
-    again = taken_again(receipt)
+    again = repetitions_of(receipt)
     if again and not receipt["steps"]["unpublished"]:
         raise InvalidParameter(
             f"steps {again[0][0]} to {again[0][1]} were taken twice, with the same noise, and no epsilon holds: both "

@@ -25,8 +25,8 @@ from factorize.format.receipts import (
     link_of,
     read_receipt,
     refuse_repeated,
+    repetitions_of,
     steps_of,
-    taken_again,
 )
 from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import mu_by_name
@@ -139,7 +139,7 @@ class Receipt:
         run = secrets.token_hex(32) if kept is None else kept["run"]
         written = {"processes": [], "chain": []} if kept is None else kept["steps"]
         steps = {name: written[name] for name in ("processes", "chain")}
-        said = kept is not None and taken_again(kept) != []
+        said = kept is not None and repetitions_of(kept) != []
         steps |= {"ended": False, "unpublished": written["unpublished"] if said else self.unpublished}
         self._auditor, self._document = auditor, {**about, "run": run, "model": None, "steps": steps}
         try:
