@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Prove the receipt of a private training run from its factor files: sensitivity, noise, epsilon.",
     )
     parser.add_argument("receipt", type=Path, metavar="RECEIPT.json")
-    help_of_files = "the factor files that the receipt names; further receipts, which are compared with it"
+    help_of_files = "the factor files that the receipt names; further receipts are compared with it"
     parser.add_argument("files", type=Path, nargs="+", metavar="FACTORS.safetensors", help=help_of_files)
     help_of_output = (
         "card: for a model card; nist: the questions of SP 800-226 (both Markdown); registry: a draft of an entry"
@@ -37,9 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", choices=("text", "json", *PAGES), default="text", help=help_of_output)
     parser.add_argument("--model", type=Path, metavar="FILE", help="the released weights, a file or a directory")
     parser.add_argument(
-        "--signature", type=Path, metavar="RECEIPT.sig", help="of the receipt, by OpenSSF Model Signing"
+        "--signature", type=Path, metavar="RECEIPT.sig", help="the receipt's signature (OpenSSF Model Signing)"
     )
-    parser.add_argument("--public-key", type=Path, metavar="KEY.pem", help="with --signature: whose it is")
+    parser.add_argument("--public-key", type=Path, metavar="KEY.pem", help="the signer's public key, with --signature")
     options = parser.parse_args(arguments)
     try:
         reports = _check(options)
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as missing:
         package = str(missing.name).partition(".")[0]
         extra = {"signing": "[signing]", "solve": "[sampling]"}.get(EXTRAS.get(package, ""), "") * (package != "flint")
-        what = f"this is tested with {package}, which is not installed"
+        what = f"this check needs {package}, which is not installed"
         print(f"error: {what}; install factorize-check{extra}", file=sys.stderr)
         return EXIT_NOT_LOOKED_AT
     except (TooLarge, MemoryError) as limit:
@@ -91,7 +91,7 @@ def _check(options: argparse.Namespace) -> dict[str, Report]:
             report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
         return {str(options.receipt): report}
     if options.signature or options.model or options.output in PAGES:
-        raise InvalidParameter("--signature, --model and pages are of one receipt; leave the others out")
+        raise InvalidParameter("--signature, --model and pages work with one receipt; leave out the others")
     by_digest = {read_factor_file(data).manifest["digest"]: data for data in factors}
     reports = {}
     for name, data in receipts:

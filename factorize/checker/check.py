@@ -74,7 +74,7 @@ def check_factor_file(
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
         if isinstance(error, FactorizeError):
             raise
-        raise CorruptObject(f"the manifest is not one: {type(error).__name__}: {str(error)[:200]}") from None
+        raise CorruptObject(f"the manifest is not valid: {type(error).__name__}: {str(error)[:200]}") from None
     return report
 
 
@@ -95,7 +95,7 @@ def _open(data: bytes, known: Spec | None = None) -> tuple[Report, FactorFile]:
     try:
         canonical = same or parse_spec(stated).document() == stated
     except InvalidSpec as error:
-        raise CorruptObject(f"the manifest's spec is none: {str(error)[:200]}") from None
+        raise CorruptObject(f"the manifest's spec is not valid: {str(error)[:200]}") from None
     if not canonical:
         raise CorruptObject("the manifest's spec is not in its canonical form")
     report = Report(stated=stated_claims(file.manifest))
@@ -118,7 +118,7 @@ def _check(report: Report, file: FactorFile, user: Mapping[str, np.ndarray], pro
     claims.check_mechanism(report, spec["mechanism"]["kind"], lambda: belongs(named))
     bracket = bracket_sensitivity(strategy, spec["participation"])
     claims.check_sensitivity(report, stated["sensitivity"], spec["participation"], bracket)
-    report.prove("publishing B (C G + Z) rests on C alone: the sensitivity above holds whatever B is")
+    report.prove("publishing B (C G + Z): the sensitivity above covers it, whatever B is")
     report.leave("who solved it, with what and for how long: provenance is recorded, not proved")
     if spec["workload"]["kind"] != "matrix" or array_of(spec["workload"], user) is not None:
         known = proved is not None and proved.concerns(spec, strategy, file.dual)
@@ -158,9 +158,9 @@ def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, obje
     require_mode()
     n = array.shape[1]
     if array.shape != (n, n):
-        raise InvalidStrategy(f"a strategy matrix is square; got shape {array.shape}")
+        raise InvalidStrategy(f"a strategy matrix must be square; got shape {array.shape}")
     if np.triu(array, 1).any() and not np.tril(array, -1).any():
-        raise InvalidStrategy("the matrix is upper-triangular: it looks transposed; C[i, j] is 0 for j > i")
+        raise InvalidStrategy("the matrix is upper-triangular, so it looks transposed: C[i, j] must be 0 for j > i")
     strategy = Strategy("dense", {"": array}, n)
     report.prove("C is finite and lower-triangular bit by bit, with a positive diagonal")
     try:
@@ -169,7 +169,7 @@ def check_matrix_sensitivity(array: np.ndarray, participation: Mapping[str, obje
         raise CertificateError(str(reason)) from None
     check_claim(report, exactly(strategy, participation, bracket, claim), claim, kind=None)
     report.warnings.extend(_warnings(strategy, array, participation))
-    report.leave("the workload: whether C serves it, and how well; `factorize add` certifies that too")
+    report.leave("whether C suits the workload, and how well; `factorize add` certifies that, too")
     return report
 
 
@@ -178,18 +178,24 @@ def _warnings(strategy: Strategy, array: np.ndarray, participation: Mapping[str,
     form = allowed(participation, strategy.n)
     several = form.most > 1
     if strategy.reading.signed and several:
-        notes.append("C has negative entries: adding columns up is then no bound, so absolute Gram entries were added")
+        notes.append(
+            "C has negative entries, so adding columns up gives no bound; absolute Gram entries were added instead"
+        )
     if several and not form.periodic and strategy.bandwidth > form.separation:
         notes.append(
-            f"C has {strategy.bandwidth} bands, more than min_sep={form.separation}: two steps of one user "
-            "overlap, and sums of column norms are no bound"
+            f"C has {strategy.bandwidth} bands, more than min_sep={form.separation}, so two steps of one user "
+            "overlap, and sums of column norms are not a bound"
         )
     if strategy.toeplitz is not None and several and not falls(array[:, 0]):
-        notes.append("C is Toeplitz with coefficients that are not monotone: the leading pattern may not be the worst")
+        notes.append(
+            "C is Toeplitz, but its coefficients are not monotone, so the leading pattern may not be the worst"
+        )
     scaled = array / np.abs(array).max()  # Its squares do not overflow.
     columns, rows = (np.linalg.norm(scaled, axis=axis) for axis in (0, 1))
     if np.ptp(rows) < 1e-6 * rows.max() and np.ptp(columns) > 1e-3 * columns.max():
-        notes.append("the rows of C have equal norms and the columns have not: sensitivity is a matter of the columns")
+        notes.append(
+            "the rows of C have equal norms, but its columns do not, and the sensitivity depends on the columns"
+        )
     return notes
 
 
@@ -205,17 +211,17 @@ def check_endless(
     """
     spec, stated = manifest["spec"], manifest["certificate"]
     if entry["shape"] != [None, None] or spec["workload"]["kind"] != "prefix":
-        raise CertificateError(f"C is stated to have shape {entry['shape']}, and the spec asks for rows without end")
+        raise CertificateError(f"C is stated to have shape {entry['shape']}, but the spec's n is 'unbounded'")
     bracket = bracket_limit(entry["structure"], parts, spec["participation"])
     claims.check_sensitivity(report, stated["sensitivity"], spec["participation"], bracket)
     report.require(
         all(loss is None for loss in stated["loss"].values()),
         "the losses are stated as infinite, which prefix sums without end have under every strategy",
-        "a loss is stated as finite, and prefix sums without end have none",
+        "a loss is stated as finite, but prefix sums without end have none",
         of=LOSS,
     )
     if [stated["lower_bound"], stated.get("class_lower_bound"), stated["relative_gap"]] != [None] * 3:
-        raise CertificateError("a bound is claimed, and nothing supports one")
+        raise CertificateError("a bound is claimed, but nothing supports one")
     report.prove("no bound is claimed")
     report.prove("C is finite, with coefficients that fade and a positive diagonal", of=STRATEGY)
     mechanism = spec["mechanism"]

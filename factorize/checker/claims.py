@@ -76,7 +76,7 @@ def check_losses(report: Report, file: FactorFile, utility: Utility, m: int) -> 
     for name, (low, high) in enclosures.items():
         stated = claims["loss"][name]
         if not low * (1 - TOLERANCE) <= stated <= high * (1 + TOLERANCE):
-            report.refute(f"loss.{name} is claimed as {stated!r}, and lies between {low!r} and {high!r}", of=LOSS)
+            report.refute(f"loss.{name} is claimed as {stated!r}, but lies between {low!r} and {high!r}", of=LOSS)
     width = width_of_losses(enclosures.values())
     if width <= MAX_WIDTH:
         report.prove(f"every loss enclosed to relative {width:.2g} (claims may differ by {TOLERANCE:g})", of=LOSS)
@@ -92,8 +92,8 @@ def check_added_noise(report: Report, file: FactorFile, encoder: float | str | N
     """
     if encoder is None:
         report.prove(
-            "adding noise, A (G + C^-1 Z), is the same as A C^-1 (C G + Z): its encoder is C, and the sensitivity "
-            "above is its own"
+            "adding noise, A (G + C^-1 Z), is the same as A C^-1 (C G + Z): its encoder is C, so the sensitivity "
+            "above applies"
         )
         report.leave("adding noise: the arithmetic with which a job makes C^-1 Z or rows of A C^-1 (no B is stored)")
         return
@@ -198,7 +198,7 @@ def _resting(report: Report, text: str, claim: str, bound: str) -> None:
     """Report a claim as proved where the losses and a bound are."""
     missing = [name for name in (LOSS, bound) if report.status(name) is not Status.PROVED]
     if missing:
-        report.leave(f"{text}, as far as {' and '.join(missing)} can be taken, which is not proved here", of=[claim])
+        report.leave(f"{text}, if {' and '.join(missing)} are right, which is not proved here", of=[claim])
     else:
         report.prove(text, of=claim)
 
@@ -222,7 +222,7 @@ def _check_converged(
     elif _is_formula(spec["mechanism"]) and report.status(MECHANISM) is Status.PROVED:
         report.prove(f"converged: {kind} is a formula, and has nothing to optimise", of=CONVERGED)
     else:
-        report.record(f"converged rests on the word of the solver of {kind} on its own class", claim=CONVERGED)
+        report.record(f"converged: the solver of {kind} states this for its own class", claim=CONVERGED)
 
 
 def _is_formula(mechanism: Mapping[str, Any]) -> bool:

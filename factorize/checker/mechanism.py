@@ -174,7 +174,7 @@ def _states(named: Named, states: int) -> str:
 
 def _identity(named: Named) -> str:
     if named.strategy.reading.series is None or named.strategy.bandwidth > 1:
-        raise Contradiction("it is no multiple of the identity")
+        raise Contradiction("it is not a multiple of the identity")
     return "it is a multiple of the identity"
 
 
@@ -247,7 +247,7 @@ def _tree(named: Named) -> str:
     mechanism, n = named.mechanism, named.strategy.n
     restart = int(named.parts["tree.restart"][0]) if "tree.restart" in named.parts else 0
     if restart != min(mechanism.get("restart_every") or n, n):
-        raise Contradiction("it is no tree of that many leaves")
+        raise Contradiction("it is not a tree of that many leaves")
     if mechanism["decoder"] != "honaker_full":
         nodes = _completed(restart, n, honaker=mechanism["decoder"] == "honaker_online")
         off = float(np.abs(named.parts["tree.nodes"] - nodes).max())
@@ -307,7 +307,7 @@ def _fft(named: Named) -> str:
 
 def _spectral(named: Named) -> str:
     _toeplitz(named)
-    raise NotEnclosed("C is Toeplitz; that it is the optimum in the frequency domain is what its solver says")
+    raise NotEnclosed("C is Toeplitz; only its solver states that it is the optimum in the frequency domain")
 
 
 _RULES: dict[str, Callable[[Named], str]] = {

@@ -25,7 +25,7 @@ def _whole(document: Document, name: str) -> int | None:
     """Return a whole number of at least 1, or None where there is none; 1.0 and true are not accepted."""
     value = document.get(name)
     if value is not None and (type(value) is not int or value < 1):
-        raise InvalidParticipation(f"{name} is {str(value)[:40]!r}; it is a whole number of at least 1")
+        raise InvalidParticipation(f"{name} is {str(value)[:40]!r}; it must be a whole number of at least 1")
     return value
 
 
@@ -68,7 +68,7 @@ def allowed(participation: Document, n: int | None) -> Allowed:
     if form is None:
         text = f"participation {str(dict(participation))[:80]}"
         if n is None:
-            raise InvalidParticipation(f"{text} has no finite sensitivity without end")
+            raise InvalidParticipation(f"{text} has no finite sensitivity if n is 'unbounded'")
         raise InvalidParticipation(f"{text} does not fit n={n}; this checker knows {', '.join(KINDS)}")
     return form
 

@@ -80,7 +80,7 @@ def check_receipt(text: bytes, files: Sequence[bytes], *, model: Path | None = N
     except (ClaimRefused, FactorizeError) as reason:
         report.refute(str(reason), of=claim)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
-        report.refute(f"the receipt is none: {type(error).__name__}: {str(error)[:200]}", of=claim)
+        report.refute(f"the receipt is not valid: {type(error).__name__}: {str(error)[:200]}", of=claim)
     return report
 
 
@@ -92,33 +92,33 @@ def _in_order(receipt: _Document, files: list[FactorFile]) -> _Files:
 
 def _check_files(report: Report, receipt: _Document, files: _Files) -> None:
     stated = receipt["factors"]
-    require(len(stated) == len(files), f"the receipt is of {len(stated)} factor files, and {len(files)} are given")
+    require(len(stated) == len(files), f"the receipt names {len(stated)} factor files, but {len(files)} are given")
     for entry, file in zip(stated, files, strict=True):
         own = file.manifest["digest"]
-        require(entry["digest"] == own, f"the receipt is of the factors {entry['digest']}, the file is {own}")
+        require(entry["digest"] == own, f"the receipt names the factors {entry['digest']}, but the file is {own}")
         same = canonical_json(entry["spec"]) == canonical_json(file.manifest["spec"])
-        require(same, f"the receipt states another spec than the file {own}")
+        require(same, f"the receipt and the file {own} state different specs")
     report.prove("the factor file is the one that the receipt names, byte by byte, for the spec stated", of=FACTORS)
 
 
 def _check_steps(report: Report, receipt: _Document, files: _Files) -> None:
     """Count the steps of all processes: each once, unless the job states that nobody saw those that it took twice."""
     stated, n, taken = receipt["steps"], files[0].steps, 0
-    require(stated["processes"] != [], "no step was taken yet, so that nothing was released")
+    require(stated["processes"] != [], "no step was taken yet, so nothing was released")
     for first, last in stated["processes"]:
-        require(first <= taken, f"steps {taken} to {first} were left out: the noise of later steps counts on them")
+        require(first <= taken, f"steps {taken} to {first} were skipped, but the noise of later steps depends on them")
         if first < taken:
             twice = f"steps {first} to {min(last, taken)} were taken twice, with the same noise"
-            refusal = f"{twice}: two releases may differ by gradients alone, unless nobody saw the first"
+            refusal = f"{twice}: the difference of the two releases shows gradients, unless nobody saw the first"
             require(stated["unpublished"], refusal)
-            report.leave(f"{twice}; that nobody saw what the first process released is the job's word")
+            report.leave(f"{twice}; the job states that nobody saw what the first process released")
         taken = max(taken, last)
-    require(n is None or taken <= n, f"{taken} steps were taken, and the guarantee covers {n}")
+    require(n is None or taken <= n, f"{taken} steps were taken, but the guarantee covers {n}")
     report.prove(f"{taken} steps were taken, of {n or 'any number'} that the guarantee covers", of=STEPS)
     check_order(receipt, n, taken)
     report.prove(say_counts(stated), of=STEPS)
     for reason, count in stated.get("refused", {}).items():
-        report.leave(f"that {count} contributions were refused ({reason}) and count as zeros: the job's word")
+        report.leave(f"the job states that {count} contributions were refused ({reason}) and count as zeros")
     check_chain(receipt["run"], stated)
     report.prove("each process names the state of the run that it continued", of=STEPS)
     report.open = not stated["ended"]
@@ -186,7 +186,7 @@ def _check_privacy(report: Report, receipt: _Document, files: _Files) -> None:
         of=PRIVACY,
     )
     if overflow:
-        report.leave(f"the {at_most(overflow, 3)} of delta that batches of limited capacity add: the job's word")
+        report.leave(f"capacity: the job states that batches of limited capacity add {at_most(overflow, 3)} to delta")
     secret, without = SECRET_ORDERS.get(stated["sampling"]), _gaussian_delta(epsilon, _mu(receipt))
     if secret is not None:
         secret.prove(report, receipt, files[0], double_above(without))
@@ -219,7 +219,7 @@ def _check_together(report: Report, receipt: _Document, files: _Files) -> None:
         f"{runs} are not ({together['epsilon']!r}, {together['delta']!r})-DP together",
         of=TOGETHER,
     )
-    report.leave("what the other runs released, that there were no more of them, and how many a search made: its word")
+    report.leave("other runs: the job states what they released, that there were no more, and how many a search made")
 
 
 _PARTS = (
@@ -241,7 +241,7 @@ def _check_model(report: Report, stated: _Document | None, model: Path | None) -
     if stated["of"] == DIRECTORY:
         report.leave("the names of the model's files: its digest is of their bytes, in the order of their paths")
     own, named = digest_of_path(model, stated["of"]), f"the receipt names {stated['of']} of digest {stated['sha256']}"
-    report.require(own == stated["sha256"], f"{named}, as {model} has", f"{named}, and {model} has {own}", of=MODEL)
+    report.require(own == stated["sha256"], f"{named}, as {model} has", f"{named}, but {model} has {own}", of=MODEL)
 
 
 def _say_what_is_left(report: Report, receipt: _Document) -> None:
@@ -250,11 +250,13 @@ def _say_what_is_left(report: Report, receipt: _Document) -> None:
     report.leave(LOSSES[receipt["loss"]])
     if not receipt["noise"]["commitments"]:
         report.leave("whether another run used the same noise: the receipt does not commit to its own")
-    report.leave(f"clipping: that one {unit} contributed at most {at_most(clip)} to each step is the job's word")
+    report.leave(f"clipping: the job states that one {unit} contributed at most {at_most(clip)} to each step")
     if unit == "user":
-        report.leave("users: that all examples of one user were known to be of that user is the job's word")
-    report.leave("the order: the auditor saw the batches that the job gave it; that these were trained on is its word")
-    report.leave("the noise: that its seed is secret and unguessable, and its normals independent, is the job's word")
+        report.leave("users: the job states that all examples of one user were known to be of that user")
+    report.leave("the order: the auditor saw the batches that the job gave it; the job states that it trained on these")
+    report.leave(
+        "the noise: the job states that its seed is secret and unguessable, and that its normals are independent"
+    )
     report.leave("unknown: how hyperparameters were chosen, and what else was released of these data")
 
 
@@ -278,8 +280,8 @@ def compare_receipts(receipts: Sequence[Mapping[str, Any]]) -> Report:
             report.require(
                 is_state_of(one, other) or is_state_of(other, one),
                 f"{two} are of one run: the same receipt, or one before the other",
-                f"{two} are of one run, which went on twice from one state, or say different things of it: what both "
-                "released after that has the same noise, and may differ by gradients alone",
+                f"{two} are of one run, which continued twice from one state, or they contradict each other: the same "
+                "noise was used twice, so the difference of what was released shows gradients",
                 of=RUNS,
             )
         elif not (mine and theirs):
@@ -288,8 +290,8 @@ def compare_receipts(receipts: Sequence[Mapping[str, Any]]) -> Report:
             report.require(
                 not (mine & theirs and steps),
                 f"{two} are of two runs, and no step of one has the noise of the other",
-                f"{two} are of two runs with one noise, of which both took the steps 0 to {steps}: what they released "
-                "may differ by gradients alone",
+                f"{two} are of two runs with the same noise, and both took the steps 0 to {steps}: the difference of "
+                "what they released shows gradients",
                 of=RUNS,
             )
     return report
@@ -308,7 +310,7 @@ def bracket_of(files: Sequence[FactorFile], statement: Mapping[str, Any]) -> Bra
     """
     digests = [file.manifest["digest"] for file in files]
     if list(statement["digests"]) != digests:
-        raise CertificateError(f"the statement is of {list(statement['digests'])}, these files are {digests}")
+        raise CertificateError(f"the statement names {list(statement['digests'])}, but these files are {digests}")
     if statement["sensitivity_kind"] not in ("exact", "upper_bound"):
         raise CertificateError(f"a sensitivity of kind {str(statement['sensitivity_kind'])[:40]!r} proves nothing")
     participation, weight = dict(statement["participation"]), Fraction(float(statement["weight"]))
@@ -329,7 +331,7 @@ def _pair(
         low = one.lower + weight * two.lower if together else one.lower
         return low, one.upper + most, "one unit vector in all steps of a pattern" if together else "a sum of both"
     if adjacency != "replace_one":
-        raise CertificateError(f"adjacency {adjacency!r} is not known here; zero_out and replace_one are")
+        raise CertificateError(f"adjacency {adjacency!r} is not known here; use zero_out or replace_one")
     if participation != {"kind": "single"}:
         return one.lower, one.upper + most, "twice what one contribution moves"
     if one.lower >= 2 * most:

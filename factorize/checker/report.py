@@ -11,7 +11,7 @@ from factorize.checker.sensitivity import ATTAINMENT_SHARE, Bracket, square_root
 from factorize.encoding import in_one_line
 
 _MAX_SIGNS = 16  # A longer pattern is cut in the report, so that its line stays readable.
-NO_RULE = "this checker has no rule that reaches it"
+NO_RULE = "this checker has no rule for it"
 SENSITIVITY, LOSS, CONVERGED = "certificate.sensitivity", "certificate.loss", "certificate.converged"
 LOWER_BOUND, CLASS_BOUND, GAP = "certificate.lower_bound", "certificate.class_lower_bound", "certificate.relative_gap"
 MECHANISM, STRATEGY, DECODER, INVERSE = "spec.mechanism", "matrices.C", "matrices.B", "matrices.C_inv"
@@ -114,7 +114,7 @@ class Report:
 
     def _why(self, claim: str) -> str:
         decisive = [text for status, text in self.findings.get(claim, []) if status is self.status(claim)]
-        return "; ".join(decisive) or (f"the check ended before it: {self.failed[0]}" if self.failed else NO_RULE)
+        return "; ".join(decisive) or (f"the check stopped before it: {self.failed[0]}" if self.failed else NO_RULE)
 
 
 def stated_claims(manifest: dict[str, Any]) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | N
     report.sensitivity["claim"] = claim
     if squared < bracket.lower:
         report.refute(
-            f"the sensitivity is understated: claimed {claim!r}, and {_witness(bracket)} attains "
+            f"the sensitivity is understated: the claim is {claim!r}, but {_witness(bracket)} attains "
             f"{square_root_down(bracket.lower)!r}",
             of=SENSITIVITY,
         )
@@ -173,12 +173,12 @@ def check_claim(report: Report, bracket: Bracket, claim: float, *, kind: str | N
         report.require(
             squared <= bracket.lower * (1 + ATTAINMENT_SHARE),
             f"the sensitivity is exact within 1e-9: {_witness(bracket)} attains {square_root_down(bracket.lower)!r}",
-            f"the sensitivity is claimed to be exact, and {_says(bracket)}",
+            f"the sensitivity is claimed to be exact, but {_says(bracket)}",
             of=SENSITIVITY,
         )
     elif not bracket.exact:
         low, high = square_root_down(bracket.lower), square_root_up(bracket.upper)
-        report.leave(f"where between {low!r} ({_witness(bracket)}) and {high!r} the sensitivity is")
+        report.leave(f"where the sensitivity lies between {low!r} ({_witness(bracket)}) and {high!r}")
 
 
 def _says(bracket: Bracket) -> str:

@@ -43,7 +43,7 @@ def _prove_losses(report: Report, receipt: _Document, file: FactorFile, without:
     """Prove epsilon where the groups take turns and a step samples each example of its group independently."""
     stated, strategy = receipt["calibration"], file.strategy()
     groups, largest = stated["groups"], number(stated, "largest_column")
-    require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than its {groups} groups")
+    require(strategy.bandwidth <= groups, f"C has {strategy.bandwidth} bands, more than the {groups} groups")
     columns = bracket_sensitivity(strategy, {"kind": "single"})
     require(largest**2 >= columns.upper, f"a column of C has a norm above the {float(largest)!r} that is stated")
     scale = double_below(number(stated, "sigma_of_sums") / number(stated, "clip_norm"))
@@ -58,8 +58,11 @@ def _prove_losses(report: Report, receipt: _Document, file: FactorFile, without:
         f"delta {stated['delta']!r} at epsilon {epsilon!r} is not proved: the loss distribution gives {at_most(above)}",
         of=PRIVACY,
     )
-    text = f"the sampling: that each step draws each example of its group with probability {at_most(probability)}"
-    report.leave(f"{text}, independently and in secret, is the job's word")
+    text = (
+        "the sampling: the job states that each step draws each example of its group with probability "
+        f"{at_most(probability)}"
+    )
+    report.leave(f"{text}, independently and in secret")
 
 
 def _prove_claim(report: Report, receipt: _Document, file: FactorFile, without: float) -> None:
@@ -99,13 +102,13 @@ def check_order(receipt: _Document, n: int | None, taken: int) -> None:
         split = f"{parts} {drawn.parts} of n={n} steps"
         require(n is not None and parts <= n, f"{split} are too many, or there is no last step")
         most, own = -(-int(n or 0) // parts), drawn.steps(parts, turns)
-        require(turns == most, f"{split} make {most} {drawn.turns}, and {turns} are stated")
+        require(turns == most, f"{split} make {most} {drawn.turns}, but {turns} are stated")
         require(form == own or form.most == own.most == 1, f"{split} do not make {named}, which the sensitivity is for")
         return
     most, apart, period = (receipt["steps"][name] for name in ("participations", "separation", "period"))
     counted = f"the auditor counted {most} steps of one, {apart or 'no'} or more apart, by multiples of {period or 1}"
     within = apart is None or apart * (most - 1) < taken
-    require(most <= taken and within, f"{counted}, and {taken} steps were taken")
+    require(most <= taken and within, f"{counted}, but {taken} steps were taken")
     multiple = form.separation if form.periodic else 1
     fits = apart is None or (apart >= form.separation and period % multiple == 0)
-    require(most <= form.most and fits, f"{counted}, and the sensitivity is for {named}")
+    require(most <= form.most and fits, f"{counted}, but the sensitivity is for {named}")

@@ -88,8 +88,8 @@ def bracket_sensitivity(strategy: Strategy, participation: Mapping[str, object])
             check_products()
             if strategy.n > MAX_N_GRAM:
                 raise TooLarge(
-                    f"Gram matrices of columns that overlap are formed up to n={MAX_N_GRAM}, and n={strategy.n}: use "
-                    "fewer steps, or a C with fewer bands than steps between two participations"
+                    f"Gram matrices of columns that overlap are formed up to n={MAX_N_GRAM}, and this C has "
+                    f"n={strategy.n}; use fewer steps, or a C with fewer bands than steps between two participations"
                 )
             brackets.append(_periodic(strategy, form) if form.periodic else _two_stage(strategy, form))
     best = max(brackets, key=lambda bracket: bracket.lower)

@@ -216,7 +216,7 @@ def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) ->
     # The product of N and the columns' factors may underflow.
     rounded = (norm_of(rest.errors) + errors) * (1 + SLACK) + n * n * TINY * (1 + largest)
     if not rounded <= float(MAX_INVERSE_ERROR["float64"]):
-        raise NotEnclosed(f"C is too ill-conditioned: doubles round C times it by up to {rounded:.3g}")
+        raise NotEnclosed(f"C is too ill-conditioned: doubles round C times the stored C_inv by up to {rounded:.3g}")
     finite(away, apart)
     defect, distance = (Fraction(norm * (1 + SLACK)) + Fraction(rounded) for norm in (apart, away))
     return Noising(_enlarged(upper, 1 + Fraction(mean), defect), distance)

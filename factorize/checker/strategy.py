@@ -115,7 +115,7 @@ class FactorFile(NamedTuple):
             CorruptObject, InvalidStrategy: see `Strategy`; or C has no last step.
         """
         if self.steps is None:
-            raise InvalidStrategy("C has no last step, and this is proved of one that has; solve for a number n")
+            raise InvalidStrategy("C has no last step, and this needs one; solve for a number n")
         return Strategy(self.manifest["matrices"]["C"]["structure"], self.matrices["C"], self.steps)
 
 

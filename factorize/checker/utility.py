@@ -108,9 +108,9 @@ class Utility:
     def _losses_by_balls(self) -> Ends:
         """Return the losses of a short C that is too ill-conditioned for doubles."""
         if max(self._workload.rows, self._strategy.n) > loss_balls.MAX_N:
-            raise NotEnclosed(f"matrices of balls are inverted up to n={loss_balls.MAX_N}")
+            raise NotEnclosed(f"ball arithmetic inverts matrices up to n={loss_balls.MAX_N}")
         if self._strategy.doubles is None:
-            raise NotEnclosed("matrices of balls are of stored entries")
+            raise NotEnclosed("ball arithmetic needs the stored entries of C")
         return loss_balls.losses(self._strategy.doubles, self._spec["workload"], self._user, self._weighing)
 
     @cached_property

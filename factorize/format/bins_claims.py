@@ -66,7 +66,10 @@ def read_claim(document: Mapping[str, object]) -> Claim:
     inner = held if "protocol" not in document and isinstance(held, Mapping) else None
     fields = dict(document if inner is None else inner)
     protocol = fields.get("protocol")
-    require(protocol == PROTOCOL, f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the one that is known here")
+    require(
+        protocol == PROTOCOL,
+        f"the protocol {str(protocol)[:40]!r} is not {PROTOCOL}, the only one that this release knows",
+    )
     check_keys("the claim", fields, _KEYS)
     drawn = {"sampling_probability"} if fields["sampling"] == "b_min_sep" else set()
     mechanism = check_keys("mechanism", fields["mechanism"], _MECHANISM | drawn)
@@ -74,7 +77,7 @@ def read_claim(document: Mapping[str, object]) -> Claim:
     sampling = fields["sampling"]
     known = SAMPLINGS.get(sampling) if isinstance(sampling, str) else None
     if known is None:
-        raise ClaimRefused(f"the sampling {str(sampling)[:40]!r} is none of {', '.join(SAMPLINGS)}")
+        raise ClaimRefused(f"the sampling {str(sampling)[:40]!r} is not one of {', '.join(SAMPLINGS)}")
     for direction, rules in known.items():
         rule = fields[direction].get("rule") if isinstance(fields[direction], dict) else None
         if not isinstance(rule, str) or rule not in rules:
@@ -92,7 +95,7 @@ def read_claim(document: Mapping[str, object]) -> Claim:
     try:
         digest = json_digest(fields)
     except (TypeError, ValueError):
-        raise ClaimRefused("the claim holds something that JSON does not") from None
+        raise ClaimRefused("the claim contains a value that JSON cannot express") from None
     if inner is not None:
         stated = str(document.get("claim_digest", digest))
         otherwise = f"the claim hashes to sha256:{digest}, not to {stated[:80]!r} as stated beside it"
@@ -118,14 +121,14 @@ def _check_beside(claim: Claim, calibration: Mapping[str, object]) -> None:
     own |= {} if probability is None else {"sampling_probability": float.fromhex(probability)}
     for name, value in own.items():
         if name in calibration and not _same(calibration[name], value):
-            raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, and its claim {value}")
+            raise ClaimRefused(f"the calibration states {name} {str(calibration[name])[:40]}, but its claim {value}")
     check_means(calibration, "sigma_of_means", Fraction(claim.sigma))
 
 
 def check_means(given: Mapping[str, object], name: str, sums: Fraction) -> None:
     """Raise ClaimRefused for means without a divisor, or with less noise than sums have over the divisor."""
     if given.get("divisor") is None:
-        require(given.get(name) is None, f"{name} is stated and no divisor")
+        require(given.get(name) is None, f"{name} is stated, but no divisor")
     else:
         divisor, means = integer(given, "divisor"), given.get(name)
         enough = isinstance(means, float) and number(given, name) * divisor >= sums

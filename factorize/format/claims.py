@@ -29,7 +29,7 @@ def certified_value(sensitivity: object) -> float:
     remedy = "pass certificate.sensitivity of a factorization, which states kind, rule and participation"
     if not isinstance(sensitivity, Sensitivity):
         raise InvalidParameter(
-            f"sensitivity is a bare {type(sensitivity).__name__} without a certificate; {remedy}", field="sensitivity"
+            f"sensitivity is a plain {type(sensitivity).__name__} without a certificate; {remedy}", field="sensitivity"
         )
     if sensitivity.kind not in ("exact", "upper_bound") or not sensitivity.participation:
         raise InvalidParameter(
@@ -76,8 +76,8 @@ class Sensitivity:
         """Raise CertificateError where doubles cannot have bounded the value: below 1e-60, infinite or NaN."""
         if not MIN_SENSITIVITY <= self.value < math.inf:
             raise CertificateError(
-                f"a sensitivity of {self.value!r} is outside [{MIN_SENSITIVITY:g}, 1.8e308), where squares in "
-                "doubles bound it; scale C, which changes no loss"
+                f"a sensitivity of {self.value!r} is outside [{MIN_SENSITIVITY:g}, 1.8e308), the range in which "
+                "doubles bound its square; scale C, which changes no loss"
             )
 
     @property
@@ -97,7 +97,7 @@ class Sensitivity:
             stated = manifest["certificate"]["sensitivity"]
             return cls(float.fromhex(stated["hex"]), stated["kind"], stated["rule"], stated["participation"])
         except (KeyError, TypeError, ValueError):
-            raise CorruptObject("the manifest states no sensitivity") from None
+            raise CorruptObject("the manifest does not state a sensitivity") from None
 
 
 def check_claim(manifest: Mapping[str, Any]) -> None:
@@ -110,14 +110,14 @@ def check_claim(manifest: Mapping[str, Any]) -> None:
     if value != number:
         raise CorruptObject("the sensitivity's value and its hex form are two different numbers")
     if not MIN_SENSITIVITY <= value < math.inf:
-        raise CorruptObject(
-            f"the manifest states no sensitivity that can be: {value!r} is outside [{MIN_SENSITIVITY:g}, 1.8e308)"
-        )
+        raise CorruptObject(f"the manifest states a sensitivity of {value!r}, outside [{MIN_SENSITIVITY:g}, 1.8e308)")
     if stated["kind"] not in ("exact", "upper_bound") or not isinstance(stated["rule"], str):
-        raise CorruptObject(f"the sensitivity is of kind {str(stated['kind'])[:40]!r}; it is exact or an upper_bound")
+        raise CorruptObject(
+            f"the sensitivity has the kind {str(stated['kind'])[:40]!r}; it must be exact or upper_bound"
+        )
     if canonical_json(stated["participation"]) != canonical_json(manifest["spec"]["participation"]):  # 3.0 is not 3
         raise CorruptObject(
-            f"the sensitivity is stated for {str(stated['participation'])[:80]}, the spec for "
+            f"the sensitivity is stated for {str(stated['participation'])[:80]}, but the spec has "
             f"{str(manifest['spec']['participation'])[:80]}; do not use it"
         )
 
@@ -146,7 +146,7 @@ def check_certificate(given: Mapping[str, object]) -> None:
     if type(given["converged"]) is not bool:
         raise CorruptObject(f"the certificate's converged is {str(given['converged'])[:40]!r}, neither true nor false")
     if not isinstance(given["warnings"], list):
-        raise CorruptObject("the certificate's warnings are no list")
+        raise CorruptObject("the certificate's warnings are not a list")
     for warning in given["warnings"]:
         _text("warnings", warning)
 
@@ -160,10 +160,10 @@ def check_fields(
 ) -> Mapping[str, object]:
     """Return an object that has these fields and no other; else raise the refusal, which names one."""
     if not isinstance(given, dict):
-        raise refusal(f"{name} is {str(given)[:40]!r}, no object")
+        raise refusal(f"{name} is {str(given)[:40]!r}, not an object")
     if odd := sorted(map(str, (set(given) ^ fields) - optional)):
         known = f"it has {', '.join(sorted(fields))}"
-        raise refusal(f"{name} has a field {odd[0][:40]!r} that is missing or unknown; {known}")
+        raise refusal(f"the field {odd[0][:40]!r} of {name} is missing or unknown; {known}")
     return given
 
 
@@ -171,11 +171,11 @@ def _number(name: str, value: Any, *, least: float = -math.inf, missing: bool = 
     if value is None and missing:
         return
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise CorruptObject(f"the certificate's {name} is {str(value)[:40]!r}, no finite number")
+        raise CorruptObject(f"the certificate's {name} is {str(value)[:40]!r}, not a finite number")
     if value < least:
         raise CorruptObject(f"the certificate's {name} is {value!r}, below {least:g}")
 
 
 def _text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise CorruptObject(f"the certificate's {name} holds {str(value)[:40]!r}, which is no text")
+        raise CorruptObject(f"the certificate's {name} is {str(value)[:40]!r}, not a text")

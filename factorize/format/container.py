@@ -30,7 +30,7 @@ def path_text(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> s
     try:
         return os.fsdecode(path)
     except TypeError:
-        raise InvalidParameter(f"{type(path).__name__} is no path; name a file or a folder", field=field) from None
+        raise InvalidParameter(f"{type(path).__name__} is not a path; name a file or a folder", field=field) from None
 
 
 def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> Path:
@@ -41,7 +41,9 @@ def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> 
     """
     text = os.path.expanduser(path_text(path, field=field))
     if not _NAME.fullmatch(text):
-        raise InvalidParameter(f"{text[:80]!a} is no path: empty, an address, or with a NUL; name a file", field=field)
+        raise InvalidParameter(
+            f"{text[:80]!a} is not a path: it is empty, an address, or has a NUL; name a file", field=field
+        )
     return Path(text)
 
 
@@ -80,7 +82,7 @@ class Container:
         self._source = source
         self._what = "this" if isinstance(source, (bytes, memoryview)) else str(source)
         if not isinstance(source, (bytes, memoryview)) and not Path(source).is_file():
-            raise FileNotFoundError(f"{str(source)[:200]!r} is no file")
+            raise FileNotFoundError(f"{str(source)[:200]!r} is not a file")
         with self._open() as stream:
             size = stream.seek(0, io.SEEK_END)
             stream.seek(0)
@@ -118,16 +120,16 @@ class Container:
 def _header(stream: BinaryIO, size: int) -> tuple[str, dict[str, Extent]]:
     length = int.from_bytes(stream.read(8), "little")
     if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
-        raise CorruptObject(f"it has {size} bytes and states a header of {length}: no safetensors file")
+        raise CorruptObject(f"it is not in safetensors format: a header of {length} bytes in a file of {size}")
     text = stream.read(length)
     if text[:1] != b"{":
-        raise CorruptObject("the header does not begin with a brace")
+        raise CorruptObject("it is not in safetensors format: its header does not begin with a brace")
     header = json.loads(
         text.decode("utf-8"), object_pairs_hook=_once, parse_int=_natural, parse_float=_refuse, parse_constant=_refuse
     )
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or set(metadata) != {MANIFEST} or not isinstance(metadata[MANIFEST], str):
-        raise CorruptObject("its metadata is not one text, 'manifest'")
+        raise CorruptObject("its metadata must be one text, 'manifest', which factorize writes")
     return metadata[MANIFEST], _extents(header, 8 + length, size)
 
 
@@ -161,9 +163,9 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _natural(digits: str) -> int:
     if not digits.isdigit() or len(digits) > 15:
-        raise CorruptObject(f"{digits[:20]} is no size")
+        raise CorruptObject(f"{digits[:20]} is not a size")
     return int(digits)
 
 
 def _refuse(text: str) -> object:
-    raise CorruptObject(f"{text[:20]} is no size")
+    raise CorruptObject(f"{text[:20]} is not a size")

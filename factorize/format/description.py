@@ -58,7 +58,9 @@ def sides_of(spec: Mapping[str, Any]) -> Sides:
         return Sides(None, None)
     sides = shape if isinstance(shape, list) and len(shape) == 2 else [0]
     if not all(type(side) is int and 1 <= side <= MAX_STEPS for side in sides):
-        raise CorruptObject(f"the spec states the size {str(shape)[:60]}, no number of steps from 1 to {MAX_STEPS:,}")
+        raise CorruptObject(
+            f"the spec states the size {str(shape)[:60]}, not a number of steps from 1 to {MAX_STEPS:,}"
+        )
     return Sides(*shape)
 
 
@@ -70,11 +72,11 @@ def check_description(manifest: Mapping[str, Any]) -> None:
     check_certificate(manifest["certificate"])
     matrices = manifest["matrices"]
     if not isinstance(matrices, dict) or "C" not in matrices or not set(matrices) <= set(MATRIX_NAMES):
-        raise CorruptObject(f"the matrices are {sorted(matrices)[:4]}; C has to be there, C_inv and B may")
+        raise CorruptObject(f"the matrices are {sorted(matrices)[:4]}; C is required, C_inv and B are optional")
     for name, entry in matrices.items():
         _check_entry(name, entry, sides)
     if sides.n is None and len(matrices) > 1:
-        raise CorruptObject("C_inv and B of a strategy without end are no finite tensors")
+        raise CorruptObject("C_inv and B of a strategy without a last step cannot be stored")
     _check_evidence(manifest["dual"])
 
 
@@ -87,17 +89,17 @@ def named_tensors(manifest: Mapping[str, Any]) -> list[str]:
 def _check_entry(name: str, entry: Mapping[str, object], sides: Sides) -> None:
     allowed = _ENTRY | ({_CLAIM} if name == "B" else set())
     if not isinstance(entry, dict) or not _ENTRY <= set(entry) or not set(entry) <= allowed:
-        raise CorruptObject(f"{name} is described by {sorted(entry)[:8]}; it has {', '.join(sorted(_ENTRY))}")
+        raise CorruptObject(f"{name} has the fields {sorted(entry)[:8]}; it must have {', '.join(sorted(_ENTRY))}")
     stated, wanted = entry["shape"], list(sides.of(name))
     if canonical_json(stated) != canonical_json(wanted):  # Here 3.0 is not 3.
-        raise CorruptObject(f"{name} is stated to have shape {str(stated)[:60]}, and the spec asks for {wanted}")
+        raise CorruptObject(f"{name} is stated to have shape {str(stated)[:60]}, but the spec asks for {wanted}")
     if entry["dtype"] not in DTYPES:
         stated = str(entry["dtype"])[:20]
-        raise CorruptObject(f"{name} is not stored as {stated!r}: that is none of {', '.join(DTYPES)}")
+        raise CorruptObject(f"{name} has the unknown dtype {stated!r}; it must be one of {', '.join(DTYPES)}")
     structure, known = entry["structure"], structures(name, sides)
     if structure not in known:
         raise CorruptObject(
-            f"structure {str(structure)[:40]!r} of {name} is none of {', '.join(known)}; update factorize"
+            f"structure {str(structure)[:40]!r} of {name} is not one of {', '.join(known)}; update factorize"
         )
     _check_names(name, entry["tensors"], [[tensor_name(name, s) for s in parts] for parts in suffixes(structure)])
     if type(entry["bytes"]) is not int or entry["bytes"] < 1:
@@ -130,7 +132,7 @@ def _check_names(name: str, given: object, allowed: list[list[str]]) -> None:
     if not isinstance(given, list) or not all(isinstance(tensor, str) for tensor in given):
         raise CorruptObject(f"the tensors of {name} are not a list of names")
     if sorted(given) not in [sorted(names) for names in allowed]:
-        raise CorruptObject(f"the tensors of {name} are {str(given)[:120]}, and its structure has {allowed[0]}")
+        raise CorruptObject(f"the tensors of {name} are {str(given)[:120]}, but its structure has {allowed[0]}")
 
 
 def _check_evidence(entry: Mapping[str, object] | None) -> None:
@@ -154,4 +156,4 @@ def _check_sha256(name: str, entry: Mapping[str, object]) -> None:
 def check_participation(given: Mapping[str, object], n: int | None) -> None:
     """Raise CorruptObject unless a participation is in canonical form, so that all readers read it alike."""
     if not (isinstance(given, dict) and is_canonical(given, n)):
-        raise CorruptObject(f"{str(given)[:120]} is no participation of n={ENDLESS_SIDE if n is None else n} steps")
+        raise CorruptObject(f"{str(given)[:120]} is not a participation of n={ENDLESS_SIDE if n is None else n} steps")

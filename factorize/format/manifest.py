@@ -86,7 +86,9 @@ class Manifest(JsonObject):
         """Return a manifest; raise CorruptObject unless its schema is known, and its digests and fields agree."""
         try:
             if type(document["schema"]) is not int or document["schema"] != SCHEMA:
-                raise CorruptObject(f"schema {document['schema']!r} is not {SCHEMA}; use a release that knows it")
+                raise CorruptObject(
+                    f"schema {document['schema']!r} is not {SCHEMA}; use a release of factorize that reads it"
+                )
             if manifest_digest(document) != document["digest"]:
                 raise CorruptObject("the manifest does not hash to its own digest; get it again")
             if json_digest(document["spec"]) != document["spec_digest"]:
@@ -108,7 +110,7 @@ class Manifest(JsonObject):
         except FactorizeError as error:
             raise CorruptObject(f"not a factor file: the manifest is not JSON: {str(error)[:200]}") from None
         if not isinstance(document, dict):
-            raise CorruptObject("not a factor file: the manifest is no object")
+            raise CorruptObject("not a factor file: the manifest is not an object")
         manifest = cls.check(document)
         check_named(manifest, container.names)
         return manifest
@@ -182,7 +184,7 @@ class Manifest(JsonObject):
         n = self.steps
         if n == ENDLESS_STEPS:
             raise UnsupportedProblem(
-                f"{matrix} has rows without end, and so no last row; take noise, or a range of rows: "
+                f"{matrix} has no last row, since n is 'unbounded'; take noise, or a range of rows: "
                 f"factors.rows({matrix!r}, 0, 100)",
                 field="matrix",
             )
@@ -196,7 +198,9 @@ class Manifest(JsonObject):
             length = entry["bytes"]
             digest = check_digest(entry["sha256"], what="sha256")
         except (KeyError, TypeError, IndexError, InvalidParameter):
-            raise CorruptObject("the manifest names no file by sha256 and bytes, so nothing can be checked") from None
+            raise CorruptObject(
+                "the manifest does not name its file by sha256 and bytes, so nothing can be checked"
+            ) from None
         if type(length) is not int or length <= 0:
             raise CorruptObject(f"the manifest states a file of {str(length)[:20]} bytes; the length is an integer > 0")
         return StoredFile(digest, length)
@@ -236,7 +240,7 @@ def matrix_of(manifest: Mapping[str, Any], name: str, tensors: Mapping[str, np.n
     try:
         check_tensors(name, entry["structure"], parts, tuple(entry["shape"]))
     except InvalidStrategy as error:
-        raise CorruptObject(f"{name} is no {entry['structure']} matrix: {error}") from None
+        raise CorruptObject(f"{name} is not a valid {entry['structure']} matrix: {error}") from None
     return parts
 
 
@@ -247,7 +251,7 @@ def evidence_of(manifest: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) 
         return {}
     arrays = {name.removeprefix("dual."): tensors[name] for name in entry["tensors"]}
     if any(array.dtype != np.float64 or not np.isfinite(array).all() for array in arrays.values()):
-        raise CorruptObject("the dual evidence is not finite numbers in float64")
+        raise CorruptObject("the dual evidence must be finite numbers in float64")
     if tensor_digest(arrays.values()) != entry["sha256"]:
         raise CorruptObject(f"the bytes of the dual evidence do not hash to {entry['sha256']}")
     return arrays
@@ -263,7 +267,7 @@ def check_file(path: str | Path, digest: str | None = None) -> Manifest:
     container = Container(path)
     manifest = Manifest.read(container)
     if digest is not None and manifest["digest"] != digest:
-        raise CorruptObject(f"{path} holds {manifest['digest']}, not {digest}; do not use it")
+        raise CorruptObject(f"{path} contains {manifest['digest']}, not {digest}; do not use it")
     for name in manifest["matrices"]:
         matrix_parts(container, manifest, name)
     names = [] if manifest["dual"] is None else manifest["dual"]["tensors"]
@@ -328,6 +332,6 @@ class CertifiedFactors(ABC):
 def certified(given: object) -> CertifiedFactors:
     """Return a factorization or factors; raise InvalidParameter for anything else."""
     if not isinstance(given, CertifiedFactors):
-        message = f"a {type(given).__name__} is no factorization; pass what load or solve gave"
+        message = f"a {type(given).__name__} is not a factorization; pass what load or solve returned"
         raise InvalidParameter(message, field="factors")
     return given

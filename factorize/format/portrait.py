@@ -40,10 +40,11 @@ def sentences(manifest: Manifest) -> list[str]:
     stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
     kind = "the exact maximum" if is_exact(stated) else "an upper bound"
     texts = [
-        f"One example changes C times the gradients by at most {stated['value']:.6g} where each of its contributions "
+        f"One example can change C times the gradients by at most {stated['value']:.6g} if each of its contributions "
         f"has norm 1 or less: {kind} (rule: {stated['rule']}; participation: {stated['participation']['kind']}).",
-        f"At noise of one sensitivity the outputs have an error of {_number(loss['rmse'])} (root mean square), at most "
-        f"{_number(loss['max_error'])}; the objective, a variance, is {_number(loss['objective'])}.",
+        f"With noise of one sensitivity, the outputs have an error of {_number(loss['rmse'])} (root mean square) "
+        f"overall, and at most {_number(loss['max_error'])} in any one; the objective, a variance, is "
+        f"{_number(loss['objective'])}.",
     ]
     if bound is None:
         texts.append("No lower bound is known for this participation and objective.")
@@ -53,7 +54,9 @@ def sentences(manifest: Manifest) -> list[str]:
             f"{100 * max(certificate['relative_gap'], 0.0):.3g} % of it."
         )
     if not certificate["converged"]:
-        texts.append("The solver stopped before the tolerance of the spec was met; the numbers hold for what it found.")
+        texts.append(
+            "The solver stopped before it reached the spec's tolerance; the numbers are for the strategy that it found."
+        )
     return texts + [str(text) for text in certificate["warnings"]]
 
 

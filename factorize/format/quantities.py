@@ -59,7 +59,7 @@ def number(given: Mapping[str, Any], name: str) -> Fraction:
     """Return a JSON number within its limits, or raise ClaimRefused."""
     value = given[name]
     if type(value) not in (int, float):
-        raise ClaimRefused(f"{name} is {str(value)[:40]!r}, no number")
+        raise ClaimRefused(f"{name} is {str(value)[:40]!r}, not a number")
     return Fraction(_within(name, value))
 
 
@@ -69,8 +69,8 @@ def real(given: Mapping[str, Any], name: str) -> float:
     try:
         value = float.fromhex(text)
     except (TypeError, ValueError, OverflowError):
-        raise ClaimRefused(f"{name} is {str(text)[:40]!r}, no double in the form of float.hex") from None
-    require(value.hex() == text, f"{name} is {text[:40]!r}, and float.hex writes that number as {value.hex()}")
+        raise ClaimRefused(f"{name} is {str(text)[:40]!r}, not a double as float.hex writes it") from None
+    require(value.hex() == text, f"{name} is {text[:40]!r}, but float.hex writes that number as {value.hex()}")
     return _within(name, value)
 
 
@@ -85,7 +85,7 @@ def integer(given: Mapping[str, object], name: str, least: int = 1, most: int = 
     """Return an integer from `least` to `most`, or raise ClaimRefused."""
     value = given[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ClaimRefused(f"{name} is {str(value)[:40]}; it is an integer from {least} to {most}")
+        raise ClaimRefused(f"{name} is {str(value)[:40]}; it must be an integer from {least} to {most}")
     return value
 
 

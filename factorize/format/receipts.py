@@ -19,10 +19,10 @@ SCHEMA = "factorize.receipt/2"
 PREDICATE = "urn:factorize:receipt:2"
 """The type of an in-toto predicate that is a receipt."""
 LOSSES = {
-    "per_example": "that the loss is one for each example was compared before the first step, and is the job's word",
-    "rehearsed": "that no example changes the gradients of others was rehearsed with one batch, and is the job's word",
-    "per_client": "that a client makes its update from its own data, and of nobody else's, is the job's word",
-    "not_looked_at": "the loss: nobody looked whether an example changes the gradients of others; if so, nothing holds",
+    "per_example": "the loss: the job states that it is one for each example, and compared this before the first step",
+    "rehearsed": "the loss: the job states, and rehearsed with one batch, that examples change no others' gradients",
+    "per_client": "the loss: the job states that a client makes its update from its own data alone",
+    "not_looked_at": "the loss: nobody checked whether examples change the gradients of others; if so, nothing holds",
 }
 """The ways in which a job checked its loss, and the part of each that is not proved."""
 UNITS = ("example", "user")
@@ -42,7 +42,7 @@ def among(*values: object) -> Reader:
     def read(given: Mapping[str, object], name: str) -> None:
         value = given[name]
         fits = any(type(value) is type(each) and value == each for each in values)
-        require(fits, f"{name} is {str(value)[:40]!r}, none of {', '.join(map(str, values))}")
+        require(fits, f"{name} is {str(value)[:40]!r}, not one of {', '.join(map(str, values))}")
 
     return read
 
@@ -56,7 +56,7 @@ def list_of(read: Reader) -> Reader:
     """Return a reader of a list, whose entries another one reads."""
 
     def read_all(given: Mapping[str, Any], name: str) -> None:
-        require(isinstance(given[name], list), f"{name} is {str(given[name])[:40]!r}, no list")
+        require(isinstance(given[name], list), f"{name} is {str(given[name])[:40]!r}, not a list")
         for entry in given[name]:
             read({name: entry}, name)
 
@@ -69,22 +69,22 @@ def object_of(shape: Shape) -> Reader:
 
 
 def _digest(given: Mapping[str, object], name: str) -> None:
-    require(is_digest(given[name]), f"{name} is {str(given[name])[:40]!r}, no sha256 in hexadecimal digits")
+    require(is_digest(given[name]), f"{name} is {str(given[name])[:40]!r}, not a sha256 in hexadecimal digits")
 
 
 def _claim_digest(given: Mapping[str, object], name: str) -> None:
     text = given[name]
     known = isinstance(text, str) and text.startswith("sha256:") and is_digest(text.removeprefix("sha256:"))
-    require(known, f"{name} is {str(text)[:40]!r}; it is sha256: and 64 hexadecimal digits")
+    require(known, f"{name} is {str(text)[:40]!r}; it must be sha256: and 64 hexadecimal digits")
 
 
 def _text(given: Mapping[str, Any], name: str) -> None:
     fits = isinstance(given[name], str) and 0 < len(given[name]) <= 200
-    require(fits, f"{name} is {str(given[name])[:40]!r}; it is a text of 1 to 200 characters")
+    require(fits, f"{name} is {str(given[name])[:40]!r}; it must be a text of 1 to 200 characters")
 
 
 def _any_object(given: Mapping[str, object], name: str) -> None:
-    require(isinstance(given[name], dict), f"{name} is {str(given[name])[:40]!r}, no object")
+    require(isinstance(given[name], dict), f"{name} is {str(given[name])[:40]!r}, not an object")
 
 
 def _participation(given: Mapping[str, Any], name: str) -> None:
@@ -98,14 +98,14 @@ def _participation(given: Mapping[str, Any], name: str) -> None:
 def _process(given: Mapping[str, Any], name: str) -> None:
     steps = given[name]
     whole = isinstance(steps, list) and len(steps) == 2 and all(type(step) is int for step in steps)
-    text = f"a process took steps {str(steps)[:40]}, which are none; its first step and the one after its last are"
+    text = f"the steps {str(steps)[:40]} of a process must be its first step and the one after its last"
     require(whole and 0 <= steps[0] < steps[1], text)
 
 
 def _check_refused(given: Mapping[str, Any], name: str) -> None:
     _any_object(given, name)
     for reason in given[name]:
-        require(reason in REFUSALS, f"{name} counts {reason[:40]!r}, which is none of {', '.join(REFUSALS)}")
+        require(reason in REFUSALS, f"{name} counts {reason[:40]!r}, which is not one of {', '.join(REFUSALS)}")
         integer(given[name], reason)
 
 
@@ -195,22 +195,22 @@ def read_receipt(text: bytes) -> JsonObject:
         ClaimRefused: the text is no receipt; the message names the field.
     """
     receipt = read_json(text)
-    require(isinstance(receipt, dict), "the receipt is no JSON object")
+    require(isinstance(receipt, dict), "the receipt is not a JSON object")
     schema = receipt.get("schema")
     require(schema == SCHEMA, f"the schema {str(schema)[:40]!r} is not {SCHEMA}")
     _read_shape("the receipt", receipt, _SHAPE)
     own = json_digest({name: value for name, value in receipt.items() if name != "digest"})
-    require(receipt["digest"] == own, f"the receipt hashes to {own}, and states {receipt['digest']}")
+    require(receipt["digest"] == own, f"the receipt hashes to {own}, but states {receipt['digest']}")
     commitments = receipt["noise"]["commitments"]
     one_each = len(set(commitments)) == len(commitments) and len(commitments) in (0, len(receipt["factors"]))
     require(one_each, "the receipt does not commit to one noise for each of its factors")
     require(receipt["steps"]["ended"] or receipt["model"] is None, "a run that has ended states its model's digest")
-    require(len(receipt["factors"]) in (1, 2), f"a receipt is of 1 or 2 factor files, not {len(receipt['factors'])}")
+    require(len(receipt["factors"]) in (1, 2), f"a receipt names 1 or 2 factor files, not {len(receipt['factors'])}")
     calibration, both = receipt["calibration"], len(receipt["factors"]) == 2
     sampled = calibration.get("sampling")
     shape = SAMPLING_SHAPES.get(sampled) if isinstance(sampled, str) else None
     if shape is None:
-        raise ClaimRefused(f"the sampling {str(sampled)[:40]!r} is none of {', '.join(SAMPLING_SHAPES)}")
+        raise ClaimRefused(f"the sampling {str(sampled)[:40]!r} is not one of {', '.join(SAMPLING_SHAPES)}")
     require(not (both and shape), "two moments have noise of their own in a fixed order only")
     known = {"sampling": among(*SAMPLING_SHAPES)}
     _read_shape("calibration", calibration, {**CALIBRATION, **known, **shape, **(MOMENTS if both else {})})
@@ -228,16 +228,21 @@ def _check_units(receipt: Mapping[str, Any]) -> None:
     """Compare the units that are protected, that are in the data, and that were counted."""
     unit, data, counted = receipt["unit"], receipt["data"], receipt["steps"]["counted"]["unit"]
     most = max(data["used"], data["users"] or 0)
-    require(most <= data["examples"], f"{most} are used, or users, of {data['examples']} examples")
-    require((unit == "user") == (data["users"] is not None), f"the unit is one {unit}, of {data['users']} users")
-    require(counted == unit, f"the unit is one {unit}, and the auditor counted {counted}s")
+    require(
+        most <= data["examples"], f"{most} examples or users took part, but there are only {data['examples']} examples"
+    )
+    require(
+        (unit == "user") == (data["users"] is not None),
+        f"the unit is one {unit}, but the number of users is {data['users']}",
+    )
+    require(counted == unit, f"the unit is one {unit}, but the auditor counted {counted}s")
 
 
 def _check_releases(receipt: Mapping[str, Any], sampled: str) -> None:
     """Compare further releases from the data with the guarantee that is stated for all of them."""
     others, together = receipt["others"], receipt["together"]
     alone = others == [] and "trials" not in receipt
-    require((together is None) == alone, "what all runs guarantee is not stated")
+    require((together is None) == alone, "`together` must be stated if, and only if, other runs or trials are")
     require(alone or sampled == "fixed", "runs compose by mu in a fixed order only")
     names = {other["name"] for other in others}
     require(len(names) == len(others), f"{len(others)} other runs have {len(names)} names")
@@ -272,9 +277,11 @@ def _check_secret(receipt: Mapping[str, Any]) -> None:
     """Refuse fields that a secret order may not state, and compare the probability of a step with the data."""
     stated, examples = receipt["calibration"], receipt["data"]["users"] or receipt["data"]["examples"]
     shown = [name for name, count in _counts(receipt).items() if count is not None]
-    require(not shown, f"{shown[:1]} is stated, and counts of an order that is secret show what was drawn")
-    require(receipt["noise"]["ranks"] == 1, "several ranks tell each other their batches, which have to be secret")
-    require(stated["adjacency"] == "zero_out", "an order that is secret is for zero_out alone")
+    require(not shown, f"{shown[:1]} is stated, but the order is secret, and counts show what was drawn")
+    require(
+        receipt["noise"]["ranks"] == 1, "several ranks tell each other their batches, but this order must be secret"
+    )
+    require(stated["adjacency"] == "zero_out", "a secret order supports the adjacency zero_out only")
     if "batch_size" in stated:
         batch, size, parts = stated["batch_size"], stated["dataset_size"], stated.get("groups", stated.get("bins"))
         known = f"{size} examples in {parts} groups and batches of {batch}"

@@ -100,7 +100,7 @@ def _toeplitz(parts: Parts, n: int | None) -> None:
 def _check_banded_toeplitz(parts: Parts, n: int | None) -> None:
     _toeplitz(parts, n)
     if len(parts["coefficients"]) >= (n or 0):
-        raise CorruptObject(f"a banded_toeplitz column of n={n} has fewer coefficients; with {n} it is toeplitz")
+        raise CorruptObject(f"a banded_toeplitz column needs fewer than n={n} coefficients; with {n} it is toeplitz")
 
 
 @stored("banded", {"bands": ("bands", "n")})
@@ -124,8 +124,8 @@ def _blt(parts: Parts, n: int | None) -> None:
     theta, omega = parts["theta"], parts["omega"]
     if (theta < 0).any() or (theta > 1).any() or (omega < 0).any() or (n is None and (theta >= 1).any()):
         raise InvalidStrategy(
-            "decays must lie in [0, 1), or be 1 where n is given, and scales must not be negative, or no sensitivity "
-            "by closed form holds; add the matrix as a dense one"
+            "decays must be in [0, 1), or 1 at most if n is given, and scales at least 0; otherwise no closed form "
+            "of the sensitivity is known, so add the matrix as a dense one"
         )
     refuse_coinciding(theta)
     if (
@@ -133,8 +133,8 @@ def _blt(parts: Parts, n: int | None) -> None:
         and sum(Fraction(w) / (1 + Fraction(t)) for t, w in zip(theta.tolist(), omega.tolist(), strict=True)) >= 1
     ):
         raise InvalidStrategy(
-            "the inverse of this strategy alternates and does not fade: C(-1) = 1 - sum omega / (1 + theta) is not "
-            "positive, so noise without end would grow; use smaller scales"
+            "the noise of this strategy would grow without end, because C(-1) = 1 - sum omega / (1 + theta) is not "
+            "positive; use smaller scales"
         )
 
 
@@ -149,8 +149,8 @@ def refuse_coinciding(theta: np.ndarray) -> None:
     if len(gaps) and gaps.min() < MIN_GAP:
         at = int(np.argmin(gaps))
         raise InvalidStrategy(
-            f"decays {float(ordered[at])!r} and {float(ordered[at + 1])!r} are closer than {MIN_GAP:.2g}, so they "
-            "are one buffer in double precision; add their scales and drop one"
+            f"decays {float(ordered[at])!r} and {float(ordered[at + 1])!r} are closer than {MIN_GAP:.2g}, too near to "
+            "be two buffers; add their scales and drop one"
         )
 
 
@@ -162,8 +162,8 @@ def _inverse_banded_toeplitz(parts: Parts, n: int | None) -> None:
     below = column[1:]
     if column[0] != 1 or ((below > -MIN_COEFFICIENT) & (below != 0)).any() or not fading(column):
         raise InvalidStrategy(
-            "the inverse's column is 1 and below it numbers <= -1e-100 or 0 that sum to at least -1, or its own "
-            "inverse is not enclosed; store C as `toeplitz`"
+            "the inverse's first column must be 1, then numbers that are 0 or <= -1e-100, with a sum of at least -1; "
+            "store C as `toeplitz` instead"
         )
 
 
@@ -206,7 +206,7 @@ def _whole_number(given: np.ndarray, what: str, n: int | None) -> int:
 def _nu_toeplitz(parts: Parts, n: int | None) -> None:
     if not 0 < parts["nu"][0] < 1:
         raise InvalidStrategy(
-            f"nu={parts['nu'].tolist()!r} is not one number in (0, 1), where columns have a finite norm"
+            f"nu={parts['nu'].tolist()!r} must be one number in (0, 1), so that columns have a finite norm"
         )
 
 
@@ -228,8 +228,8 @@ def wrapped_structure(tensors: Parts, n: int) -> str:
     fitting = [name for name in INNER_STRUCTURES if set(SHAPES[name]) == inner]
     if not fitting:
         raise CorruptObject(
-            f"the tensors {sorted(inner)[:6]} beside {COLUMN_SCALE} are those of no structure that can be scaled; "
-            f"{SCALED} wraps {', '.join(INNER_STRUCTURES)}"
+            f"the tensors {sorted(inner)[:6]} beside {COLUMN_SCALE} do not belong to a structure that can be scaled: "
+            f"{', '.join(INNER_STRUCTURES)}"
         )
     if len(fitting) == 1:
         return fitting[0]
@@ -276,13 +276,13 @@ def check_strategy_tensors(structure: str, parts: Parts, n: int | None) -> str:
         raise CorruptObject(f"n={n} is below 1")
     if structure == SCALED:
         if n is None:
-            raise CorruptObject("columns without end have no scales")
+            raise CorruptObject("a strategy without a last step cannot have scaled columns")
         check_scale(parts, n)
         structure = wrapped_structure(parts, n)
         parts = {suffix: part for suffix, part in parts.items() if suffix != COLUMN_SCALE}
     known = ENDLESS_STRUCTURES if n is None else set(SHAPES) - set(ENDLESS_ONLY_STRUCTURES)
     if structure not in known:
-        raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(known))}; update factorize")
+        raise CorruptObject(f"structure {structure[:40]!r} is not one of {', '.join(sorted(known))}; update factorize")
     _check_finite("C", parts)
     _check_shapes(structure, parts, n)
     VALUES[structure](parts, n)
@@ -291,7 +291,7 @@ def check_strategy_tensors(structure: str, parts: Parts, n: int | None) -> str:
 
 def _check_finite(name: str, parts: Parts) -> None:
     if not all(np.isfinite(part).all() for part in parts.values()):
-        raise InvalidStrategy(f"{name} holds NaN or infinity; every entry must be finite")
+        raise InvalidStrategy(f"{name} contains NaN or infinity; every entry must be finite")
 
 
 def check_scale(parts: Parts, n: int) -> None:
@@ -302,8 +302,7 @@ def check_scale(parts: Parts, n: int) -> None:
     smallest, largest = SCALE_LIMITS
     if not ((scale >= smallest) & (scale <= largest)).all():
         raise InvalidStrategy(
-            f"{COLUMN_SCALE} leaves [{smallest:g}, {largest:g}]; what underflows inside would count again outside: "
-            "scale the inner matrix"
+            f"{COLUMN_SCALE} has numbers outside [{smallest:g}, {largest:g}]; scale the inner matrix instead"
         )
 
 

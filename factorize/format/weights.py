@@ -51,8 +51,8 @@ def model_digest(model: object) -> dict[str, str]:
     held = model.state_dict() if hasattr(model, "state_dict") else model
     if not isinstance(held, Mapping | list | tuple) or not held:
         raise InvalidParameter(
-            f"weights in a {type(model).__name__} have no names; give a module, a mapping from names to arrays, or the "
-            "path of the file that is released",
+            f"weights in a {type(model).__name__} have no names; give a module, a mapping from names to arrays, or "
+            "the path of the released file",
             field="model",
         )
     described: dict[str, list[object]] = {}
@@ -74,7 +74,7 @@ def digest_of_path(path: Path, kind: str) -> str:
     if kind == DIRECTORY and path.is_dir():
         return _directory_digest(path)
     if kind == DIRECTORY or path.is_dir():
-        raise InvalidParameter(f"{path} cannot be compared with the digest of a {kind}; give that", field="model")
+        raise InvalidParameter(f"{path} is not a {kind}, whose digest is stated; give the {kind}", field="model")
     if kind == FILE:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -86,7 +86,7 @@ def _directory_digest(folder: Path) -> str:
     for path in (folder, *folder.rglob("*")):
         place = PurePosixPath(path.relative_to(folder))
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise InvalidParameter(f"{path} is no file of its own, and its digest says nothing; copy it", field="model")
+            raise InvalidParameter(f"{path} is a link or a device, not a file of its own; copy it", field="model")
         if path.is_file() and place.parts[0] not in _UNSIGNED_NAMES:
             files.append(place)
     return sha256(b"".join(bytes.fromhex(digest_of_path(folder / place, FILE)) for place in sorted(files)))
@@ -107,7 +107,7 @@ def _described(name: str, tensor: Any) -> list[object]:
     kind = _TYPES.get(str(getattr(tensor, "dtype", None)).removeprefix("torch."))
     if kind is None or hasattr(tensor, "full_tensor"):
         raise InvalidParameter(
-            f"{name[:80]!r} is a {type(tensor).__name__}, and no whole tensor of numbers; save the model, and give the "
+            f"{name[:80]!r} is a {type(tensor).__name__}, not a whole tensor of numbers; save the model, and give the "
             "path of its file",
             field="model",
         )
@@ -125,7 +125,7 @@ def _read_tensors(path: Path) -> Iterator[tuple[str, list[object]]]:
         with safe_open(path, framework="numpy") as checked:
             count = len(list(checked.keys()))
     except SafetensorError:
-        message = f"{path} is no safetensors file, whose tensors could be compared; save the weights as one"
+        message = f"{path} is not a safetensors file, so its tensors cannot be compared; save the weights as one"
         raise InvalidParameter(message, field="model") from None
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -29,8 +29,8 @@ def check_mode() -> None:
         raise NotEnclosed("this machine's floating point cannot be relied on: sums are not rounded to nearest")
     if not _keeps_subnormal_numbers():
         raise NotEnclosed(
-            "this thread flushes subnormal numbers to zero, as libraries make it that are compiled with -ffast-math; "
-            "run the check in a process without them"
+            "this thread flushes subnormal numbers to zero, which libraries compiled with -ffast-math cause; run the "
+            "check in a process without them"
         )
 
 

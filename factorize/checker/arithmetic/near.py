@@ -111,7 +111,7 @@ def share(*shares: float, roundings: int = 0) -> float:
     """
     off = (sum(shares) + roundings * UNIT) * _SHARE_SLACK
     if not off < _MAX_SHARE:
-        raise NotEnclosed(f"rounding may change the sensitivity by {off:.3g} of itself")
+        raise NotEnclosed(f"rounding may change the sensitivity by a share of {off:.3g}")
     return off
 
 

@@ -113,7 +113,7 @@ def lower_bound(spec: Mapping[str, Any], dual: Mapping[str, np.ndarray]) -> Frac
     separation = allowed(spec["participation"], n).separation
     epochs = -(-n // separation)
     if n * epochs**2 > MAX_WORK:
-        raise NotEnclosed(f"{epochs} epochs of n={n} steps are above {MAX_WORK} in n epochs^2")
+        raise NotEnclosed(f"{epochs} epochs of n={n} steps exceed the limit of {MAX_WORK} for n epochs^2")
     extra, blocks, cost = epochs * separation - n, np.zeros((separation, epochs, epochs)), Fraction(0)
     for factor in factors:
         cost += factor.cost()

@@ -62,7 +62,7 @@ def toeplitz_bound(spec: Mapping[str, Any], column: np.ndarray, workload: Balls,
     bands = int(spec["mechanism"].get("bands", n))
     weights, divisor = _error_weights(weighing_of(spec["objective"], n))
     if weights is None or column[bands:].any():
-        raise NotEnclosed(f"more diagonals than the class has, or the objective {kind}, has no bound here")
+        raise NotEnclosed(f"no bound is known here for more diagonals than the class has, or for the objective {kind}")
     if not (nearest(weights) > 0).all():
         raise NotEnclosed("the last rows have no weight")
     if form.most > 1 and bands > form.separation:

@@ -102,10 +102,10 @@ def merged(factors: Sequence[Evidence], n: int) -> tuple[Sequence[Evidence], Fra
     try:
         lower = np.linalg.cholesky(dual)
     except np.linalg.LinAlgError:
-        raise NotEnclosed("the evidence's patterns make a matrix that is not definite") from None
+        raise NotEnclosed("the matrix of the evidence's patterns is not definite") from None
     off = norm_of(column_norms(dual - gram(lower.T))) + multiplied * norm_of(column_norms(lower)) ** 2
     if not (added + off) * (1 + SLACK) <= spare:
-        raise NotEnclosed("the evidence's patterns make a matrix whose triangle loses too much to rounding")
+        raise NotEnclosed("the matrix of the evidence's patterns loses too much to rounding in its triangle")
     return [Evidence(np.arange(n)[None], lower[None])], cost + 2 * n * Fraction(spare)
 
 
@@ -121,7 +121,7 @@ def guess_by_strategy(weighted: WeightedTarget, factors: Sequence[Evidence], inv
             try:
                 turned = np.linalg.inv(blocks).swapaxes(1, 2)
             except np.linalg.LinAlgError:
-                raise NotEnclosed("the evidence is singular, so that no polar factor is guessed from C") from None
+                raise NotEnclosed("the evidence is singular, so no polar factor can be guessed from C") from None
             own = rows[:, patterns.ravel()].reshape(len(rows), *patterns.shape).swapaxes(0, 1)
             parts.append((own @ turned).swapaxes(0, 1).reshape(len(rows), -1))
         out = np.concatenate(parts, axis=1)

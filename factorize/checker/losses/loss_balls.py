@@ -45,7 +45,9 @@ def _ends(rows: np.ndarray) -> np.ndarray:
     squares = [sum((entry * entry for entry in row), arb(0)) for row in rows]
     ends = np.array([[float(square.lower()) for square in squares], [float(square.upper()) for square in squares]])
     if not np.isfinite(ends[0]).all():
-        raise CertificateError("the losses of C exceed doubles, 1.8e308; scale the workload's numbers towards 1")
+        raise CertificateError(
+            "the losses of C exceed the largest double, 1.8e308; scale the workload's numbers towards 1"
+        )
     if not np.isfinite(ends[1]).all():
         raise NotEnclosed("numbers leave the range of doubles")
     return np.array([np.maximum(ends[0] * (1 - 2.0**-50) - TINY, 0.0), ends[1] * (1 + 2.0**-50) + TINY])

@@ -91,7 +91,7 @@ def covariance(gram: np.ndarray, scale: float, shared: float = 0.0) -> Covarianc
         if (kernel >= rest + tau / 2).all():  # The product has lost far less: (b + 2) units of its largest entry.
             return Covariance(kernel, factor, float(np.diagonal(kernel).max()))
         tau *= 4
-    raise InvalidParameter("the Gram matrix of the bins has no Cholesky factor in doubles; take fewer bins")
+    raise InvalidParameter("the Gram matrix of the bins has no Cholesky factor in doubles; use fewer bins")
 
 
 def slack(covariance: Covariance, order: float) -> float:
@@ -299,7 +299,7 @@ def log_most(near: arb, shared: float, order: arb) -> arb:
     """
     spread = arb(shared).sqrt()
     if not order > 1:
-        raise InvalidParameter(f"order {order} is 1 in balls of {PLACES} places; it has to be above", field="order")
+        raise InvalidParameter(f"order {order} is 1 in balls of {PLACES} places; it must be above 1", field="order")
     if not shared:
         return (order - 1) * ((order - 1).log() - near) - order * order.log()
     low, high = near - spread * (MAX_DEPTH + spread / 2), near + 1

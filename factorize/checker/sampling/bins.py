@@ -49,17 +49,19 @@ def gram(strategy: Strategy, bins: int) -> Gram:
         InvalidStrategy: the sums overflow.
     """
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise InvalidParameter(f"the number of bins is an integer of at least 1; got {bins!r}", field="bins")
+        raise InvalidParameter(f"the number of bins must be an integer of at least 1; got {bins!r}", field="bins")
     if bins > MAX_BINS:
         raise TooLarge(f"a Gram matrix over bins is limited to {MAX_BINS} bins here; got {bins}")
     toeplitz = strategy.toeplitz is not None
     work = strategy.n * bins * (1 if toeplitz else bins)
     if work > MAX_WORK:
-        raise TooLarge(f"sums over {bins} bins of n={strategy.n} steps take {work} products, above {MAX_WORK}")
+        raise TooLarge(
+            f"sums over {bins} bins of n={strategy.n} steps need {work} products, and the limit is {MAX_WORK}"
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         enclosed = _of_shifts(_of_toeplitz(strategy, bins), bins) if toeplitz else _of_sums(_sums(strategy, bins))
     if not np.isfinite(enclosed.high).all():
-        raise InvalidStrategy("sums of |C| or their squares are beyond the range of doubles; divide C by a constant")
+        raise InvalidStrategy("sums of |C| or their squares exceed the range of doubles; divide C by a constant")
     return enclosed
 
 
@@ -116,7 +118,7 @@ def _of_columns(strategy: Strategy, bins: int) -> np.ndarray:
     """Add up columns of doubles, some at a time."""
     n = strategy.n
     if n > _MAX_N_OF_COLUMNS:
-        raise TooLarge(f"the columns of a matrix that is no recursion are added up to n={_MAX_N_OF_COLUMNS}; got n={n}")
+        raise TooLarge(f"the columns of a C that is not a recursion are added up to n={_MAX_N_OF_COLUMNS}; got n={n}")
     sums, rows, step = np.zeros((n, bins)), np.arange(n)[:, None], bins * max(_ENTRIES_AT_ONCE // (n * bins), 1)
     for start in range(0, n, step):
         steps = np.arange(start, min(start + step, n))

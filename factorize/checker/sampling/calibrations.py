@@ -94,10 +94,12 @@ def check_claim(
 def _check_factors(claim: Claim, digest: str, n: int) -> None:
     mechanism = claim.document["mechanism"]
     own = "sha256:" + digest.removeprefix("sha256:")
-    require(mechanism["factors"] == own, f"the claim is about {str(mechanism['factors'])[:80]}, and the file is {own}")
-    require(claim.n == n, f"the claim is about n={claim.n} steps, and C has {n}")
+    require(mechanism["factors"] == own, f"the claim is about {str(mechanism['factors'])[:80]}, but the file is {own}")
+    require(claim.n == n, f"the claim is about n={claim.n} steps, but C has {n}")
     epochs, stated = -(-claim.n // claim.bins), mechanism["epochs"]
-    require(stated == epochs, f"{claim.bins} bins of n={claim.n} steps make {epochs} epochs; the claim says {stated}")
+    require(
+        stated == epochs, f"{claim.bins} bins of n={claim.n} steps make {epochs} epochs, but the claim states {stated}"
+    )
 
 
 def _check(report: CalibrationReport, claim: Claim, strategy: Strategy, fresh: bool) -> None:
@@ -170,7 +172,7 @@ def _check_bet(
 ) -> bool:
     part = claim.document[direction]
     rate, samples = real(part, "lambda"), integer(part, "samples", bets.CHUNK, 1 << 30)
-    require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, no multiple of {bets.CHUNK}")
+    require(samples % bets.CHUNK == 0, f"{direction}.samples is {samples}, not a multiple of {bets.CHUNK}")
     weights = bounds.weights(direction, part)
     if weights.bound <= claim.delta:
         result = f"delta with {_NAMES[direction]} is at most {_shown(weights.bound)}: no bet is needed"
@@ -183,8 +185,8 @@ def _check_bet(
     )
     if samples * max(bounds.normals, _pairs(part)) > MAX_NORMALS:
         raise TooLarge(
-            f"{samples} samples over {bounds.normals} bins or steps, of order {part.get('m')}, are above "
-            f"{MAX_NORMALS} normals or pairs of picks, the limit here"
+            f"{samples} samples over {bounds.normals} bins or steps, of order {part.get('m')}, exceed {MAX_NORMALS} "
+            "normals or pairs of picks, the limit here"
         )
     key = (secrets.randbits(64), secrets.randbits(64)) if fresh else claim.key(direction)
     chunks = samples // bets.CHUNK * (FRESH_CHUNKS if fresh else 1)
@@ -269,7 +271,7 @@ class AllocationBounds:
 
     def __init__(self, claim: Claim, strategy: Strategy) -> None:
         self.claim = claim
-        require(claim.n % claim.bins == 0, f"{claim.bins} bins do not divide n={claim.n} steps into blocks")
+        require(claim.n % claim.bins == 0, f"{claim.bins} bins do not divide the n={claim.n} steps into blocks")
         self._square, self._number = losses.largest_square(strategy), claim.n // claim.bins
         self.norm = self._square * self._number
         self.proved = "C has one band; its largest entry, rounded up from the bytes of C"

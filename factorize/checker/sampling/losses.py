@@ -121,7 +121,7 @@ def width_of(square: Fraction, scale: float) -> float:
     """Return an upper bound of w, a root over a scale; raise InvalidParameter where nothing is private."""
     exact = square / Fraction(scale) ** 2
     if exact > MAX_VARIANCE:
-        raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+        raise InvalidParameter("sigma is so small that nothing is private; use a larger one", field="sigma")
     width = max(math.sqrt(exact), MIN_WIDTH)
     while Fraction(width) ** 2 < exact:
         width = math.nextafter(width, math.inf)
@@ -233,7 +233,7 @@ def largest_square(strategy: Strategy) -> Fraction:
     """Return an upper bound of the largest squared entry of a C with one band; raise InvalidParameter otherwise."""
     if strategy.bandwidth != 1:
         raise InvalidParameter(
-            f"the claim is about random allocation, which is for C = I, and C has {strategy.bandwidth} bands",
+            f"the claim is about random allocation, which needs C = I, but C has {strategy.bandwidth} bands",
             field="sampling",
         )
     return bracket_sensitivity(strategy, {"kind": "single"}).upper

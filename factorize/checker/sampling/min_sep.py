@@ -28,12 +28,12 @@ def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
     n = strategy.n
     if strategy.bandwidth > separation:
         raise InvalidParameter(
-            f"C has {strategy.bandwidth} bands, more than the {separation} steps that an example's are apart; take "
+            f"C has {strategy.bandwidth} bands, more than the {separation} steps between two uses of an example; use "
             "more, or a C with fewer bands",
             field="bins",
         )
     if n > MAX_MIN_SEP_STEPS:
-        raise TooLarge(f"claims about b-min-sep sampling are limited to n={MAX_MIN_SEP_STEPS} steps; got {n}")
+        raise TooLarge(f"b-min-sep sampling is supported up to n={MAX_MIN_SEP_STEPS} steps; got {n}")
     values, far = strategy.near_columns(np.arange(n))
     columns = np.zeros((n, separation))
     for d in range(strategy.bandwidth):
@@ -67,7 +67,7 @@ class MinSepSteps:
         self.products *= 1 + (b + 8) * UNIT
         self.largest = float(self.products.max())
         if not self.largest < 100:
-            raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+            raise InvalidParameter("sigma is so small that nothing is private; use a larger one", field="sigma")
         self.matrix = dia_array((self.columns.T[:n], -np.arange(min(b, n))), shape=(n, n)).tocsr()
 
     @cached_property
@@ -81,7 +81,9 @@ class MinSepSteps:
         """Return S, which covers what a weight's logarithm loses in doubles; raise InvalidParameter above 2^-10."""
         n, b, root = self.steps, self.separation, math.sqrt(self.largest)
         if not root * (12 + order * root) <= _MAX_EXPONENT:
-            raise InvalidParameter(f"order {order:g} is too large for so little noise; take more", field="order")
+            raise InvalidParameter(
+                f"order {order:g} is too large for a sigma this small; use a larger one", field="order"
+            )
         drawn = (b + 8) * (1 + math.sqrt(b) * root) * (12 + order * root)
         return slack_of(16 * UNIT * (order + 1) * (self.most + 2) * (n + order**2 * self.largest + drawn))
 
@@ -104,7 +106,7 @@ class Centres:
         self.law, self.order = law, order
         n, b, p, keep = law.steps, law.separation, law.probability, 1 - law.probability
         if not order / 2 * law.largest < 600:
-            raise InvalidParameter(f"order {order} is too large for so little noise", field="order")
+            raise InvalidParameter(f"order {order} is too large for a sigma this small", field="order")
         self.favours = exponentials(0.5 * order * law.products) * (1 + 2 * EXP_SLACK)
         gains, begins = np.ones((n, n)), np.empty(n)
         tabulate(p, keep, self.favours, gains, begins, np.empty((n, b)), np.empty(n + 2 * b), np.empty(2 * b))
@@ -117,7 +119,7 @@ class Centres:
             taken[:n] *= p * np.exp((order - 1) * self.log_begins) * tails[:n]
             total = float(taken.sum())
         if not math.isfinite(total):
-            raise InvalidParameter(f"order {order} is too large for so little noise", field="order")
+            raise InvalidParameter(f"order {order} is too large for a sigma this small", field="order")
         self.log_moment, self.firsts = math.log(total), np.cumsum(taken / total)
 
     def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

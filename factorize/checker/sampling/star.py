@@ -29,11 +29,11 @@ def scale_gram(gram: np.ndarray, sigma: float) -> np.ndarray:
         InvalidParameter: sigma is not a positive number, or K is beyond the range of doubles.
     """
     if not (np.isfinite(sigma) and sigma > 0):
-        raise InvalidParameter(f"sigma is a positive number; got {sigma!r}", field="sigma")
+        raise InvalidParameter(f"sigma must be a positive number; got {sigma!r}", field="sigma")
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         kernel = np.nextafter(gram / double_below(Fraction(sigma) ** 2) * (1 + 8 * _UNIT), np.inf)
     if not (np.isfinite(kernel).all() and kernel.max() < 1e8):
-        raise InvalidParameter(f"sigma {sigma!r} is so small that nothing is private; take a larger one", field="sigma")
+        raise InvalidParameter(f"sigma {sigma!r} is so small that nothing is private; use a larger one", field="sigma")
     return np.asarray(kernel)
 
 

@@ -48,14 +48,14 @@ def weighing_of(objective: Mapping[str, object], rows: int) -> Weighing:
         CertificateError: the kind is not known, or the weights are not one for each row.
     """
     if objective["kind"] not in OBJECTIVES:
-        raise CertificateError(f"this checker knows no objective {str(objective['kind'])[:40]!r}")
+        raise CertificateError(f"this checker does not know the objective {str(objective['kind'])[:40]!r}")
     return OBJECTIVES[objective["kind"]](objective, rows)
 
 
 def _weighted(objective: Mapping[str, Any], rows: int) -> Weighing:
     weights = [Fraction(weight) for weight in objective["weights"]]
     if len(weights) != rows:
-        raise CertificateError(f"the spec states {len(weights)} weights for {rows} rows")
+        raise CertificateError(f"the spec states {len(weights)} weights, but the workload has {rows} rows")
     return Weighing(rows, weights)
 
 

@@ -44,8 +44,8 @@ def check_known(document: Document) -> None:
     """Raise CertificateError for a workload without a definition here, since no claim about it could be proved."""
     if document["kind"] not in KINDS:
         raise CertificateError(
-            f"this checker knows no workload {str(document['kind'])[:40]!r}, and can prove nothing of its losses and "
-            f"bounds; known are {', '.join(KINDS)}"
+            f"this checker does not know the workload {str(document['kind'])[:40]!r}, so it proves nothing of its "
+            f"losses and bounds; known are {', '.join(KINDS)}"
         )
 
 
@@ -60,7 +60,7 @@ def program_of(document: Document) -> Program | None:
         return None
     rates = document.get("learning_rates")
     if rates is not None and len(rates) != document["n"]:  # Compiled loops do not check bounds.
-        raise CertificateError(f"the spec states {len(rates)} learning rates for n={document['n']}")
+        raise CertificateError(f"the spec states {len(rates)} learning rates, but n={document['n']}")
     return PROGRAMS[document["kind"]](document)
 
 

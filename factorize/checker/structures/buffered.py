@@ -55,7 +55,7 @@ class BufferedReading(Reading):
             ends = diagonal**2 + variances(len(diagonal), Recursion(statements, y, z), backwards=True)
         loose = float(((ends[1] - ends[0]) / ends[0]).max()) if (ends[0] > 0).all() else np.inf
         if not loose < _MAX_SHARE:
-            raise NotEnclosed(f"the buffers' transitions grow so much that column norms are known to {loose:.3g} alone")
+            raise NotEnclosed(f"the buffers' transitions grow so much that column norms are known only to {loose:.3g}")
         return Near(ends[1], share(loose, roundings=8))
 
     def near_columns(self, indices: np.ndarray) -> Columns:

@@ -47,7 +47,7 @@ class RedrawnReading(Reading):
             rest, size = (math.sqrt(float(part.sum())) * _SLACK for part in (apart**2, squares))
         if not (rest < 0.5 and size < math.inf):
             raise NotEnclosed(
-                f"C^-1 is too ill-conditioned: what it makes of its computed inverse differs from I by {rest:.3g}"
+                f"C^-1 is too ill-conditioned: its product with its computed inverse differs from I by {rest:.3g}"
             )
         return squares, apart, size / (1 - rest) * _SLACK
 

@@ -178,7 +178,7 @@ def enclose_limit_of_nu(parts: Mapping[str, np.ndarray], _separation: int, most:
 
     if most > 1:
         raise TooLarge(
-            f"{most} participations of nu_toeplitz have no closed limit; use blt, whose limit has",
+            f"{most} participations of nu_toeplitz have no closed limit; use blt, which has one",
             field="/participation/kind",
         )
     with ctx.workprec(4 * PLACES):

@@ -270,7 +270,7 @@ class TestByHand:
         restarts, last = {"kind": "lambda_tau", "tau": 2}, {"kind": "weighted", "weights": [1.0, 1.0, 0.0]}
         for column, changes, reason in (
             ([1.0, 0.5, 0.25], {}, "more diagonals"),
-            (asked[0], {"objective": restarts}, "lambda_tau, has no bound"),
+            (asked[0], {"objective": restarts}, "objective lambda_tau"),
             (asked[0], {"objective": last}, "last rows have no weight"),
             ([1.0, 1e200, 0.0], {}, "grows too much"),
             ([1.0, 0.5, 0.0], {"mechanism": {"kind": "banded_toeplitz", "bands": 3}}, "can overlap"),

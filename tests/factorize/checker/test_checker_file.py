@@ -21,11 +21,11 @@ def small(structure: str = "dense") -> tuple[dict[str, Any], dict[str, np.ndarra
     ("part", "words"),
     [
         ({"privacy": {"epsilon": 0.01}}, "unknown"),
-        ({"workload": {"kind": "identity", "n": 4, "privacy": 1}}, "the manifest's spec is none"),
+        ({"workload": {"kind": "identity", "n": 4, "privacy": 1}}, "the manifest's spec is not valid"),
         ({"workload": {"kind": "identity", "n": 4.0}}, "the spec states the size"),
-        ({"tolerance": 2.0}, "the manifest's spec is none"),
+        ({"tolerance": 2.0}, "the manifest's spec is not valid"),
         ({"optimize_for": None}, "not in its canonical form"),
-        ({"optimize_for": {"kind": "prefix", "n": 4, "extra": None}}, "the manifest's spec is none"),
+        ({"optimize_for": {"kind": "prefix", "n": 4, "extra": None}}, "the manifest's spec is not valid"),
     ],
 )
 def test_specs_that_are_none(part: dict[str, Any], words: str) -> None:
@@ -38,5 +38,5 @@ def test_specs_that_are_none(part: dict[str, Any], words: str) -> None:
 def test_a_loss_is_a_number_where_there_is_a_last_step() -> None:
     manifest, tensors = small()
     manifest["certificate"]["loss"]["rmse"] = None
-    with pytest.raises(CorruptObject, match="the manifest is not one: TypeError"):
+    with pytest.raises(CorruptObject, match="the manifest is not valid: TypeError"):
         check_factor_file(sealed(manifest, tensors))

@@ -124,7 +124,7 @@ def test_warnings_one_by_one() -> None:
         return check_matrix_sensitivity(np.array(array), participation, claim=99.0).warnings
 
     negative = [[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.25, 1.0]]
-    assert [text.split(":")[0] for text in warnings(negative, apart)] == ["C has negative entries"]
+    assert [text.split(",")[0] for text in warnings(negative, apart)] == ["C has negative entries"]
     assert not warnings(negative, once)
     rising = [[1.0, 0.0, 0.0], [1.5, 1.0, 0.0], [0.5, 1.5, 1.0]]
     bands, monotone = warnings(rising, apart)

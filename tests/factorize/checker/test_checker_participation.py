@@ -27,9 +27,9 @@ def test_patterns_that_are_not() -> None:
         with pytest.raises(InvalidParticipation) as reason:
             allowed(given, n)
         if any(type(count) is int and count < 1 for count in given.values()):
-            assert str(reason.value).endswith("it is a whole number of at least 1")
+            assert str(reason.value).endswith("it must be a whole number of at least 1")
             continue
         fits = "does not fit n=12; this checker knows single, fixed_epochs, min_sep"
         assert str(reason.value) == f"participation {str(given)[:80]} " + (
-            fits if n else "has no finite sensitivity without end"
+            fits if n else "has no finite sensitivity if n is 'unbounded'"
         )

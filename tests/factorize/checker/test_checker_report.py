@@ -40,7 +40,7 @@ def test_claims_that_are_no_positive_numbers(claim: float) -> None:
 def test_a_claim_between_the_ends() -> None:
     report = said(column(1, 4), 1.0, "upper_bound")
     assert report.failed == ["the sensitivity 1.0 is not supported: it is between 1.0 and 2.0 by column norms"]
-    assert report.not_checked == ["where between 1.0 (column 3) and 2.0 the sensitivity is"]
+    assert report.not_checked == ["where the sensitivity lies between 1.0 (column 3) and 2.0"]
     assert said(column(1, 4), math.nextafter(2.0, 0.0), None).failed and said(column(1, 4), 2.0, None).supported
 
 
@@ -51,7 +51,7 @@ def test_exact_claims_are_attained_within_a_billionth() -> None:
     assert said(column(least, least), claim, "exact").supported
     beyond = least * (1 - Fraction(1, 2**80))
     failed = said(column(beyond, beyond), claim, "exact").failed
-    assert len(failed) == 1 and failed[0].startswith("the sensitivity is claimed to be exact, and it is 1.2")
+    assert len(failed) == 1 and failed[0].startswith("the sensitivity is claimed to be exact, but it is 1.2")
     assert said(column(beyond, beyond), claim, "upper_bound").supported
 
 
@@ -68,7 +68,7 @@ def test_every_claim_has_one_status() -> None:
         {"claim": "a", "status": "proved", "why": "holds; holds too"},
         {"claim": "b", "status": "not_looked_at", "why": "a part is out of reach"},
         {"claim": "c", "status": "false", "why": "does not hold"},
-        {"claim": "d", "status": "not_looked_at", "why": "the check ended before it: does not hold"},
+        {"claim": "d", "status": "not_looked_at", "why": "the check stopped before it: does not hold"},
     ]
     assert report.unseen == ["b", "d"] and not report.supported
     assert Report(stated=("d",)).claims[0]["why"] == NO_RULE

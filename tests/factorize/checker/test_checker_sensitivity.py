@@ -154,7 +154,7 @@ def test_where_no_rule_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "majorant" in bracket_sensitivity(rising, separated(2, 2)).rule
     bands = Strategy("banded", {"bands": np.array([[1.0, 2.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]])}, 4)
     for participation in (separated(1, 2), {"kind": "fixed_epochs", "epochs": 4}):
-        with pytest.raises(TooLarge, match="up to n=3, and n=4"):
+        with pytest.raises(TooLarge, match="up to n=3, and this C has n=4"):
             bracket_sensitivity(bands, participation)
 
 

@@ -150,7 +150,9 @@ def test_matrices_of_a_user() -> None:
 def test_kinds_that_are_not_known() -> None:
     for kind in ("other", "x" * 99):
         for read in (lambda given: balls_of(given, {}), program_of, workloads.check_known):
-            with pytest.raises(CertificateError, match=f"knows no workload '{kind[:40]}'.*known are identity, prefix"):
+            with pytest.raises(
+                CertificateError, match=f"does not know the workload '{kind[:40]}'.*known are identity, prefix"
+            ):
                 read({"kind": kind, "n": N})
         assert toeplitz_column({"kind": kind, "n": N}) is None
     assert program_of({"kind": "window", "n": N}) is None and program_of({"kind": "matrix"}) is None
@@ -162,7 +164,7 @@ def test_kinds_that_are_not_known() -> None:
 class TestObjectives:
     def test_refusals(self) -> None:
         for kind in ("other", "x" * 99):
-            with pytest.raises(CertificateError, match=f"knows no objective '{kind[:40]}'$"):
+            with pytest.raises(CertificateError, match=f"does not know the objective '{kind[:40]}'$"):
                 weighing_of({"kind": kind}, 2)
         for weights in ([1.0], [1.0] * 3):
             with pytest.raises(CertificateError, match=f"states {len(weights)} weights for 2 rows"):

@@ -74,7 +74,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, np.ndarray], str]] = [
     ("buffered", {}, {"x": np.ones(1)}, "do not have the same tensors"),
     ("buffered", {STATED + "value": 1.0}, {}, "two different numbers"),
     ("buffered", {STATED + "hex": "0x1.8p+0"}, {}, "sensitivity is stated as"),
-    ("buffered", {STATED + "kind": "x"}, {}, "sensitivity is of kind"),
+    ("buffered", {STATED + "kind": "x"}, {}, "sensitivity has the kind"),
     ("buffered", {STATED + "participation": {"kind": "fixed_epochs", "epochs": 2}}, {}, "sensitivity is stated for"),
     # 3.0 participations equal 3, but a reader that counts with them may not take them for the same.
     ("banded", {STATED + "participation/max_participations": 3.0}, {}, "sensitivity is stated for"),

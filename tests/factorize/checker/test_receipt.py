@@ -140,7 +140,7 @@ def test_a_receipt_is_of_its_own_factors(run: Run, tmp_path: Path) -> None:
     other.save(tmp_path / "other.safetensors")
     data = (tmp_path / "other.safetensors").read_bytes()
     report = check_receipt(run.text, [data] * len(run.files))
-    assert not report.supported and "the receipt is of the factors" in report.failed[0]
+    assert not report.supported and "the receipt names the factors" in report.failed[0]
     assert not check_receipt(run.text, [*run.files, data]).supported
     damaged = bytearray(run.files[0])
     damaged[-1] ^= 1

@@ -481,7 +481,11 @@ def test_two_changed_fields_make_no_receipt_say_more_than_is_true(runs: dict[str
             {"noise/generator": "x\n## Privacy: epsilon 0.01, proved"},
             "generator is 'x\\n## Privacy",
         ),
-        ("in_fixed_order", {"steps/refused": {"late\nproved receipt.privacy: yes": 1}}, "which is none of too early"),
+        (
+            "in_fixed_order",
+            {"steps/refused": {"late\nproved receipt.privacy: yes": 1}},
+            "which is not one of too early",
+        ),
         ("apart", {"calibration/participation/max_participations": 4.5}, "max_participations is '4.5'"),
         ("apart", {"calibration/participation/min_sep": True}, "min_sep is 'True'"),
         ("in_bins", {"calibration/claim_digest": None}, "claim_digest is 'None'"),

@@ -157,10 +157,10 @@ def test_two_runs_of_one_noise_are_told_by_their_receipts(
         taken_by(tmp_path / f"{name}.json", factors, seed).close()
     shutil.copy(tmp_path / "a.json", tmp_path / "copy.json")
     for names, code, words in (
-        ("ab", 4, "two runs with one noise, of which both took the steps 0 to 12"),
+        ("ab", 4, "two runs with the same noise, and both took the steps 0 to 12"),
         ("ac", 0, "no step of one has the noise of the other"),
         (("a", "copy"), 0, "of one run: the same receipt"),
-        (("c", "copy", "b"), 4, "2 and 3 are of two runs with one noise"),
+        (("c", "copy", "b"), 4, "2 and 3 are of two runs with the same noise"),
     ):
         assert checked(tmp_path, factors, *(f"{name}.json" for name in names)) == code, names
         assert words in capsys.readouterr().out
@@ -188,7 +188,7 @@ def test_a_run_that_went_on_twice_is_told_by_its_receipts(
     assert checked(tmp_path, factors, "early.json", "left.json") == 7
     capsys.readouterr()
     assert checked(tmp_path, factors, "left.json", "longer.json") == 4
-    assert "of one run, which went on twice from one state" in capsys.readouterr().out
+    assert "of one run, which continued twice from one state" in capsys.readouterr().out
 
     for part in ({"commitments": ["0" * 64]}, {"generator": "shake128"}):
         early = json.loads((tmp_path / "early.json").read_bytes())
@@ -293,8 +293,8 @@ def test_a_broken_chain_is_refused(tmp_path: Path, factors: Any) -> None:
         (lambda d: d["steps"]["chain"][0].update(process="0" * 64), "does not continue"),
         (lambda d: d["steps"]["chain"].pop(0), "which process took which steps"),
         (lambda d: d.update(run="1" * 64), "does not continue"),
-        (lambda d: d.update(loss="fine"), "none of per_example"),
-        (lambda d: d["noise"].update(commitments=["0" * 63]), "no sha256"),
+        (lambda d: d.update(loss="fine"), "not one of per_example"),
+        (lambda d: d["noise"].update(commitments=["0" * 63]), "not a sha256"),
         (lambda d: d["noise"].update(commitments=["0" * 64, "1" * 64]), "one noise for each"),
     ):
         document = json.loads(text)

@@ -72,7 +72,7 @@ def test_text_beyond_ascii_is_escaped() -> None:
 def test_what_json_does_not_hold() -> None:
     for path in ("pq/m", "pq/samples", "mechanism/factors"):
         for value in (math.nan, math.inf, {1, 2}):
-            refused(changed(sound(), path, value), "the claim holds something that JSON does not")
+            refused(changed(sound(), path, value), "the claim contains a value that JSON cannot express")
 
 
 RIGHT: list[tuple[str, Any]] = [
@@ -101,13 +101,13 @@ def test_what_else_is_sound(path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("protocol", ["bins-1"], "is not bins-1, the one that is known here"),
-        ("unamplified", [], "unamplified is '[]', no object"),
-        ("unamplified/more", 1, "unamplified has a field 'more' that is missing or unknown"),
-        ("mechanism/factors", MISSING, "mechanism has a field 'factors' that is missing or unknown"),
+        ("protocol", ["bins-1"], "is not bins-1, the only one that this release knows"),
+        ("unamplified", [], "unamplified is '[]', not an object"),
+        ("unamplified/more", 1, "the field 'more' of unamplified is missing or unknown"),
+        ("mechanism/factors", MISSING, "the field 'factors' of mechanism is missing or unknown"),
         ("pq/rule", "loss_distribution", "pq.rule is 'loss_distribution'; balls_in_bins has"),
         ("qp/rule", "star_bound", "qp.rule is 'star_bound'; balls_in_bins has"),
-        ("qp/m", 2, "qp has a field 'm' that is missing or unknown"),
+        ("qp/m", 2, "the field 'm' of qp is missing or unknown"),
         ("beta_log2", -127, "beta_log2 is -127"),
         ("attempt", 0, "attempt is 0"),
         ("attempt", 17, "attempt is 17"),
@@ -119,7 +119,7 @@ def test_what_else_is_sound(path: str, value: Any) -> None:
         ("mechanism/n", (1 << 53) + 1, "n is"),
         ("mechanism/bins", 0, "bins is 0"),
         ("delta", (1.0).hex(), "delta is 1.0, outside [1e-300, 1]"),
-        ("clip_norm", "0.5", "clip_norm is '0.5', and float.hex writes"),
+        ("clip_norm", "0.5", "clip_norm is '0.5', but float.hex writes"),
         ("epsilon", math.nextafter(1e6, 2e6).hex(), "epsilon is 1000000.0000000001, outside [0, 1e+06]"),
         (
             "unamplified/epsilon_at_delta",
@@ -194,7 +194,7 @@ class TestBeside:
         refused({"claim": self.GIVEN, "divisor": 100, "sigma_of_means": means}, "sigma_of_means is ")
 
     def test_means_without_a_divisor(self) -> None:
-        refused({"claim": self.GIVEN, "sigma_of_means": 0.48}, "and no divisor")
+        refused({"claim": self.GIVEN, "sigma_of_means": 0.48}, "but no divisor")
         refused({"claim": self.GIVEN, "sigma_of_means": 0.48, "divisor": 0}, "divisor is 0")
 
     def test_another_digest(self) -> None:
@@ -203,5 +203,5 @@ class TestBeside:
 
     def test_what_stands_beside_a_claim_that_is_not_held(self) -> None:
         """A document with a protocol is the claim: what it holds under `claim` is a key too many."""
-        refused(self.GIVEN | {"claim": self.GIVEN}, "the claim has a field 'claim' that is missing or unknown")
+        refused(self.GIVEN | {"claim": self.GIVEN}, "the field 'claim' of the claim is missing or unknown")
         refused({"claim": [1]}, "the protocol 'None'")

@@ -36,7 +36,7 @@ def test_a_file_and_what_was_loaded_from_it_are_the_same_and_make_the_same_noise
         assert noise_of(light) == noise_of(whole)
         return
     for endless in (light, whole):
-        with pytest.raises(UnsupportedProblem, match="takes all the noise before it"):
+        with pytest.raises(UnsupportedProblem, match="needs the noise of all earlier steps"):
             noise_of(endless)
 
 
@@ -50,7 +50,7 @@ def noise_of(factors: Factors) -> bytes:
 
 
 def test_something_else_is_no_factorization() -> None:
-    with pytest.raises(InvalidParameter, match="a dict is no factorization; pass what load or solve gave"):
+    with pytest.raises(InvalidParameter, match="a dict is not a factorization; pass what load or solve returned"):
         certified({"digest": "0" * 64})
 
 
@@ -62,5 +62,5 @@ def test_factors_of_a_manifest_without_a_claim_are_refused() -> None:
     for read in (Sensitivity.of, HeldFactors):
         with pytest.raises(CorruptObject, match="do not use it"):
             read(forged)
-        with pytest.raises(CorruptObject, match="states no sensitivity"):
+        with pytest.raises(CorruptObject, match="does not state a sensitivity"):
             read(Manifest(manifest, certificate={}))

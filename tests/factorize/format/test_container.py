@@ -76,36 +76,37 @@ def test_a_file_that_is_cut_while_it_is_held(tmp_path: Path) -> None:
 
 def test_there_is_no_file(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path, str(tmp_path)):
-        with pytest.raises(FileNotFoundError, match="is no file"):
+        with pytest.raises(FileNotFoundError, match="is not a file"):
             Container(path)
 
 
 LONG = "x" * 400
+NO_FORMAT = "it is not in safetensors format:"
 NONE = {
-    "nothing": (b"", "it has 0 bytes and states a header of 0: no safetensors file"),
-    "a header of one byte": (b"\1" + bytes(7) + b"{}", "it has 10 bytes and states a header of 1: no safetensors file"),
-    "a header beyond the file": (b"\3" + bytes(7) + b"{}", "it has 10 bytes and states a header of 3: no safetensors file"),
-    "big-endian": (bytes(7) + b"\2{}", f"it has 10 bytes and states a header of {2 << 56}: no safetensors file"),
-    "white space first": (raw(" {}"), "the header does not begin with a brace"),
+    "nothing": (b"", f"{NO_FORMAT} a header of 0 bytes in a file of 0"),
+    "a header of one byte": (b"\1" + bytes(7) + b"{}", f"{NO_FORMAT} a header of 1 bytes in a file of 10"),
+    "a header beyond the file": (b"\3" + bytes(7) + b"{}", f"{NO_FORMAT} a header of 3 bytes in a file of 10"),
+    "big-endian": (bytes(7) + b"\2{}", f"{NO_FORMAT} a header of {2 << 56} bytes in a file of 10"),
+    "white space first": (raw(" {}"), f"{NO_FORMAT} its header does not begin with a brace"),
     "no JSON": (raw("{x"), "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     "no UTF-8": (b"\3" + bytes(7) + b"{\xff}", "'utf-8' codec can't decode byte 0xff in position 1: invalid start byte"),
     "too deep": (raw('{"a":' + "[" * 100_000), "while decoding a JSON array from a "
                                                "unicode string"),
-    "no metadata": (raw("{}"), "its metadata is not one text, 'manifest'"),
-    "metadata of no object": (raw({}, metadata=["manifest"]), "its metadata is not one text, 'manifest'"),
-    "metadata beside": (raw({}, metadata={"manifest": "m", "x": "y"}), "its metadata is not one text, 'manifest'"),
-    "metadata of another name": (raw({}, metadata={"x": "m"}), "its metadata is not one text, 'manifest'"),
-    "a manifest of no text": (raw({}, metadata={"manifest": 1}), "its metadata is not one text, 'manifest'"),
+    "no metadata": (raw("{}"), "its metadata must be one text, 'manifest', which factorize writes"),
+    "metadata of no object": (raw({}, metadata=["manifest"]), "its metadata must be one text, 'manifest', which factorize writes"),
+    "metadata beside": (raw({}, metadata={"manifest": "m", "x": "y"}), "its metadata must be one text, 'manifest', which factorize writes"),
+    "metadata of another name": (raw({}, metadata={"x": "m"}), "its metadata must be one text, 'manifest', which factorize writes"),
+    "a manifest of no text": (raw({}, metadata={"manifest": 1}), "its metadata must be one text, 'manifest', which factorize writes"),
     "a name twice": (
         raw('{"f":1,"e":1,"d":1,"c":1,"b":1,"a":1,"a":1}'),
         "one of the keys ['a', 'a', 'b', 'c', 'd'] is given twice",
     ),
-    "a float": (raw({"a": entry([1.0], 0, 8)}, bytes(8)), "1.0 is no size"),
-    "a long float": (raw('{"a":1.' + "1" * 40 + "}"), "1." + "1" * 18 + " is no size"),
-    "infinity": (raw('{"a":Infinity}'), "Infinity is no size"),
-    "below 0": (raw({"a": entry([-1], 0, 8)}, bytes(8)), "-1 is no size"),
-    "sixteen digits": (raw({"a": entry([10**15], 0, 8)}, bytes(8)), "1000000000000000 is no size"),
-    "many digits": (raw({"a": entry([10**30], 0, 8)}, bytes(8)), "1" + "0" * 19 + " is no size"),
+    "a float": (raw({"a": entry([1.0], 0, 8)}, bytes(8)), "1.0 is not a size"),
+    "a long float": (raw('{"a":1.' + "1" * 40 + "}"), "1." + "1" * 18 + " is not a size"),
+    "infinity": (raw('{"a":Infinity}'), "Infinity is not a size"),
+    "below 0": (raw({"a": entry([-1], 0, 8)}, bytes(8)), "-1 is not a size"),
+    "sixteen digits": (raw({"a": entry([10**15], 0, 8)}, bytes(8)), "1000000000000000 is not a size"),
+    "many digits": (raw({"a": entry([10**30], 0, 8)}, bytes(8)), "1" + "0" * 19 + " is not a size"),
     "another part": (
         raw({LONG: {**entry([1], 0, 8), "x": 1}}, bytes(8)),
         f"tensor {LONG[:60]!r} is not a float64 or float32 array with offsets",
@@ -159,7 +160,7 @@ def test_limits_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     length = int.from_bytes(whole[:8], "little")
     monkeypatch.setattr(container, "MAX_HEADER_BYTES", length)
     assert Container(whole).names == ()
-    with pytest.raises(CorruptObject, match=f"states a header of {length + 1}"):
+    with pytest.raises(CorruptObject, match=f"a header of {length + 1} bytes in"):
         Container(raw({}, pad=" "))
     assert container._natural("9" * 15) == 10**15 - 1
     assert container._naturals([]) and container._naturals([0, 5]) and not container._naturals((1,))

@@ -69,7 +69,7 @@ def test_one_of_each_and_no_tensor_more_or_less(structure: str) -> None:
                 check(structure, {**valid(structure), left_out: spoilt})
         not_finite = valid(structure)
         not_finite[left_out].flat[0] = np.nan
-        with pytest.raises(InvalidStrategy, match="C holds NaN or infinity; every entry must be finite"):
+        with pytest.raises(InvalidStrategy, match="C contains NaN or infinity; every entry must be finite"):
             check(structure, not_finite)
     with pytest.raises(CorruptObject, match="has the tensors"):
         check(structure, {**valid(structure), "x": np.ones(1)})
@@ -82,7 +82,7 @@ BAD: dict[str, tuple[str, str, Any, str]] = {
     "a diagonal below": ("dense", "", at((3, 3), -2.0), "diagonal entry 3 is -2.0; it must be positive"),
     "toeplitz of 0": ("toeplitz", "coefficients", at(0, 0.0), "diagonal entry 0 is 0.0"),
     "a banded column": ("banded_toeplitz", "coefficients", at(0, -1.0), "diagonal entry 0 is -1.0"),
-    "as many as n": ("banded_toeplitz", "coefficients", lambda a: np.ones(4), "a banded_toeplitz column of n=4 has fewer "
+    "as many as n": ("banded_toeplitz", "coefficients", lambda a: np.ones(4), "a banded_toeplitz column needs fewer than n=4 "
                                                                             "coefficients; with 4 it is toeplitz"),
     "bands": ("banded", "bands", at((0, 3), 0.0), "diagonal entry 3 is 0.0"),
     "beyond the last row": ("banded", "bands", at((1, 3), 1e-9), "bands[d, j] must be exactly 0 where j + d >= n"),
@@ -94,14 +94,14 @@ BAD: dict[str, tuple[str, str, Any, str]] = {
     "no square": ("state_space", "transition", lambda a: np.ones((4, 2, 3)), "(4, 2, 3), which does not fit n and the"),
     "blocks": ("state_space", "transition", lambda a: np.ones((4, 3, 1, 1)), "the blocks of the transition are not those"),
     "blocks that are not square": ("state_space", "transition", lambda a: np.ones((4, 1, 2, 1)), "does not fit n and the"),
-    "a decay below 0": ("blt", "theta", at(0, -1e-9), "decays must lie in [0, 1), or be 1 where n is given"),
-    "a decay above 1": ("blt", "theta", at(1, 1 + 1e-9), "decays must lie in [0, 1)"),
-    "a scale below 0": ("blt", "omega", at(0, -1e-9), "decays must lie in [0, 1)"),
+    "a decay below 0": ("blt", "theta", at(0, -1e-9), "decays must be in [0, 1), or 1 at most if n is given"),
+    "a decay above 1": ("blt", "theta", at(1, 1 + 1e-9), "decays must be in [0, 1)"),
+    "a scale below 0": ("blt", "omega", at(0, -1e-9), "decays must be in [0, 1)"),
     "one decay": ("blt", "theta", lambda a: np.array([0.5, 0.5 + 2.0**-44]), "0.5 and 0.5000000000000568 are closer than"),
-    "not 1": ("inverse_banded_toeplitz", "inverse_coefficients", at(0, 2.0), "the inverse's column is 1 and below it"),
-    "small": ("inverse_banded_toeplitz", "inverse_coefficients", at(1, -0.9e-100), "numbers <= -1e-100 or 0"),
-    "positive": ("inverse_banded_toeplitz", "inverse_coefficients", at(1, 0.5), "numbers <= -1e-100 or 0"),
-    "beyond -1": ("inverse_banded_toeplitz", "inverse_coefficients", at(1, -0.5 - 1e-16), "that sum to at least -1"),
+    "not 1": ("inverse_banded_toeplitz", "inverse_coefficients", at(0, 2.0), "the inverse's first column must be 1"),
+    "small": ("inverse_banded_toeplitz", "inverse_coefficients", at(1, -0.9e-100), "numbers that are 0 or <= -1e-100"),
+    "positive": ("inverse_banded_toeplitz", "inverse_coefficients", at(1, 0.5), "numbers that are 0 or <= -1e-100"),
+    "beyond -1": ("inverse_banded_toeplitz", "inverse_coefficients", at(1, -0.5 - 1e-16), "with a sum of at least -1"),
     "longer than n": ("inverse_banded_toeplitz", "inverse_coefficients", lambda a: np.array([1.0, 0, 0, 0, 0]),
                       "the column of the inverse has 5 entries, more than n=4"),
     "a lag of 0": ("redrawn", "lag", at(0, 0.0), "lag is 0.0, not a whole number from 1 to n=4"),
@@ -184,7 +184,7 @@ class TestEndless:
         check("nu_toeplitz", valid("nu_toeplitz"), None)
         for nu in (0.0, 1.0, -0.5):
             with pytest.raises(
-                InvalidStrategy, match=r"is not one number in \(0, 1\), where columns have a finite norm"
+                InvalidStrategy, match=r"must be one number in \(0, 1\), so that columns have a finite norm"
             ):
                 check("nu_toeplitz", {"nu": np.array([nu])}, None)
         with pytest.raises(CorruptObject, match="nu_toeplitz nu has shape"):
@@ -192,10 +192,10 @@ class TestEndless:
 
     def test_blt(self) -> None:
         check("blt", valid("blt"), None)
-        with pytest.raises(InvalidStrategy, match="decays must lie"):
+        with pytest.raises(InvalidStrategy, match="decays must be"):
             check("blt", {"theta": np.array([0.5, 1.0]), "omega": np.zeros(2)}, None)
         for over in (0.0, 2.0**-40):
-            with pytest.raises(InvalidStrategy, match="noise without end would grow"):
+            with pytest.raises(InvalidStrategy, match="noise of this strategy would grow without end"):
                 check("blt", {"theta": np.array([0.5]), "omega": np.array([1.5 + over])}, None)
         check("blt", {"theta": np.array([0.5]), "omega": np.array([1.5 - 2.0**-40])}, None)
         check("blt", {"theta": np.array([0.5]), "omega": np.array([1.5])})
@@ -217,14 +217,14 @@ class TestScaled:
 
     @pytest.mark.parametrize("structure", ["tree", "redrawn"])
     def test_what_may_not(self, structure: str) -> None:
-        with pytest.raises(CorruptObject, match="are those of no structure that can be scaled; scaled wraps dense, "):
+        with pytest.raises(CorruptObject, match="do not belong to a structure that can be scaled: dense, "):
             check("scaled", self.scaled(structure))
 
     @pytest.mark.parametrize("end", [1e60, 1e-60])
     def test_factors(self, end: float) -> None:
         check("scaled", self.scaled("dense", np.array([1, end, 1, 1])))
         for outside in (end * (1 + 1e-15) if end > 1 else end * (1 - 1e-15), np.nan, -end, 0.0):
-            with pytest.raises(InvalidStrategy, match=r"column_scale leaves \[1e-60, 1e\+60\]"):
+            with pytest.raises(InvalidStrategy, match=r"column_scale has numbers outside \[1e-60, 1e\+60\]"):
                 check("scaled", self.scaled("dense", np.array([1, outside, 1, 1])))
 
     def test_one_factor_for_each_column(self) -> None:
@@ -263,7 +263,7 @@ class TestDerived:
         for name in ("B", "C_inv"):
             with pytest.raises(InvalidStrategy, match=r"entry \(0, 3\) above the diagonal"):
                 check_tensors(name, "dense", {"": at((0, 3), 1.0)(np.eye(4))}, (4, 4))
-            with pytest.raises(InvalidStrategy, match=f"{name} holds NaN or infinity"):
+            with pytest.raises(InvalidStrategy, match=f"{name} contains NaN or infinity"):
                 check_tensors(name, "dense", {"": at((3, 0), np.inf)(np.eye(4))}, (4, 4))
 
 
@@ -273,8 +273,8 @@ def test_fading_is_decided_exactly() -> None:
 
 
 def test_what_is_no_strategy() -> None:
-    for structure, n, message in (("wavelet", 4, "'wavelet' is none of banded"), ("nu_toeplitz", 4, "is none of banded"),
-                                  ("dense", 0, "n=0 is below 1"), ("dense", None, "is none of blt")):  # fmt: skip
+    for structure, n, message in (("wavelet", 4, "'wavelet' is not one of banded"), ("nu_toeplitz", 4, "is not one of banded"),
+                                  ("dense", 0, "n=0 is below 1"), ("dense", None, "is not one of blt")):  # fmt: skip
         with pytest.raises(CorruptObject, match=message):
             check_strategy_tensors(structure, {}, n)
 
