@@ -70,7 +70,7 @@ def check_allowance(found: float, precision: str) -> float:
         return found
     remedy = 'use precision="float64"' if precision == "float32" else "make noise from rows of C^-1, or use another C"
     raise InvalidParameter(
-        f"the roundings of a {precision} state can raise the sensitivity by {found:.3g} of itself, above the limit of "
+        f"rounding a {precision} state can raise the sensitivity by a share of {found:.3g}, and the limit is "
         f"{MAX_ALLOWANCE:g}; {remedy}",
         field="precision",
     )

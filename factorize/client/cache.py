@@ -81,14 +81,14 @@ class FactorCache:
         if path.exists():
             self.publish(self._writable("revoked") / digest, [reason.encode()])
             path.unlink(missing_ok=True)
-            message = f"the result {digest} was revoked: {reason}; it is removed from {self.folder}"
+            message = f"the result {digest} was revoked: {reason}; it was removed from {self.folder}"
             warnings.warn(message, CacheUnusable, stacklevel=2)
 
     def check_not_revoked(self, digest: str) -> None:
         """Raise Revoked where a digest that was here has been taken back."""
         with suppress(OSError):
             reason = (self.folder / "revoked" / check_digest(digest)).read_text(errors="replace")
-            message = f"the result {digest} was revoked: {reason}; solve its spec anew, with another release"
+            message = f"the result {digest} was revoked: {reason}; solve its spec again, with another release"
             raise Revoked(message, digest=digest, reason=reason)
 
     def publish(self, target: Path, pieces: Iterable[bytes | memoryview]) -> None:
@@ -100,7 +100,9 @@ class FactorCache:
         try:
             replace_file(target, pieces)
         except OSError as error:
-            raise StoreUnavailable(f"{target} cannot be written: {error.strerror}; set {VARIABLE}") from error
+            raise StoreUnavailable(
+                f"{target} cannot be written: {error.strerror}; set {VARIABLE} to a writable folder"
+            ) from error
 
     def _answer(self, spec_digest: str) -> str | None:
         with suppress(OSError, UnicodeDecodeError, InvalidParameter):
@@ -114,10 +116,10 @@ class FactorCache:
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
-            text = f"{folder} cannot be written: {error.strerror}; set {VARIABLE}"
+            text = f"{folder} cannot be written: {error.strerror}; set {VARIABLE} to a writable folder"
             if self._named:
                 raise StoreUnavailable(text) from error
-            warnings.warn(f"{text}. What is loaded is kept for this process alone", CacheUnusable, stacklevel=2)
+            warnings.warn(f"{text}. Loaded factors are kept for this process only", CacheUnusable, stacklevel=2)
             self.folder, self._named = _folder_of_this_process(), True
             return self._writable(name)
         return folder

@@ -36,7 +36,7 @@ class Checkpointed(Secret, ABC):
             InvalidParameter: `steps` is negative, or leads beyond n.
         """
         if steps < 0:
-            raise InvalidParameter(f"steps={steps} would go back, and release the same noise twice", field="steps")
+            raise InvalidParameter(f"steps={steps} would repeat noise; give a number >= 0", field="steps")
         self.refuse_half()
         self._refuse_past(self.step + steps)
         self._half = True
@@ -90,8 +90,8 @@ class Checkpointed(Secret, ABC):
         """
         step = step_of(state, self.steps)
         remedy = (
-            "the noise would not go on where it stopped: restore seed, factorization, parameters, kind of device and "
-            "library versions"
+            "the noise would not continue where it stopped: restore seed, factorization, parameters, kind of device "
+            "and library versions"
         )
         stated = self.header(step) | own
         if state.get("state") is None:  # Without vectors, any part of the noise can be made again.
@@ -135,9 +135,9 @@ class Checkpointed(Secret, ABC):
         """
         if self._half:
             raise InvalidParameter(
-                f"step {self.step} of the noise was begun and not finished, so that some of its vectors are those of "
-                "the step after it; call load_state_dict with the last checkpoint, or with state_dict(arrays=False) of "
-                "this noise where nobody has seen what the step released",
+                f"step {self.step} of the noise was begun and not finished, so some of its vectors belong to the step "
+                "after it; call load_state_dict with the last checkpoint, or with state_dict(arrays=False) of this "
+                "noise if nobody has seen what the step released",
                 field="step",
             )
 
@@ -169,7 +169,8 @@ class Checkpointed(Secret, ABC):
     def _refuse_past(self, step: int) -> None:
         if step > self.steps:
             raise InvalidParameter(
-                f"step {step} is past n={self.steps}: no sensitivity covers it; stop, or factor a larger n",
+                f"step {step} is past n={self.steps}, the last step that the sensitivity covers; stop here, or solve "
+                "a spec with a larger n",
                 field="step",
             )
 
@@ -187,7 +188,7 @@ def step_of(state: Mapping[str, object], steps: int) -> int:
 
 
 def check_stated(
-    state: Mapping[str, object], own: Mapping[str, object], remedy: str = "restore that of this run"
+    state: Mapping[str, object], own: Mapping[str, object], remedy: str = "restore a checkpoint of this run"
 ) -> None:
     """Refuse a checkpoint whose fields differ from those of this run.
 
@@ -198,7 +199,7 @@ def check_stated(
         if state.get(key) != ours:
             theirs = str(state.get(key))[:80]
             raise InvalidParameter(
-                f"the checkpoint's {key} is {theirs}, here it is {str(ours)[:80]}; {remedy}", field=key
+                f"the checkpoint's {key} is {theirs}, but here it is {str(ours)[:80]}; {remedy}", field=key
             )
 
 
@@ -209,8 +210,8 @@ def refuse_vectors(step: int) -> None:
         InvalidParameter: every call raises it.
     """
     raise InvalidParameter(
-        f"the checkpoint's vectors are not those of step {step}: damaged, or of another step; leave out `state` to "
-        "have them made again",
+        f"the checkpoint's vectors are not those of step {step}: it is damaged, or of another step; leave out `state` "
+        "to compute them again",
         field="state",
     )
 

@@ -63,7 +63,7 @@ def address_of(url: str) -> SplitResult:
         parts, valid = urlsplit(""), False
     if not valid or parts.query or parts.fragment:
         raise InvalidParameter(
-            f"url {str(url)[:80]!r} is no address of a service; give http://HOST:PORT or https://HOST", field="url"
+            f"url {str(url)[:80]!r} is not the address of a service; give http://HOST:PORT or https://HOST", field="url"
         )
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/"))
 
@@ -76,8 +76,8 @@ def _network(url: str, expected: str) -> Iterator[None]:
     except TimeoutError:
         raise ServiceUnreachable(f"{url} sent nothing for too long; try again, or raise the timeout") from None
     except ssl.SSLCertVerificationError as error:
-        message = f"{url} has a certificate that is not trusted here ({error.verify_message})"
-        raise ServiceUnreachable(f"{message}; name the file of its authority in SSL_CERT_FILE") from error
+        message = f"the certificate of {url} is not trusted here ({error.verify_message})"
+        raise ServiceUnreachable(f"{message}; set SSL_CERT_FILE to the file of its authority") from error
     except (OSError, http.client.HTTPException) as error:
         reason = str(error)[:200] or type(error).__name__
         raise ServiceUnreachable(f"{url} cannot be reached ({reason}); {expected}") from error
@@ -157,7 +157,7 @@ class Reply(AbstractContextManager["Reply"]):
         return raw
 
     def _object(self, text: str | bytes, limit: int) -> dict[str, object]:
-        value, wrong = None, "answered with JSON that is no object"
+        value, wrong = None, "answered with JSON that is not an object"
         try:
             value = read_json(text, limit=limit)
         except MalformedJson as error:
@@ -182,12 +182,14 @@ def key_of_environment() -> str | None:
                 text = opened.read(_MAX_KEY_BYTES + 1).strip()
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not ASCII text"
-            raise InvalidParameter(f"{KEY_FILE_VARIABLE} names {file}: {reason}", field=KEY_FILE_VARIABLE) from None
+            raise InvalidParameter(
+                f"the file {file} of {KEY_FILE_VARIABLE} cannot be read: {reason}", field=KEY_FILE_VARIABLE
+            ) from None
     elif not text:
         return None
     if not text or len(text) > _MAX_KEY_BYTES or not all("!" <= character <= "~" for character in text):
         name = KEY_FILE_VARIABLE if file else KEY_VARIABLE  # The message does not repeat the secret.
-        raise InvalidParameter(f"{name} holds no token; it is one word of ASCII characters", field=name)
+        raise InvalidParameter(f"{name} does not have a token; give one word of ASCII characters", field=name)
     return text
 
 
@@ -212,7 +214,7 @@ class Connection:
         self._address = address_of(url)
         self.url, self.timeout, self._mirror = self._address.geturl(), timeout, mirror
         if self.url.endswith("/index.json"):
-            message = f"{self.url} is a mirror, which computes nothing; name it in FACTORIZE_MIRROR, and no service"
+            message = f"{self.url} is a mirror, which cannot solve; give it as FACTORIZE_MIRROR, and no service"
             raise InvalidParameter(message, field="url")
         self._authorization()
 
@@ -242,7 +244,7 @@ class Connection:
             return {}
         if self._address.scheme == "http" and not is_loopback(host):
             raise InvalidParameter(
-                f"{self.url} would be sent a key in the clear; use https://, or unset {KEY_VARIABLE} and "
+                f"a key would go to {self.url} without encryption; use https://, or unset {KEY_VARIABLE} and "
                 f"{KEY_FILE_VARIABLE}",
                 field="url",
             )
@@ -257,7 +259,7 @@ class Connection:
         scheme, host, path, query, _ = urlsplit(location)
         if not host or scheme not in ("http", "https") or (self._address.scheme == "https") > (scheme == "https"):
             raise ServiceError(
-                f"{self.url} redirects to {scheme[:10]}://{host[:100]}, which is not followed", status=307
+                f"{self.url} redirects to {scheme[:10]}://{host[:100]}, which this client does not follow", status=307
             )
         bucket = address_of(f"{scheme}://{host}")
         reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # A bucket gets no key.
@@ -269,7 +271,7 @@ class Connection:
     @property
     def _expected(self) -> str:
         if self._mirror:
-            return "a browser has to show there what `factorize mirror` wrote"
+            return "check in a browser that it shows there what `factorize mirror` wrote"
         return "is `factorize serve` running there? The address of a mirror ends in /index.json"
 
     def _describe(self, reply: Reply) -> str:

@@ -84,7 +84,7 @@ def fetch(
         try:
             held = find_cached(source, service, kept := FactorCache()) or fetch_cached(source, service, kept, progress)
         except StoreUnavailable as error:
-            warnings.warn(f"{error}; what is loaded is not kept", CacheUnusable, stacklevel=2)
+            warnings.warn(f"{error}; loaded factors are not kept", CacheUnusable, stacklevel=2)
         else:
             accept(held.path)
             with _named(target), held.path.open("rb") as file:
@@ -204,8 +204,8 @@ def _fill(service: Service, stored: StoredFile, file: BinaryIO, progress: Progre
             return
         file.truncate(0)
     raise CorruptObject(
-        f"{service.connection.url} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; "
-        "something between it and here changes them"
+        f"{service.connection.url} sent {ATTEMPTS} times {stored.bytes} bytes that do not hash to {stored.sha256}; a "
+        "proxy between it and this machine may change them"
     )
 
 

@@ -123,7 +123,7 @@ class HeldFactors(Factors):
 
         factorization = open_file(self.path(), matrices=matrices)
         if factorization.digest != self.digest:
-            raise CorruptObject(f"{self.path()} now holds {factorization.digest}, not {self.digest}; do not use it")
+            raise CorruptObject(f"{self.path()} now contains {factorization.digest}, not {self.digest}; do not use it")
         return factorization
 
 
@@ -174,12 +174,12 @@ def load(
     if _is_path(source):
         path = local_path(source)
         if path.suffix in (".npy", ".npz") or path.name.endswith("tensor_pb"):
-            message = f"{path} holds numbers without a certificate; factorize.certify(path, spec) makes one"
+            message = f"{path} has numbers without a certificate; make one with factorize.certify(path, spec)"
             raise InvalidParameter(message, field="source")
         if source in NAMES and not path.exists():
             message = (
-                f"{path} is a name, and there is no file of it; give a whole spec, factorize.Spec.of("
-                '"prefix", n=2048, mechanism="blt", buffers=2) say, or, to a training job, "auto"'
+                f"there is no file {path}, and its name alone is not a spec; give a whole one, factorize.Spec.of("
+                '"prefix", n=2048, mechanism="blt", buffers=2) for example, or "auto" in a training job'
             )
             raise InvalidParameter(message, field="source")
         return HeldFactors(check_file(path), path=path, signature=check_signature(path, signature, public_key))
@@ -253,7 +253,7 @@ def look_first() -> Callable[[SpecSource], Held | None]:
         except NotFound:
             return None
         except (Revoked, ServiceError) as error:
-            warnings.warn(f"{VARIABLE}: {error}; it is solved here", CacheUnusable, stacklevel=2)
+            warnings.warn(f"{VARIABLE}: {error}; solving on this machine instead", CacheUnusable, stacklevel=2)
             if isinstance(error, ServiceUnreachable):
                 mirror = None
             return None
@@ -274,7 +274,7 @@ def _from_store(source: SpecSource, store: str | Path, kept: FactorCache, *, req
         name = opened.find(spec) if spec.mechanism.named else None
     try:
         if name is None:
-            raise NotFound(f"the store {store} has no answer to this spec; name its mechanism, or give a url=")
+            raise NotFound(f"the store {store} does not have this spec; name its mechanism, or give a url=")
         manifest = opened.manifest(name)
     except NotFound:
         if required:

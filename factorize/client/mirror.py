@@ -104,18 +104,20 @@ class MirrorIndex:
         try:
             document: Any = read_json(text, limit=MAX_INDEX_BYTES)
             if type(document) is not dict or "format" not in document:
-                raise ValueError("it names no format")
+                raise ValueError("it does not name its format")
             if (document.pop("format"), document.pop("version")) != (FORMAT, 1):
-                raise ValueError("another format, or of a later release")
+                raise ValueError("it has another format, or one of a later release")
             results = tuple(MirrorResult(**one) for one in document.pop("results"))
             index = cls(results=results, **document)
             if type(index.sequence) is not int or not 0 < index.sequence < 1 << 53:
-                raise ValueError(f"the sequence {index.sequence!r} is no positive integer")
+                raise ValueError(f"the sequence {index.sequence!r} is not a positive integer")
             datetime.fromisoformat(index.expires).astimezone(UTC)
             for name in (*index.specs, *index.specs.values(), *index.revoked):
                 check_digest(name)
         except (FactorizeError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            message = f"{INDEX} is no index of a mirror: {str(error)[:200]}; give the address of one that `factorize "
+            message = (
+                f"{INDEX} is not the index of a mirror: {str(error)[:200]}; give the address of one that `factorize "
+            )
             raise CorruptObject(f"{message}mirror` wrote, or use another mirror") from None
         return index
 
@@ -138,7 +140,7 @@ class MirrorIndex:
         digest = self.specs.get(name, name)
         if digest in self.revoked:
             reason = self.revoked[digest]
-            message = f"the result {digest} was revoked: {reason}; solve its spec anew"
+            message = f"the result {digest} was revoked: {reason}; solve its spec again"
             raise Revoked(message, digest=digest, reason=str(reason))
         sound = [one for one in self.results if one.digest not in self.revoked]
         exact = next((one for one in sound if one.digest == digest), None)
@@ -184,9 +186,7 @@ class Mirror(Service):
             try:
                 self.index()
             except (ServiceError, StoreError) as error:
-                message = (
-                    f"nobody knows whether results in the cache were revoked since {time.ctime(max(looks))}: {error}"
-                )
+                message = f"results in the cache may have been revoked since {time.ctime(max(looks))}: {error}"
                 warnings.warn(message, CacheUnusable, stacklevel=3)
 
     def index(self) -> MirrorIndex:
@@ -211,28 +211,28 @@ class Mirror(Service):
                 except ServiceError as error:
                     if error.status != 404:
                         raise
-                    message = f"{self.connection.url} has no signature of its index; use another mirror"
+                    message = f"{self.connection.url} does not sign its index; use another mirror"
                     raise BadSignature(message) from None
                 check_signature(held, signature, self._key)
         index = MirrorIndex.read(text)
         url = self.connection.url
         if datetime.fromisoformat(index.expires).astimezone(UTC) <= datetime.now(UTC):
             raise CorruptObject(
-                f"the index of {url} expired on {index.expires}: somebody may be showing an old one. Its owner renews "
-                "it by `factorize mirror`; use another mirror or a service until then"
+                f"the index of {url} expired on {index.expires}, so it may be an old one; use another mirror or a "
+                "service until its owner renews it by `factorize mirror`"
             )
         memory, verified = self._memory("plain" if self._key is None else "signed"), self._memory("signed")
         if self._key is None and verified.exists():
             raise InvalidParameter(
-                f"the index of {url} was verified with a key before; give public_key= again (or {KEY_VARIABLE}), or "
+                f"you verified the index of {url} with a key before; give public_key= again (or {KEY_VARIABLE}), or "
                 f"remove {verified}",
                 field="public_key",
             )
         highest = max((int(one.name) for one in memory.glob("*") if one.name.isdecimal()), default=0)
         if index.sequence < highest:
             raise CorruptObject(
-                f"the index of {url} has the sequence {index.sequence}, and {highest} was seen before: it is an old "
-                f"one, which may hide what was revoked. Use another mirror; if its owner began anew, remove {memory}"
+                f"the index of {url} has the sequence {index.sequence}, but you have seen {highest}: it is an old "
+                f"one, which may hide revocations. Use another mirror; if its owner began anew, remove {memory}"
             )
         before = (memory / str(highest)).read_text(errors="replace") if index.sequence == highest else name
         if before != name and is_digest(before):  # A damaged note is written anew.
@@ -245,7 +245,7 @@ class Mirror(Service):
             for digest, reason in index.revoked.items():
                 self._cache.revoke(digest, str(reason))
         except (OSError, StoreUnavailable) as error:
-            message = f"{error}; that this mirror shows an old index, or has revoked a result, would not be noticed"
+            message = f"{error}; until then you would not notice an old index, or a result that this mirror has revoked"
             warnings.warn(message, CacheUnusable, stacklevel=2)
         self._index = index
         return index
@@ -262,17 +262,22 @@ class Mirror(Service):
         """
         listed = (self._index or self.patiently(self.index)).find(source)
         if listed is None:
-            raise NotFound(f"the mirror {self.connection.url} has no answer to this; solve it, or ask a service")
+            raise NotFound(f"the mirror {self.connection.url} does not have this result; solve it, or ask a service")
         text = self.patiently(partial(self._get, f"{PATH[1:]}/{listed.digest}", MAX_INDEX_BYTES))
         if sha256(text) != listed.manifest:
-            raise CorruptObject(f"{self.connection.url} sent another manifest of {listed.digest} than its index names")
+            raise CorruptObject(
+                f"{self.connection.url} sent a manifest of {listed.digest} that its index does not name; use another "
+                "mirror"
+            )
         manifest = Manifest.check(read_json(text, limit=MAX_INDEX_BYTES))
         file = manifest.file
         if (manifest.digest, file.sha256, file.bytes) != (listed.digest, listed.file, listed.bytes):
-            raise CorruptObject(f"the index of {self.connection.url} contradicts the manifest {manifest.digest}")
+            raise CorruptObject(
+                f"the index of {self.connection.url} contradicts the manifest {manifest.digest}; use another mirror"
+            )
         check_answers(manifest, source)
         if dtype not in (None, manifest.matrix("C").dtype):
-            message = f"the mirror has C in {manifest.matrix('C').dtype}, and rounds nothing; leave dtype out"
+            message = f"the mirror has C in {manifest.matrix('C').dtype} and cannot round it; leave dtype out"
             raise InvalidParameter(message, field="dtype")
         return manifest
 

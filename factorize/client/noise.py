@@ -99,14 +99,14 @@ class NoiseGenerator(Checkpointed):
     ) -> None:
         if not isinstance(calibration, Calibration):
             raise InvalidParameter(
-                f"the scale of the noise is a bare {type(calibration).__name__}; pass the Calibration that "
+                f"the noise scale is a plain {type(calibration).__name__}; pass the Calibration that "
                 "factorize.privacy.calibrate makes from a certified sensitivity and a privacy target",
                 field="calibration",
             )
         if not isinstance(source, Streamable | ComputedRows):
             raise InvalidParameter(
-                f"{type(source).__name__} is no source of noise: no proof is about rows of C^-1 that were streamed or "
-                "read apart from C; use factors.noise, which makes it from the certified C",
+                f"a {type(source).__name__} is not a source of noise, since nothing proves that its rows are those of "
+                "C^-1; use factors.noise, which makes the noise from the certified C",
                 field="source",
             )
         if precision is not None and precision not in PRECISIONS:
@@ -190,7 +190,7 @@ class NoiseGenerator(Checkpointed):
         if out is None:
             out = np.empty(self.shape, dtype=np.float32)
         elif out.shape != self.shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-            raise InvalidParameter(f"out is not a contiguous float32 array of shape {self.shape}", field="out")
+            raise InvalidParameter(f"out must be a contiguous float32 array of shape {self.shape}", field="out")
         self.send(out.reshape(-1))
         return out
 
@@ -237,8 +237,8 @@ class NoiseGenerator(Checkpointed):
         array = np.asarray(values)
         if array.shape != self.shape or array.dtype not in (np.float32, np.float64):
             raise InvalidParameter(
-                f"the {name} has shape {array.shape} and type {array.dtype}, and the noise {self.shape} and float32; "
-                "clip and add up in float32 or float64, in the noise's shape",
+                f"the {name} has shape {array.shape} and type {array.dtype}, but the noise has shape {self.shape}; "
+                "clip and add up in that shape, in float32 or float64",
                 field=name,
             )
         refuse_infinite(name, finite=bool(np.isfinite(array).all()))
@@ -288,7 +288,9 @@ def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:
     """
     if isinstance(shard, Region):
         if shard.stop > size:
-            message = f"the shard's last entry is {shard.stop - 1}, and the noise has {size}; give parts of it"
+            message = (
+                f"the shard has entry {shard.stop - 1}, and the noise has entries 0 to {size - 1}; give a part of them"
+            )
             raise InvalidParameter(message, field="shard")
         return shard
     first, last = (0, size) if shard is None else (int(end) for end in shard)

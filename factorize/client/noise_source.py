@@ -98,8 +98,8 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
             return _scaled(noise_source(wrapped_structure(parts, n), parts, n, digest), parts[COLUMN_SCALE])
         if structure in ENDLESS_ONLY_STRUCTURES and structure not in _RECURRENCES:
             raise UnsupportedProblem(
-                f"the noise of {structure} without end takes all the noise before it, which no memory holds for ever; "
-                "use blt, which keeps one vector per buffer, or give n",
+                f"{structure} with n='unbounded' needs the noise of all earlier steps, which fits into no memory; use "
+                "blt, which keeps one vector per buffer, or give n",
                 field="structure",
             )
         if structure in _RECURRENCES:
@@ -109,7 +109,10 @@ def noise_source(structure: str, parts: Tensors, n: int, digest: str) -> Streama
         cost = NoiseCost(n, float(n)) if n > 1 else NoiseCost(0, 0.0)
         return ComputedRows(n, digest, cache(_ROWS[structure](parts, n)), cost)
     except KeyError as missing:
-        raise CorruptObject(f"a {structure[:40]} matrix is not known here, or its file lacks {missing}") from None
+        raise CorruptObject(
+            f"the structure {structure[:40]} is unknown, or its file lacks {missing}; update factorize, or get the "
+            "file again"
+        ) from None
 
 
 _RECURRENCES: dict[str, type[StructureRecurrence]] = {

@@ -166,10 +166,10 @@ def secret_seed(seed: object, public: int | None = None) -> int:
     Raises:
         InvalidParameter: the seed is no integer, below 2^64, or the public one.
     """
-    remedy = "draw secrets.randbits(128) once, and keep it where secrets are kept: whoever has it can remove the noise"
+    remedy = "draw secrets.randbits(128) once, and keep it secret: whoever knows it can remove the noise"
     number = whole_number("seed", seed, low=MIN_SEED, remedy=remedy)
     if number == public:
-        raise InvalidParameter(f"seed is the public seed of the run, too; {remedy}", field="seed")
+        raise InvalidParameter(f"seed equals the public seed of the run; {remedy}", field="seed")
     return number
 
 

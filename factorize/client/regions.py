@@ -73,7 +73,7 @@ class Region:
         """
         wrong = bool((starts >= stops).any() or (starts[1:] < stops[:-1]).any() or (len(starts) and starts[0] < 0))
         if wrong:
-            raise InvalidParameter("the runs of a region are not one after another; sort them", field="shard")
+            raise InvalidParameter("the ranges of a shard overlap or are not in order; sort them", field="shard")
         begins = np.r_[True, starts[1:] > stops[:-1]][: len(starts)]
         ends = np.r_[begins[1:], True][: len(starts)]
         return cls(starts[begins], stops[ends])

@@ -134,6 +134,8 @@ def _receive(service: Service, path: str, size: int, stated: dict[str, str]) -> 
         if wrong is None and len(body) == size:
             return body
         of = f"{len(body)} bytes or more" if wrong is None else f"the {wrong} {str(reply.header(wrong))[:64]!r}"
-        raise ServiceUnreachable(f"{path} came with {of}; something between the service and here changes the rows")
+        raise ServiceUnreachable(
+            f"{path} came with {of}; a proxy between the service and this machine may change the rows"
+        )
 
     return service.patiently(ask)

@@ -199,7 +199,10 @@ class Service:
         document = self._answer(path, request)
         wrong = [own for name, own in _ECHOES.items() if name in request and document.get(own) != request[name]]
         if wrong:
-            raise CorruptObject(f"the service answered another question: {wrong[0]} is {document.get(wrong[0])!r}")
+            raise CorruptObject(
+                f"the service answered a different question: {wrong[0]} is {document.get(wrong[0])!r}; do not use the "
+                "answer"
+            )
         return document
 
     def _answer(self, path: str, request: Mapping[str, object], progress: ProgressCallback = ignore) -> JsonObject:
@@ -212,7 +215,7 @@ class Service:
                 if event.kind == "failed":
                     raise ServiceError(str(event.data.get("detail")), problem=event.data)
                 progress(event)
-        raise ServiceUnreachable(f"the answer of {self.connection.url} broke off; ask again")
+        raise ServiceUnreachable(f"the answer of {self.connection.url} ended too early; ask again")
 
     def wait(self, digest: str, *, progress: ProgressCallback = ignore) -> JsonObject:
         """Look at a job until it ends, at first many times a second, then once in `pause` seconds.
@@ -287,7 +290,7 @@ class Service:
         if "certificate" not in document:
             digest = document.get("spec_digest")
             if not is_digest(digest):
-                raise ServiceError("the service answered with a job that names no spec digest")
+                raise ServiceError("the service answered with a job that does not name its spec digest")
             document = self.wait(str(digest), progress=progress)
         manifest = Manifest.check(document)
         check_answers(manifest, source)
@@ -307,7 +310,9 @@ class Service:
         rounded = Manifest.check(document)
         same = rounded.spec == manifest.spec and rounded.cast_from == manifest.digest
         if not same or {rounded.matrix(name).dtype for name in rounded.names} != {dtype}:
-            raise CorruptObject(f"asked for {manifest.digest} in {dtype}, and the service sent {rounded.digest}")
+            raise CorruptObject(
+                f"requested {manifest.digest} in {dtype}, but the service sent {rounded.digest}; do not use it"
+            )
         return rounded
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> JsonObject:
@@ -323,7 +328,7 @@ def spec_bytes(spec: SpecSource) -> bytes:
     if isinstance(spec, str):
         return spec.encode("utf-8", "surrogatepass")
     if not isinstance(spec, (Documented, Mapping)):
-        message = f"{type(spec).__name__} names no factors; give a path, a digest, a URL, or a spec"
+        message = f"a {type(spec).__name__} does not name factors; give a path, a digest, a URL, or a spec"
         raise InvalidParameter(message, field="source")
     return canonical_json(spec.document() if isinstance(spec, Documented) else dict(spec))
 
@@ -340,7 +345,9 @@ def check_answers(manifest: Manifest, source: SpecSource) -> None:
     """
     if is_digest(source):
         if source not in (manifest.digest, manifest.spec_digest):
-            raise CorruptObject(f"asked for {source!s}, and the service sent the manifest of {manifest.digest}")
+            raise CorruptObject(
+                f"requested {source!s}, but the service sent the manifest of {manifest.digest}; do not use it"
+            )
         return
     from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
 
@@ -359,8 +366,8 @@ def check_answers(manifest: Manifest, source: SpecSource) -> None:
     wrong = sorted(key for key in wanted.keys() | answered.keys() if wanted.get(key) != answered.get(key))
     if wrong:
         raise CorruptObject(
-            f"the service answered another spec: {wrong[0]} is {str(answered.get(wrong[0]))[:120]}, "
-            f"asked for {str(wanted.get(wrong[0]))[:120]}; do not use it"
+            f"the service answered a different spec: {wrong[0]} is {str(answered.get(wrong[0]))[:120]}, but you asked "
+            f"for {str(wanted.get(wrong[0]))[:120]}; do not use the result"
         )
 
 

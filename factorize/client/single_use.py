@@ -19,7 +19,7 @@ class Secret:
     """An object with a key, which refuses to be pickled or copied, and so to be saved by `torch.save` or sent away."""
 
     __slots__ = ()
-    instead: ClassVar[str] = "keep state_dict() in checkpoints, and the seed where secrets are kept"
+    instead: ClassVar[str] = "save state_dict() in checkpoints, and keep the seed where your secrets are"
     """The remedy that a refused copy suggests."""
 
     def __reduce__(self) -> NoReturn:
@@ -28,7 +28,9 @@ class Secret:
         Raises:
             InvalidParameter: every call raises it.
         """
-        raise InvalidParameter(f"a copy of this {type(self).__name__} would show its key; {self.instead}")
+        raise InvalidParameter(
+            f"a {type(self).__name__} cannot be copied, since the copy would show its key; {self.instead}"
+        )
 
 
 class NoiseUse:
@@ -60,17 +62,17 @@ class NoiseUse:
         """
         if os.getpid() != self._process:
             raise InvalidParameter(
-                f"this generator was made in process {self._process}, and process {os.getpid()} is a fork of it: both "
-                "would release the same noise; make the generator after the fork, in the one process that trains",
+                f"this generator was made in process {self._process}, and process {os.getpid()} is a fork of it, so "
+                "both would release the same noise; make the generator after the fork, in the one process that trains",
                 field="process",
             )
         if self not in _USES:
             self._begin()
         if step < self._next.get(place, 0):
             raise InvalidParameter(
-                f"the noise of step {step} was handed out before, up to step {self._next[place] - 1}, and a second "
-                "release with it gives away the difference of both; go on from the newest state. Where nobody has seen "
-                "what was released since, call close() and take the steps again",
+                f"the noise of steps up to {self._next[place] - 1} was used before, so using that of step {step} "
+                "again reveals the difference between two releases; continue from the newest state. If nobody has "
+                "seen what was released since, call close() and repeat the steps",
                 field="step",
             )
         self._next[place] = step + 1
@@ -84,9 +86,9 @@ class NoiseUse:
         taken = max(self._next.values(), default=0)
         if step < taken:
             raise InvalidParameter(
-                f"steps {step} to {taken - 1} have had their noise here, and taken again, with another learning rate "
-                "say, they have the same noise on other gradients, whose difference shows the data; go on from the "
-                "newest state. Where nobody has seen the weights of these steps, call close() first",
+                f"steps {step} to {taken - 1} have used their noise, and repeating them (with another learning rate, "
+                "say) would reveal the difference of their gradients; continue from the newest state. If nobody has "
+                "seen the weights of these steps, call close() first",
                 field="step",
             )
 
@@ -107,9 +109,9 @@ class NoiseUse:
             for other in self._others():
                 taken = max(other._next.values(), default=0)
                 raise InvalidParameter(
-                    f"another generator of this noise is alive in this process, with {taken} steps taken, and both "
-                    "would release the same rows: call close() on it first, or draw another seed, "
-                    "secrets.randbits(128); one generator makes the noise of all parameters",
+                    f"another generator of this noise is open in this process, at step {taken}, and both would "
+                    "release the same noise; call close() on it first, or draw another seed, secrets.randbits(128). "
+                    "One generator makes the noise of all parameters",
                     field="seed",
                 )
             _USES.add(self)

@@ -188,7 +188,7 @@ class Blobs:
                 self._chunks.put((blob, index), chunk)
                 return chunk
             blob = self.open(blob.sha256)  # The file was touched.
-        message = f"the file of the blob {blob.sha256} is touched again and again while it is read; try again"
+        message = f"the file of the blob {blob.sha256} keeps changing while it is read; try again"
         raise StoreUnavailable(message)
 
     def _hash(self, sha256: str) -> Blob:
@@ -294,8 +294,8 @@ class Matrices:
         rows, columns = shape
         blob = self._blobs.open(sha256)
         if blob.size != 8 * rows * columns:
-            needed = f"shape {rows} x {columns} takes {8 * rows * columns}"
-            raise InvalidParameter(f"the matrix {sha256} has {blob.size} bytes; {needed}", field="shape")
+            needed = f"but shape {rows} x {columns} needs {8 * rows * columns}; give its own shape"
+            raise InvalidParameter(f"the matrix {sha256} has {blob.size} bytes, {needed}", field="shape")
         return np.frombuffer(b"".join(blob.read()), dtype="<f8").reshape(rows, columns)
 
     def bind(self, spec: Spec) -> Spec:

@@ -170,7 +170,7 @@ class _Check:
         """List the objects at one of the store's places, and report anything else there."""
         for entry in self.store.objects.list(place):
             if not _PLACES[place].fullmatch(entry.key):
-                self._find("foreign", entry.key, "none of the store's objects; move it elsewhere if it is yours")
+                self._find("foreign", entry.key, "not one of the store's objects; move it elsewhere if it is yours")
             elif not entry.is_file and place != REVOKED:
                 self._find("damaged", entry.key, f"a {entry.kind}, which is not followed", "quarantined")
             else:
@@ -190,13 +190,13 @@ class _Check:
         for revocation in {one.digest: one for one in sound.values()}.values():
             for key in set(revocation.keys) - set(sound) - self.unread:
                 kind = "damaged" if key in damaged else "missing"
-                message = f"the revocation of {revocation.digest} is whole under its other name"
+                message = f"the revocation of {revocation.digest} is undamaged under its other name"
                 self._find(kind, key, message, "rebuilt", partial(self.store.revocations.record, revocation))
                 damaged.discard(key)
             self.revoked |= set(revocation.keys)
             self.claims[revocation.claim] = self.bases[revocation.digest] = revocation
         for key in damaged:
-            self._find("damaged", key, "no record of it is whole; it goes on revoking: revoke the result again")
+            self._find("damaged", key, "all its records are damaged, but it stays in force: revoke the result again")
 
     def _read_manifest(self, entry: ObjectEntry) -> None:
         with self._reading(entry):
@@ -211,11 +211,11 @@ class _Check:
         """Return whether a result is revoked; one stored meanwhile is revoked now if a result with its claim is."""
         own = revocation_key(manifest.digest)
         if own in self.revoked:
-            self._find("revoked", key, "kept, and not given out any more")
+            self._find("revoked", key, "kept, but no longer served")
             return True
         like = self.claims.get(claim_of(manifest)) or self.bases.get(manifest.cast_from or "")
         if like is not None and not self._exists(own):
-            message = f"its like {like.digest} was revoked"
+            message = f"{like.digest}, which it repeats or rounds, was revoked"
             self._find("missing", key, message, "rebuilt", partial(self.store.revocations.add, manifest, like.reason))
         return like is not None
 
@@ -274,7 +274,7 @@ class _Check:
             manifest = manifest_key(entry.digest)
             gone = manifest in self.lost or not self._exists(manifest)
             if gone and self._exists(found.key):  # Else both were deleted meanwhile.
-                message = f"its manifest {entry.digest} is missing or bad"
+                message = f"its manifest {entry.digest} is missing or damaged"
                 self._find("dangling", found.key, message, "quarantined")
 
     def _compare(self, key: str, entry: SpecEntry, result: StoredResult) -> None:
@@ -322,7 +322,7 @@ class _Check:
             if known or _LEDGER.fullmatch(entry.key):
                 continue
             if place != STAGING:
-                self._find("foreign", entry.key, "none of the store's files; move it elsewhere if it is yours")
+                self._find("foreign", entry.key, "not one of the store's files; move it elsewhere if it is yours")
             else:
                 remove = partial(self.store.objects.delete, entry.key) if is_stale(entry) else None
                 self._find("temporary", entry.key, f"{entry.size} bytes", "removed", remove)

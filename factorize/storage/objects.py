@@ -31,7 +31,8 @@ _REMEDIES = (
     (
         NO_LOCKS,
         "store-unreachable",
-        "the file system has no locks, so nothing can be removed safely; stop what writes, or use another",
+        "the file system has no file locks, so nothing can be removed safely; stop all writers, or use another file "
+        "system",
     ),
     (
         (errno.EACCES, errno.EPERM, errno.EROFS),

@@ -164,7 +164,7 @@ def read_manifest(text: bytes, digest: str) -> Manifest:
     except (LookupError, TypeError) as error:
         raise CorruptObject(f"{name} is not one of this format: {type(error).__name__}: {error}") from None
     if not answers:
-        raise CorruptObject(f"{name} is another one, {manifest.digest}; run fsck --repair")
+        raise CorruptObject(f"{name} is stored as another manifest, {manifest.digest}; run fsck --repair")
     return manifest
 
 

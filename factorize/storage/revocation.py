@@ -156,7 +156,9 @@ def check_reason(reason: str) -> str:
     """
     text = reason.strip()
     if not 0 < len(text) <= MAX_REASON or not text.isprintable():
-        message = f"a reason is one line of 1 to {MAX_REASON} printable characters; say what is wrong with the result"
+        message = (
+            f"a reason must be one line of 1 to {MAX_REASON} printable characters; say what is wrong with the result"
+        )
         raise InvalidParameter(message, field="reason")
     return text
 

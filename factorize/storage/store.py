@@ -128,7 +128,7 @@ class Store:
         with reported(staged.path):  # A sweep with a fast clock may have taken it.
             inner = Manifest.read(Container(staged.path))
         if (proof.pop("sha256"), proof.pop("digest")) != (file["sha256"], inner.digest):
-            raise CorruptObject(f"{staged.path} is not what was checked; check memory and disk, and try again")
+            raise CorruptObject(f"{staged.path} changed after it was checked; check memory and disk, and try again")
         revocation = self.revocations.reaching(inner)
         if revocation is not None:
             raise revocation.error()
@@ -258,7 +258,7 @@ class Store:
         container = Container(b"".join(self.blob(manifest.file.sha256).read()))
         loaded = from_container(container, matrices=self.matrices.named_by(manifest.spec))
         if loaded.digest != manifest.digest:
-            raise CorruptObject(f"the file of {manifest.digest} holds {loaded.digest}")
+            raise CorruptObject(f"the file of {manifest.digest} contains {loaded.digest}; run fsck --repair")
         return loaded
 
     def blob(self, sha256: str) -> Blob:
@@ -313,7 +313,7 @@ class Store:
             text = self.objects.content(MARKER)
         if text != _FORMAT:
             raise StoreUnavailable(
-                f"{self.url}/{MARKER} is not that of store format 1; use the release that wrote it, or remove that "
+                f"{self.url}/{MARKER} does not name store format 1; use the release that wrote it, or remove that "
                 "file if it is damaged"
             )
 
@@ -322,7 +322,7 @@ class Store:
         try:
             self.objects.status(MARKER)
         except NotFound:
-            message = f"{self.url} has no {MARKER} any more; mount its disk again, or check the path"
+            message = f"{self.url} no longer has {MARKER}; mount its disk again, or check the path"
             raise StoreUnavailable(message, state="store-gone") from None
 
     def enter(self, entry: SpecEntry) -> None:

@@ -75,7 +75,7 @@ _LENGTH, _BYTES = "CorruptObject|announced [0-9]+ bytes, not", "CorruptObject"
 NAMED = {
     **{"files spoilt": _LENGTH, "files exchanged": _LENGTH, "manifests spoilt": _BYTES, "manifests exchanged": _BYTES},
     **dict.fromkeys(("specs exchanged", *INDEX, "signed by another"), "BadSignature"),
-    **{"rolled back": "CorruptObject.* was seen before", "expired": "CorruptObject.* expired on "},
+    **{"rolled back": "CorruptObject.* but you have seen ", "expired": "CorruptObject.* expired on "},
 }
 """How each is refused."""
 WAYS = {**OBJECTS, **INDEX, **TIME, "expired": expire, "signed by another": sign_by_another}
@@ -111,7 +111,7 @@ def test_a_key_is_asked_for_again(home: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "cache"))
     with served(home / "mirror") as url:
         assert factorize.load(asked(4), url=url, public_key=home / "own.pub").manifest.spec["workload"]["n"] == 4
-        with pytest.raises(InvalidParameter, match="was verified with a key before; give public_key= again"):
+        with pytest.raises(InvalidParameter, match="with a key before; give public_key= again"):
             factorize.load(asked(5), url=url)
         with pytest.raises(BadSignature):
             factorize.load(asked(5), url=url, public_key=home / "foreign.pub")

@@ -1036,7 +1036,9 @@ class Run:
 
     def _half_revoked(self, finding: fsck_module.Finding) -> bool:
         """Whether a finding is of a revocation, begun and never acknowledged, that has one of its two records."""
-        missing = finding.kind == "missing" and (finding.key.startswith("revoked/") or "its like" in finding.message)
+        missing = finding.kind == "missing" and (
+            finding.key.startswith("revoked/") or "which it repeats or rounds" in finding.message
+        )
         return missing and not any(digest in finding.message for digest in self.oracle.revoked - self.oracle.half)
 
     def _taken_back(self) -> set[str]:

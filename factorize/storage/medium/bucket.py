@@ -79,7 +79,7 @@ class Bucket(BucketCalls, Objects):
     def _send_in_parts(self, key: str, staged: StagedFile) -> None:
         self.upload(key, staged.path)
         if self.status(key).size != staged.path.stat().st_size:
-            raise StoreUnavailable(f"the bucket has not kept all of {key}; run fsck and try again")
+            raise StoreUnavailable(f"the bucket stored only a part of {key}; run fsck and try again")
 
     @contextmanager
     def open(self, key: str) -> Iterator[Reader]:
@@ -121,11 +121,11 @@ class Bucket(BucketCalls, Objects):
         key, refused = f"{STAGING}/probe-{secrets.token_hex(8)}", partial(StoreUnavailable, state="store-overwrites")
         try:
             if not self.create(key, b"first"):
-                raise refused("the bucket says that a name of random digits is taken; use another bucket")
+                raise refused("the bucket reports that a new random name is taken; use another bucket")
             if self.create(key, b"other") or self.get(key, 5)[2] != b"first":
                 raise refused(
-                    "the bucket overwrites an object that it was asked only to create (If-None-Match: *), so two "
-                    "writers could replace each other's results; use a bucket with conditional writes"
+                    "the bucket overwrites an object that may only be created (If-None-Match: *), so two writers "
+                    "could replace each other's results; use a bucket with conditional writes"
                 )
             if self.read(key, 1, 3, {}) != b"ir":
                 raise refused("the bucket does not return the bytes of a range; use another bucket")

@@ -19,7 +19,7 @@ _SKEW = re.compile("RequestTimeTooSkewed|RequestExpired|AuthenticationFailed.*(d
 _REFUSAL = re.compile(r"\b40[13]\b|AccessDenied|PermissionDenied|Unauth")
 _SHORTAGE = re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|StorageFull")
 _REMEDIES = (
-    (_SKEW, "store-clock", "this machine's clock is off; set it, by NTP say"),
+    (_SKEW, "store-clock", "this machine's clock is wrong; set it, by NTP for example"),
     (re.compile("NoSuchBucket"), "store-gone", "create the bucket, or check its name"),
     (_REFUSAL, "store-forbidden", "check the credentials and the bucket's policy"),
     (_SHORTAGE, "store-full", "nothing was published; free space"),

@@ -146,6 +146,6 @@ class BucketLock:
 
 def _held_up(seconds: float) -> StoreUnavailable:
     return StoreUnavailable(
-        f"this process was held up for more than {seconds:g} s while it had the lock, and others went on or will; "
-        "do it again"
+        f"this process stalled for more than {seconds:g} s while it had the lock, so another may have taken it; try "
+        "again"
     )

@@ -31,7 +31,7 @@ def bucket_of(url: str) -> str:
     plain = not parts.query and not parts.fragment and ".." not in parts.path
     if not plain or not _BUCKET.fullmatch(parts.netloc) or not _PREFIX.fullmatch(parts.path):
         raise InvalidParameter(
-            f"{parts.scheme}://... is not a bucket and a prefix; write {parts.scheme}://bucket/prefix, and give "
+            f"{parts.scheme}://... does not name a bucket and a prefix; write {parts.scheme}://bucket/prefix, and set "
             "credentials and endpoint in the environment",
             field="store",
         )
@@ -53,6 +53,6 @@ def directory_of(url: str) -> Path:
         )
     parts = urlsplit(url)
     if separator and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
-        message = "a store's file:// URL has no host and an absolute path: file:///path"
+        message = "a store's file:// URL needs an absolute path and no host: file:///path"
         raise InvalidParameter(message, field="store")
     return local_path(unquote(parts.path) if separator else url, field="store").absolute()

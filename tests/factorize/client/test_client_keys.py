@@ -38,7 +38,7 @@ def test_the_service_gets_the_key_and_a_bucket_does_not(monkeypatch, tmp_path: P
 @pytest.mark.parametrize("url", ["http://192.0.2.1:8000", "http://example.org", "http://127.0.0.1.example.org"])
 def test_a_key_is_not_sent_in_the_clear(url: str, monkeypatch) -> None:
     monkeypatch.setenv("FACTORIZE_KEY", "fk_secret")
-    with pytest.raises(InvalidParameter, match="in the clear; use https") as refused:
+    with pytest.raises(InvalidParameter, match="without encryption; use https") as refused:
         Connection(url)
     assert "fk_secret" not in str(refused.value)
     Connection(url.replace("http:", "https:"))
@@ -48,7 +48,7 @@ def test_a_key_is_not_sent_in_the_clear(url: str, monkeypatch) -> None:
 
 def test_what_holds_no_token_is_said_and_not_shown(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FACTORIZE_KEY", "two words")
-    with pytest.raises(InvalidParameter, match="FACTORIZE_KEY holds no token") as refused:
+    with pytest.raises(InvalidParameter, match="FACTORIZE_KEY does not have a token") as refused:
         Connection("http://127.0.0.1:1")
     assert "two words" not in str(refused.value)
     monkeypatch.setenv("FACTORIZE_KEY_FILE", str(tmp_path / "none"))

@@ -209,7 +209,7 @@ class TestPrecision:
         )
         steeper = noise_source("blt", {"theta": np.array([1 - 1e-7]), "omega": np.array([1e-3])}, 10**15 - 1, "")
         assert isinstance(steeper, Streamable)
-        with pytest.raises(InvalidParameter, match='float32 state .* above the limit of 0.01; use precision="float64"'):
+        with pytest.raises(InvalidParameter, match='float32 state .* the limit is 0.01; use precision="float64"'):
             NoiseGenerator(steeper, self.scale(), 3, seed=1 << 64, precision="float32")
 
     def test_what_no_precision_bounds_is_refused(self):

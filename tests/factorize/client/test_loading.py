@@ -165,7 +165,7 @@ class TestTrust:
         toeplitz.save(file)
         with pytest.raises(CorruptObject):
             factors.noise(factors.calibrate(rho=1.0), 3, seed=1 << 64)
-        with pytest.raises(CorruptObject, match="now holds"):
+        with pytest.raises(CorruptObject, match="now contains"):
             list(factors.rows())
 
     def test_an_answer_to_another_spec_is_refused(self, server, cache):
@@ -180,7 +180,7 @@ class TestTrust:
         load(dense.digest, url=server.url)
         other = {**SPEC, "workload": {"kind": "prefix", "n": N + 1}}
         cache.remember(factorize.parse_spec(other).digest, dense.digest)
-        with pytest.raises(CorruptObject, match="another spec"):
+        with pytest.raises(CorruptObject, match="a different spec"):
             load(other)
 
 
@@ -244,7 +244,7 @@ class TestFactors:
     def test_rows_stream_and_noise_fetches_the_file_whose_c_is_certified(self, service, server, dense, toeplitz):
         factors = connect(dense.digest, url=server.url)
         assert len(list(factors.rows())) == N
-        with pytest.raises(InvalidParameter, match=r"Rows is no source of noise.*factors\.noise"):
+        with pytest.raises(InvalidParameter, match=r"Rows is not a source of noise.*factors\.noise"):
             NoiseGenerator(
                 factors.rows(), factors.calibrate(mu=1.0), 5, seed=1 << 64
             )  # no proof is about rows that are sent
@@ -288,15 +288,17 @@ def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
     doors += (lambda name: factorize.solve(toeplitz.spec, store=tmp_path, to=name), FactorCache)
     for door in doors:
         for name in ("a\0b", b"a\0b", Path("a\0"), "", "half \ud800", (tmp_path / "held").read_bytes()):
-            with pytest.raises(InvalidParameter, match="is no path") as told:
+            with pytest.raises(InvalidParameter, match="is not a path") as told:
                 door(name)
             assert len(str(told.value)) < 500
     for name in ("blt", "prefix"):
-        with pytest.raises(InvalidParameter, match=f"{name} is a name, and there is no file of it; give a whole spec"):
+        with pytest.raises(
+            InvalidParameter, match=f"no file {name}, and its name alone is not a spec; give a whole one"
+        ):
             load(name)
     for door in (toeplitz.save, open_store, Receipt, *doors[-4:-1]):
         for name in (3.5, True, ["a"], io.BytesIO(b"a")):
-            with pytest.raises(InvalidParameter, match="is no path"):
+            with pytest.raises(InvalidParameter, match="is not a path"):
                 door(name)
     with pytest.raises(FileNotFoundError):
         toeplitz.save(tmp_path / "no folder" / "file")
@@ -309,5 +311,5 @@ def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
     for shape in ((2.7,), "2", (2**70,), (2**30, 2**30)):
         with pytest.raises(InvalidParameter, match="give the parameters' shape"):
             toeplitz.noise(toeplitz.calibrate(mu=1.0), shape, seed=1 << 64)
-    with pytest.raises(InvalidSpec, match="a ndarray is no spec"):
+    with pytest.raises(InvalidSpec, match="a ndarray is not a spec"):
         factorize.Factorization.from_strategy(toeplitz.C, toeplitz.spec)

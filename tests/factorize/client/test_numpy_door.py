@@ -78,7 +78,7 @@ class Numpy(Door):
         bare: Any = 1.0
         return {
             "a bare number for the scale of the noise": Mistake(
-                "refused", lambda folder: NoiseGenerator(source, bare, SIZE, seed=SEED), "bare float"
+                "refused", lambda folder: NoiseGenerator(source, bare, SIZE, seed=SEED), "plain float"
             ),
             **of_unseen_batches(partial(NoiseGenerator, source, shape=SIZE, seed=SEED)),
             **of_sums(release),

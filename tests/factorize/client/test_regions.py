@@ -89,7 +89,7 @@ def test_refuses_runs_that_overlap_and_entries_that_are_not_there():
             Region.of(runs)
     strategy = strategies(6)["blt"]
     source = noise_source(strategy.structure, strategy.tensors(), 6, "digest")
-    with pytest.raises(InvalidParameter, match="last entry is 5"):
+    with pytest.raises(InvalidParameter, match="entry 5, and the noise has entries 0 to 4"):
         NoiseGenerator(source, CALIBRATION, 5, seed=5 << 64, shard=Region.of([(2, 6)]))
 
 

@@ -178,7 +178,7 @@ def test_a_dead_holders_marker_is_removed_and_a_slow_one_is_told(monkeypatch):
     with BucketLock(Bucket(medium), "tmp/locks", exclusive=False).hold():
         pass
     with (
-        pytest.raises(StoreUnavailable, match="held up for more than 0.2 s"),
+        pytest.raises(StoreUnavailable, match="stalled for more than 0.2 s"),
         BucketLock(Bucket(medium), "tmp/locks", exclusive=False).hold(),
         BucketLock(Bucket(medium), "tmp/locks", exclusive=True).hold(),  # waits until the first one counts as dead
     ):
@@ -192,9 +192,9 @@ def test_a_holder_that_may_count_as_dead_removes_nothing(monkeypatch):
     with store.objects.lock(MARKER, exclusive=True) as confirm:
         confirm()
         monkeypatch.setattr(bucket_lock, "LEASE_SECONDS", 0.0)
-        with pytest.raises(StoreUnavailable, match="held up for more than 0 s"):
+        with pytest.raises(StoreUnavailable, match="stalled for more than 0 s"):
             confirm()
-    with pytest.raises(StoreUnavailable, match="held up"):
+    with pytest.raises(StoreUnavailable, match="stalled"):
         gc(store, delete=[kept.digest])
     assert store.load(kept.digest).digest == kept.digest
 
@@ -203,7 +203,7 @@ def test_a_marker_that_was_removed_does_not_come_back(monkeypatch):
     monkeypatch.setattr(bucket_lock, "BEAT_SECONDS", 0.01)
     medium = MemoryStore()
     lock = BucketLock(Bucket(medium), "tmp/locks", exclusive=True)
-    with pytest.raises(StoreUnavailable, match="held up"), lock.hold():
+    with pytest.raises(StoreUnavailable, match="stalled"), lock.hold():
         Bucket(medium).remove(lock._key)  # as whoever takes it for dead does
         time.sleep(0.1)
         assert list(Bucket(medium).list("tmp/locks")) == []

@@ -252,7 +252,7 @@ def test_without_locks_puts_go_on_and_nothing_is_removed(tmp_path):
     store = open_store(tmp_path, files=Lockless())
     store.put(factorization(4))
     store.keep(store.put_matrix(np.array(LOWER)))
-    with pytest.raises(StoreUnavailable, match="has no locks"):
+    with pytest.raises(StoreUnavailable, match="has no file locks"):
         gc(store)
 
 
