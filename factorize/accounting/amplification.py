@@ -60,12 +60,13 @@ class AmplifiedCalibration(Calibration):
         c = strategy().finite()
         if c.bandwidth() > self.groups:
             raise InvalidParameter(
-                f"the calibration counts on {self.groups} groups, this C has {c.bandwidth()} bands; calibrate this one",
+                f"the calibration is for a C of at most {self.groups} bands, but this C has {c.bandwidth()}; "
+                "calibrate this one",
                 field="calibration",
             )
         if largest_column(c) > self.largest_column:
             raise InvalidParameter(
-                f"the calibration is for columns of norm {self.largest_column:.9g} at most, this C has one of "
+                f"the calibration is for columns of norm {self.largest_column:.9g} at most, but this C has one of "
                 f"{largest_column(c):.9g}; calibrate this one",
                 field="calibration",
             )

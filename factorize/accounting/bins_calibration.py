@@ -67,8 +67,8 @@ class BinsCalibration(Calibration):
         super().check_belongs(mine, strategy, digest=digest)
         if digest is not None and prefixed(digest) != self.claim.factors:
             raise InvalidParameter(
-                f"the claim is for the factorization {self.claim.factors[:19]}, this one is {prefixed(digest)[:19]}, "
-                "and amplification counts on all of C; calibrate this one",
+                f"the calibration is for the factorization {self.claim.factors[:19]}, but this one is "
+                f"{prefixed(digest)[:19]}, and amplification depends on all of C; calibrate this one",
                 field="calibration",
             )
 
@@ -120,7 +120,8 @@ class MinSepCalibration(BinsCalibration):
         c = strategy().finite()
         if c.bandwidth() > self.bins:
             raise InvalidParameter(
-                f"the calibration is for steps {self.bins} apart, this C has {c.bandwidth()} bands; calibrate this one",
+                f"the calibration is for a C of at most {self.bins} bands, but this C has {c.bandwidth()}; calibrate "
+                "this one",
                 field="calibration",
             )
         return self.law.stated(c)
@@ -154,12 +155,16 @@ def calibrate_bins(
     Reference:
         docs/amplification.md; docs/notes/amplification-proofs.md, theorems 4, 5, 7 and 9.
     """
-    clip = within_scale("clip_norm", finite_real("clip_norm", asked.clip_norm, remedy="give the norm of clipping"))
+    clip = within_scale(
+        "clip_norm", finite_real("clip_norm", asked.clip_norm, remedy="give the norm that contributions are clipped to")
+    )
     if asked.method not in get_args(Method):
-        raise InvalidParameter(f"method={str(asked.method)[:20]!r} is not verified or deterministic", field="method")
+        raise InvalidParameter(
+            f"method={str(asked.method)[:20]!r} is not 'verified' or 'deterministic'", field="method"
+        )
     if question.epsilon is not None and question.epsilon > MAX_EPSILON:
         raise InvalidParameter(
-            f"epsilon={question.epsilon!r} is above {MAX_EPSILON:g}, the largest of a claim; use a smaller one",
+            f"epsilon={question.epsilon!r} is above the limit of {MAX_EPSILON:g} for this sampling; use a smaller one",
             field="epsilon",
         )
     held: Any = certified(factorization).opened()

@@ -58,7 +58,7 @@ def bins_lower_bound(
     """
     if not spec.participation.periodic:
         raise InvalidParameter(
-            f"participation {spec.participation.kind!r} has no epochs that bins could be; use fixed_epochs",
+            f"balls_in_bins needs epochs, and participation {spec.participation.kind!r} has none; use fixed_epochs",
             field="/participation/kind",
         )
     bins = spec.participation.spread(spec.workload.n).separation

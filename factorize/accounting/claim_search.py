@@ -121,7 +121,7 @@ class ClaimSearch:
             if report.supported:
                 return FoundClaim(claim=claim, bounded=self.bounded, samples=drawn)
             reason = report.failed[0]
-        raise CertificateError(f"the checker refuses the bounds without sampling: {reason}; report this with the file")
+        raise CertificateError(f"the checker rejects the bounds without sampling: {reason}; report this with the file")
 
     def _candidates(self) -> Iterator[tuple[int, Level, tuple[ClaimEvidence, ClaimEvidence]]]:
         """Yield attempts with bets, then the bounds, which no sample tests: their attempt counts as the first."""
@@ -191,8 +191,8 @@ class ClaimSearch:
         delta = law.delta(multiplier, question.epsilon)
         if delta >= 1:
             raise InvalidParameter(
-                f"sigma={question.sigma!r} is too small for any delta below 1 at epsilon={question.epsilon!r}; use "
-                "more noise, or ask at a larger epsilon",
+                f"sigma={question.sigma!r} is too small for any delta below 1 at epsilon={question.epsilon!r}; use a "
+                "larger sigma, or a larger epsilon",
                 field="sigma",
             )
         return Level(multiplier, question.epsilon, delta)

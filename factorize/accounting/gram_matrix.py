@@ -72,7 +72,8 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     """
     if matrix.side is None:
         raise InvalidParameter(
-            "a C without end has no bins of known size; solve for a finite n, or calibrate without sampling",
+            "balls_in_bins needs a number of steps, and this C has no last step; solve for a number n, or calibrate "
+            "without sampling",
             field="sampling",
         )
     held = matrix.finite()
@@ -82,15 +83,15 @@ def bin_gram(matrix: AnyStrategy, bins: int) -> BinGram:
     else:
         if held.n * bins**2 > MAX_WORK:
             raise TooLarge(
-                f"sums over {bins} bins of n={held.n} steps take {held.n * bins**2} products, above {MAX_WORK}, the "
-                "limit of a claim; use fewer, larger batches, or a Toeplitz C",
+                f"bins={bins} at n={held.n} needs {held.n * bins**2} products, and the limit is {MAX_WORK}; use "
+                "larger batches, which make fewer bins, or a Toeplitz C",
                 field="bins",
             )
         sums = _sums(held, np.eye(bins)[np.arange(held.n) % bins])
         gram = sums.T @ sums
     gram = np.maximum(gram, gram.T) * (1 + _MARGIN)
     if not np.isfinite(gram).all() or not gram.diagonal().min() > 0:
-        raise CertificateError("the sums of the columns of |C| leave double precision; scale C, which changes no loss")
+        raise CertificateError("the column sums of |C| exceed the range of doubles; scale C, which changes no loss")
     gram.setflags(write=False)
     return BinGram(gram, held.n, held.signed)
 
@@ -101,8 +102,8 @@ def bins_of(factorization: Any) -> int:
     bins: int | None = participation.epoch(factorization.strategy.finite().n)
     if bins is None:
         raise InvalidParameter(
-            f"the spec's participation {participation.kind!r} has no epochs that bins could be; give bins, the steps "
-            "of an epoch",
+            f"the spec's participation {participation.kind!r} has no epochs; give bins, the number of steps in an "
+            "epoch",
             field="bins",
         )
     return bins
@@ -117,11 +118,10 @@ def _sums(matrix: Matrix, classes: np.ndarray) -> np.ndarray:
 
 
 def _check_bins(bins: int, steps: int) -> None:
-    whole_number("bins", bins, high=steps, remedy=f"give the steps of an epoch of the n={steps}")
+    whole_number("bins", bins, high=steps, remedy=f"give the number of steps in an epoch, of n={steps} in all")
     if bins > LARGEST_BINS:
         raise TooLarge(
-            f"bins={bins} is above the limit {LARGEST_BINS}: an evaluation takes b^2 exponentials; use fewer, larger "
-            "batches",
+            f"bins={bins} is above the limit of {LARGEST_BINS}; use larger batches, which make fewer bins",
             field="bins",
         )
 

@@ -106,15 +106,15 @@ def moment_sensitivity(
     Raises:
         InvalidParameter: strategies of other steps or participations, or a weight out of range.
     """
-    relation, remedy = Adjacency.parse(adjacency), "give what the second moments count, 0.7 say"
+    relation, remedy = Adjacency.parse(adjacency), "give the weight of the second moments, 0.7 for example"
     w = Fraction(finite_real("weight", weight, remedy=remedy))
     if not 1e-12 <= w <= 1e12:
         raise InvalidParameter(f"weight={weight!r} is outside [1e-12, 1e12]; {remedy}", field="weight")
     one, two = certified(first).sensitivity, certified(second).sensitivity
     if first.steps != second.steps or dict(one.participation) != dict(two.participation):
         raise InvalidParameter(
-            f"the moments have {first.steps} and {second.steps} steps under {dict(one.participation)} and "
-            f"{dict(two.participation)}; solve both for the same steps and participation",
+            f"the first moments have {first.steps} steps under {dict(one.participation)}, the second {second.steps} "
+            f"under {dict(two.participation)}; solve both for the same steps and participation",
             field="second",
         )
     alpha, beta = Fraction(one.value) ** 2, w**2 * Fraction(two.value) ** 2

@@ -85,8 +85,8 @@ class Curve(ABC):
             high *= 2
             if high > MAX_EPSILON:
                 raise InvalidParameter(
-                    f"no epsilon up to {MAX_EPSILON:g} has delta={delta!r} at a sigma of {noise:g} clip norms; use "
-                    "more noise",
+                    f"at sigma = {noise:g} clip norms no epsilon up to {MAX_EPSILON:g} reaches delta={delta!r}; use a "
+                    "larger sigma",
                     field="sigma",
                 )
         return descend(excess, 0.0 if high == 1.0 else high / 2, high, tolerance=self.epsilon_tolerance)

@@ -53,12 +53,12 @@ def loss_distribution(
         UnsupportedProblem: dp_accounting is not installed.
     """
     noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
-    clip = finite_real("clip_norm", clip_norm, remedy="give the norm of clipping")
+    clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
     gap = finite_real("interval", interval, remedy="give the discretization interval of the other distributions")
     named = sampling_of(sampling)
     law = named.law(factorization, SamplingOptions(bins=bins)) if "bins" in named.takes else None
     if law is None:
-        message = f"sampling={sampling!r} draws no bins; for other runs use dp_accounting's own distributions"
+        message = f"sampling={sampling!r} does not use bins; use the distributions of dp_accounting itself"
         raise InvalidParameter(message, field="sampling")
     return distribution_of(law, multiplier_of(noise, clip_norm=clip), gap, points)
 
@@ -70,17 +70,17 @@ def distribution_of(law: Law, multiplier: float, interval: float, points: int) -
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     except ModuleNotFoundError:
         raise UnsupportedProblem(
-            "loss distributions are composed by dp_accounting, which is not installed; install dp-accounting, or the "
-            "extra 'accounting' of factorize"
+            "composing loss distributions needs dp_accounting, which is not installed; install dp-accounting, or "
+            "factorize with its extra 'accounting'"
         ) from None
     if points < 2:
-        raise InvalidParameter(f"points={points} are no curve; give at least 2", field="points")
+        raise InvalidParameter(f"points={points} is too few for a curve; give at least 2", field="points")
     largest = 1.0  # grows to an epsilon at which both deltas are negligible
     while law.log_delta(multiplier, largest) > _MIN_LOG_DELTA:
         largest *= 1.25
         if largest > _MAX_EPSILON:
             raise InvalidParameter(
-                f"at multiplier={multiplier:g} losses above {_MAX_EPSILON:g} are not negligible; give more noise",
+                f"at multiplier={multiplier:g} losses above {_MAX_EPSILON:g} are not negligible; use a larger sigma",
                 field="sigma",
             )
     dots = np.unique(np.ceil(np.linspace(0.0, largest, points) / interval).astype(int))

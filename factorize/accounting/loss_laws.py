@@ -135,21 +135,23 @@ class AllocationLaw(LossLaw):
 
         if matrix.side is None:
             raise InvalidParameter(
-                "a C without end has no steps to choose from; solve for a finite n, or calibrate without sampling",
+                "random_allocation needs a number of steps, and this C has no last step; solve for a number n, or "
+                "calibrate without sampling",
                 field="sampling",
             )
         held = matrix.finite()
         if held.bandwidth() > 1:
             raise ConditionNotMet(
-                f"this C has {held.bandwidth()} bands, and random allocation is for C = I: with more bands, what two "
-                "steps of an example share depends on how near they are; use balls_in_bins",
+                f"random_allocation needs C = I, and this C has {held.bandwidth()} bands; use balls_in_bins",
                 field="sampling",
             )
         n = held.n
-        whole_number("bins", bins, high=min(n, MAX_BLOCK_STEPS), remedy=f"give the steps of an epoch of the n={n}")
+        whole_number(
+            "bins", bins, high=min(n, MAX_BLOCK_STEPS), remedy=f"give the number of steps in an epoch, of n={n} in all"
+        )
         if n % bins:
             raise InvalidParameter(
-                f"bins={bins} do not divide n={n} steps into k blocks; give n / k for a k that divides n", field="bins"
+                f"bins={bins} does not divide n={n}; give the number of steps in an epoch, n / epochs", field="bins"
             )
         square = largest_square(Strategy(held.structure, held.tensors(), n))
         return cls(n, int(bins), double_above(square, "sensitivity"), signed=held.signed)
@@ -181,7 +183,7 @@ class PoissonLaw(LossLaw):
 
     def __init__(self, steps: int, groups: int, largest: float, probability: float) -> None:
         if not 0 < probability <= 1 or steps < 1:
-            message = f"probability={probability} and steps={steps} must be in (0, 1] and >= 1"
+            message = f"probability={probability} must be in (0, 1], and steps={steps} at least 1"
             raise InvalidParameter(message, field="probability")
         super().__init__(steps, groups, largest**2 * (1 + MARGIN), probability**2, signed=False)
         self.largest, self.probability = largest, probability
@@ -203,8 +205,8 @@ class PoissonLaw(LossLaw):
         bands = strategy.bandwidth()
         if groups is None and bands >= strategy.n > 1:
             raise ConditionNotMet(
-                f"this C has {bands} bands, as many as steps: amplification by cyclic sampling is for banded C alone; "
-                "use a banded mechanism, or calibrate without sampling",
+                f"cyclic_poisson needs a C with fewer bands than steps, and this one has {bands} bands; use a banded "
+                "mechanism, or calibrate without sampling",
                 field="sampling",
             )
         remedy = "give the number of C's bands, or more: with fewer an example would meet its own noise again"
@@ -247,8 +249,8 @@ def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> floa
     group = dataset_size // bands
     if group < batch_size:
         raise ConditionNotMet(
-            f"{bands} groups of {dataset_size} examples have {group} each, fewer than batch_size={batch_size}; use "
-            "fewer bands or a smaller batch",
+            f"each of the {bands} groups has {group} of the {dataset_size} examples, fewer than "
+            f"batch_size={batch_size}; use fewer bands or a smaller batch",
             field="batch_size",
         )
     return batch_size / group

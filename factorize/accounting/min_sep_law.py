@@ -81,8 +81,8 @@ class MinSepLaw(Law):
         bands = strategy.bandwidth()
         if bands >= strategy.n and strategy.n > 1:
             raise ConditionNotMet(
-                f"this C has {bands} bands, as many as steps, and b-min-sep sampling is for banded C alone; use a "
-                "banded mechanism, or balls_in_bins",
+                f"b_min_sep needs a C with fewer bands than steps, and this one has {bands} bands; use a banded "
+                "mechanism, or balls_in_bins",
                 field="sampling",
             )
         held = Strategy(strategy.structure, strategy.tensors(), strategy.n)
@@ -102,8 +102,8 @@ class MinSepLaw(Law):
         law = self.at(multiplier)
         if law is None:
             raise InvalidParameter(
-                f"a sigma of {multiplier:.3g} clip norms is too little noise for a claim about b-min-sep sampling; "
-                "take more noise, or a smaller epsilon",
+                f"sigma = {multiplier:.3g} clip norms is too little noise for a guarantee with b_min_sep; use a "
+                "larger sigma, or a smaller epsilon",
                 field="sigma",
             )
         return law
@@ -214,7 +214,7 @@ class MinSepEstimate(Curve):
             except InvalidParameter:
                 continue
             return Sampled(self._drawn(weights), float(weights.bound), eta, None, rate=rate)
-        raise InvalidParameter("there is so little noise that nothing is private; take more", field="sigma")
+        raise InvalidParameter("sigma is so small that nothing is private; use a larger one", field="sigma")
 
     def _reverse_terms(self, law: min_sep.MinSepSteps, epsilon: float) -> list[tuple[float, float, float]]:
         """Return (log W, eta, q) of all that are tried, the lowest first."""
@@ -280,8 +280,8 @@ def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float
         whole_number(name, value)
     if bands * batch_size > dataset_size:
         raise ConditionNotMet(
-            f"batch_size={batch_size} of {dataset_size} examples is above {dataset_size} / {bands}, and an example "
-            f"takes part in every {bands}-th step at most; use a smaller batch or fewer bands",
+            f"batch_size={batch_size} is above {dataset_size} / {bands}, the examples divided by the bands of C, "
+            f"since each example rests for {bands - 1} steps after a step; use a smaller batch or fewer bands",
             field="batch_size",
         )
     return batch_size / (dataset_size - (bands - 1) * batch_size)

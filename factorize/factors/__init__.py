@@ -92,7 +92,7 @@ class Factors(CertifiedFactors):
         """
         numbers = {"epsilon": epsilon, "delta": delta, "rho": rho, "mu": mu, "sigma": sigma, "spent_mu": spent_mu}
         if target is not None and any(value is not None for value in numbers.values()):
-            raise InvalidParameter("a PrivacyTarget and numbers beside it are two targets; give one", field="target")
+            raise InvalidParameter("a PrivacyTarget and other numbers are two targets; give one", field="target")
         question = question_of(**numbers) if target is None else target
         scale: dict[str, Any] = {"clip_norm": clip_norm, "divisor": divisor, "adjacency": adjacency}
         sizes = {"dataset_size": dataset_size, "batch_size": batch_size, "bins": bins, "steps": steps}
@@ -161,7 +161,9 @@ class Factors(CertifiedFactors):
         if start is not None and stop is not None:
             return self._read(matrix, start, stop)
         if start is not None or stop is not None:
-            raise InvalidParameter(f"rows from {start} to {stop}: give both, or neither for all of them", field="rows")
+            raise InvalidParameter(
+                f"rows need both start and stop, or neither for all; got {start} and {stop}", field="rows"
+            )
         from factorize.client.rows import Rows
 
         return Rows(self.manifest, matrix, self._read, block_bytes=block_bytes)

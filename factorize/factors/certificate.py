@@ -148,11 +148,15 @@ def certify(
     """
     require_mode()
     if spec.workload.endless != (strategy.side is None):
-        raise CertificateError("a workload without end has a strategy without end, and no other workload has one")
+        raise CertificateError(
+            "one of strategy and workload has a last step, and the other has none; give both the same n"
+        )
     if isinstance(strategy, EndlessMatrix):
         return _certify_endless(spec, strategy, outcome)
     if strategy.n != spec.workload.n:
-        raise CertificateError(f"the strategy has side {strategy.n} and the workload n={spec.workload.n}")
+        raise CertificateError(
+            f"the strategy has {strategy.n} steps, but the workload has n={spec.workload.n}; give both the same n"
+        )
     with one_blas_thread(strategy.n):
         utility = utility or utility_of(spec, strategy, dual)
         sensitivity, residual = sensitivity_of(strategy, spec.participation), _residual(spec.workload, strategy)
@@ -181,7 +185,7 @@ def _ends(utility: Utility, n: int) -> Ends:
         return utility.losses
     except (NotEnclosed, MemoryError) as reason:
         refusal = TooLarge if n > MAX_DENSE else CertificateError
-        raise refusal(f"the losses are not enclosed: {reason}; use a smaller n or another mechanism") from None
+        raise refusal(f"the losses cannot be proved: {reason}; use a smaller n or another mechanism") from None
 
 
 def _bound(road: Callable[[], LowerBound]) -> LowerBound | None:
@@ -250,8 +254,8 @@ def _losses(sensitivity: float, ends: Ends, outputs: int) -> Loss:
     worst = next((name for name, value in vars(loss).items() if not 0 <= value < math.inf), None)
     if worst is not None:
         raise CertificateError(
-            f"{worst}={getattr(loss, worst)} is not finite and >= 0: the losses of this strategy exceed doubles, "
-            "1.8e308; scale the workload's numbers (learning rates, weights, entries) towards 1"
+            f"{worst}={getattr(loss, worst)} is not finite and >= 0, so the losses of this strategy exceed the "
+            "largest double, 1.8e308; scale the workload's numbers (learning rates, weights, entries) towards 1"
         )
     return loss
 

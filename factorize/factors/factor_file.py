@@ -95,7 +95,9 @@ def _check_extra(expanded: Factorization) -> None:
         for fresh, array in zip(parts.values(), stored, strict=True):
             same = entry.structure == structure and fresh.shape == array.shape
             if not same or _differs(fresh, array, _MAX_ERROR[expanded.dtype]):
-                raise CorruptObject(f"the stored {name} is not the one that C and the workload define")
+                raise CorruptObject(
+                    f"the stored {name} is not the one that C and the workload define; get the file again"
+                )
 
 
 def _differs(fresh: np.ndarray, stored: np.ndarray, most: float) -> bool:
@@ -125,7 +127,8 @@ def cast(base: Factorization, dtype: str) -> Factorization:
         return base
     if base.dtype != "float64" or isinstance(base.spec.mechanism, Added):
         raise InvalidParameter(
-            "only float64 is cast, and no strategy that its spec names by its bytes; add the rounded matrix instead",
+            "only float64 factors can be converted, and none whose spec names C by its bytes; round the matrix and "
+            "add it instead",
             field="dtype",
         )
     rounded = {name: round_down(array, dtype) for name, array in base.strategy.tensors().items()}

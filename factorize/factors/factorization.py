@@ -181,8 +181,8 @@ class Factorization(Factors):
                 rows = self.strategy.right_solve(self.spec.workload.row_block(start, stop))
         if not np.isfinite(rows).all():
             raise InvalidStrategy(
-                f"C is too ill-conditioned: rows {start}:{stop} of {matrix} have entries beyond double precision; use "
-                "another factorization",
+                f"C is too ill-conditioned: rows {start}:{stop} of {matrix} have entries beyond the range of doubles; "
+                "use another factorization",
                 field="name",
             )
         return rows
@@ -221,7 +221,7 @@ class Factorization(Factors):
             raise InvalidParameter(f"matrix {unknown[0]!r} is not one of {', '.join(MATRIX_NAMES)}", field="matrices")
         if self.endless and set(names) - {"C"}:
             raise UnsupportedProblem(
-                "C_inv and B of a strategy without end are no finite tensors; read their rows in ranges",
+                "C_inv and B have no last row, since n is 'unbounded'; read their rows in ranges",
                 field="matrices",
             )
         matrices: dict[str, JsonObject] = {}
@@ -272,7 +272,7 @@ def structured(strategy: np.ndarray | Matrix, n: int) -> Matrix:
     """
     shape = strategy.shape if isinstance(strategy, np.ndarray) else (strategy.n, strategy.n)
     if shape != (n, n):
-        raise InvalidStrategy(f"the matrix has shape {shape} and the spec asks for n={n}; give C of shape (n, n)")
+        raise InvalidStrategy(f"the matrix has shape {shape}, but the spec has n={n}; give C of shape (n, n)")
     if isinstance(strategy, Matrix):
         return strategy
     checked = strategy_array(strategy)
@@ -331,7 +331,9 @@ def materialise(base: Factorization, name: MatrixName) -> tuple[str, dict[str, n
         return "toeplitz", {"coefficients": base._decoder_coefficients}
     rows, n = base.shape(name)
     if max(rows, n) > MAX_DENSE:
-        raise TooLarge(f"{name} has no structure and takes {8 * rows * n / 2**30:.1f} GiB; stream its rows instead")
+        raise TooLarge(
+            f"{name} is dense and takes {8 * rows * n / 2**30:.1f} GiB; above n={MAX_DENSE}, read its rows instead"
+        )
     return "dense", {"": base.rows(name, 0, rows)}
 
 

@@ -57,8 +57,8 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
             bracket = bracket_sensitivity(Strategy(matrix.structure, matrix.tensors(), matrix.n), document)
     except NotEnclosed as reason:
         raise CertificateError(
-            f"the sensitivity of this {matrix.structure} matrix with n={matrix.side} is not known: {reason}; scale its "
-            "states, or store the matrix as a dense one"
+            f"the sensitivity of this {matrix.structure} matrix with n={matrix.side} cannot be proved: {reason}; "
+            "scale its states, or store the matrix as a dense one"
         ) from None
     kind: Kind = "exact" if bracket.exact else "upper_bound"
     sensitivity = Sensitivity(bracket.stated, kind, bracket.rule, document)
@@ -83,8 +83,8 @@ def compare_plain(bound: float, matrix: AnyStrategy, participation: Participatio
         plain = plain_sensitivity(matrix, participation)
     if not abs(plain - bound) <= (AGREEMENT + off) * bound:
         raise CertificateError(
-            f"the checker bounds the sensitivity by {bound!r} from the tensors of this {matrix.structure} matrix, and "
-            f"its rows give {plain!r}: one of the two programs is wrong; report the spec"
+            f"the checker bounds the sensitivity by {bound!r} from the tensors of this {matrix.structure} matrix, but "
+            f"its rows give {plain!r}; this is a fault of factorize, so report it with the spec"
         )
 
 

@@ -78,35 +78,39 @@ def read_strategy(source: object, *, n: int | None = None, holds: str | None = N
         (array,) = arrays.values()
         if holds is None and array.ndim == 1:
             raise InvalidParameter(
-                f"{name} holds {len(array)} numbers in a row; say what they are, coefficients (the first column of C) "
-                "or inverse_coefficients (that of C^-1): --holds, holds= or the name in an .npz",
+                f"{name} has {len(array)} numbers in a row; say whether they are coefficients (the first column of C) "
+                "or inverse_coefficients (that of C^-1), by --holds, holds= or the name in an .npz",
                 field="holds",
             )
         arrays = {"C" if holds is None else holds: array}
     form = tuple(sorted(arrays))
     if form not in FORMS:
         known = "; ".join(" and ".join(one) for one in FORMS)
-        known += ", or say what it is: --holds, holds=" * (len(form) == 1)
-        raise InvalidStrategy(f"{name} holds {', '.join(form)[:200] or 'no array'}, which is no strategy; give {known}")
+        known += ", or name it by --holds, holds=" * (len(form) == 1)
+        raise InvalidStrategy(
+            f"{name} has {', '.join(form)[:200] or 'no array'}, which is not a strategy; give {known}"
+        )
     parts = {one: _doubles(array, name) for one, array in arrays.items()}
     if form == ("C",):
         if parts["C"].ndim != 2 or 0 in parts["C"].shape:
-            raise InvalidStrategy(f"{name} holds an array of shape {parts['C'].shape}; give one real matrix")
+            raise InvalidStrategy(f"{name} has an array of shape {parts['C'].shape}; give one real matrix")
         return parts["C"]
     if n is None:
         if form == ("omega", "theta"):
-            message = f"{name} holds a BLT of any number of steps; give the spec that it is for"
+            message = f"{name} has a BLT, which fits any number of steps; give its spec"
             raise InvalidParameter(message, field="n")
         n = int(parts[form[0]].shape[-1]) if parts[form[0]].ndim else 0
     if form != ("omega", "theta") and parts[form[0]].shape[-1:] > (n,):
-        raise InvalidStrategy(f"{name} holds {parts[form[0]].shape[-1]} steps, and the spec asks for n={n}")
+        raise InvalidStrategy(
+            f"{name} has {parts[form[0]].shape[-1]} steps, but the spec has n={n}; give both the same n"
+        )
     structure = FORMS[form]
     if structure == "toeplitz" and parts["coefficients"].shape != (n,):
         structure = "banded_toeplitz"
     try:
         return build_matrix(structure, parts, n)
     except InvalidStrategy as error:
-        message = f"{name} holds {' and '.join(form)} that make no strategy: {error}"
+        message = f"the {' and '.join(form)} in {name} are not a strategy: {error}"
         if structure == "inverse_banded_toeplitz":
             message += "; give the coefficients of C"
         raise InvalidStrategy(message) from None
@@ -117,7 +121,7 @@ def _fields(source: object) -> dict[str, np.ndarray]:
     if hasattr(source, "params") and hasattr(source, "materialize"):  # jax_privacy's ColumnNormalizedBanded
         return {"C": np.asarray(source.materialize())}
     if getattr(source, "normalized", False):
-        raise InvalidStrategy(f"{type(source).__name__} normalises its columns, which its fields do not hold; give C")
+        raise InvalidStrategy(f"{type(source).__name__} normalises its columns and does not store the factors; give C")
     held = {field: getattr(source, field, None) for field in (*(one for form in FORMS for one in form), *SYNONYMS)}
     # A method, or a number of bands, is part of a recipe; opake's strategies are recipes.
     arrays = {field: np.asarray(one) for field, one in held.items() if hasattr(one, "__len__")}
@@ -127,7 +131,7 @@ def _fields(source: object) -> dict[str, np.ndarray]:
 def _by_our_names(arrays: dict[str, np.ndarray], of: str) -> dict[str, np.ndarray]:
     renamed = {SYNONYMS.get(name, name): array for name, array in arrays.items()}
     if len(renamed) < len(arrays):
-        raise InvalidStrategy(f"{of} holds one array under two names; leave one out")
+        raise InvalidStrategy(f"{of} has one array under two names; leave one out")
     return renamed
 
 
@@ -141,15 +145,15 @@ def _array(source: Any) -> np.ndarray:
     try:
         return np.asarray(source)
     except (ValueError, TypeError, RuntimeError) as why:
-        raise InvalidStrategy(f"the strategy, a {type(source).__name__}, is no array: {why}") from None
+        raise InvalidStrategy(f"the strategy, a {type(source).__name__}, is not an array: {why}; give C") from None
 
 
 def _doubles(array: np.ndarray, name: str) -> np.ndarray:
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise InvalidStrategy(f"{name} holds an array of {array.dtype} with shape {array.shape}; give real numbers")
+        raise InvalidStrategy(f"{name} has an array of {array.dtype} with shape {array.shape}; give real numbers")
     doubles = array.astype(np.float64)
     if not np.isfinite(doubles).all() or (doubles.astype(array.dtype) != array).any():
-        raise InvalidStrategy(f"{name} holds NaN, infinity or integers above 2^53; give finite doubles")
+        raise InvalidStrategy(f"{name} contains NaN, infinity or integers above 2^53; give finite doubles")
     return doubles
 
 
@@ -167,7 +171,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         arrays = read(data)
     except (SafetensorError, zipfile.BadZipFile, zlib.error, TokenError, *_PYTHON_ERRORS) as why:
-        ways = "" if path.suffix.endswith(kind) else "; what is read is .npy, .npz, .safetensors and TensorProto"
+        ways = "" if path.suffix.endswith(kind) else "; use .npy, .npz, .safetensors or a TensorProto"
         raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}{ways}") from None
     own = {name.removeprefix("C."): one for name, one in arrays.items() if not name.startswith(_OTHER_TENSORS)}
     return _by_our_names(own, str(path))
@@ -188,7 +192,7 @@ def _read_archive(data: bytes) -> dict[str, np.ndarray]:
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
             if name in arrays or entry.file_size > MAX_ARRAY_BYTES:
-                raise ValueError(f"{name[:40]} stands twice, or has more than {MAX_ARRAY_BYTES} bytes")
+                raise ValueError(f"{name[:40]} appears twice, or has more than {MAX_ARRAY_BYTES} bytes")
             arrays[name] = _read_array(archive.read(entry))[""]
     return arrays
 
@@ -201,7 +205,7 @@ def _read_tensor(data: bytes) -> dict[str, np.ndarray]:
     message: dict[int, Any] = {}
     for number, value in _message(memoryview(data)):
         if number in message:
-            raise ValueError(f"field {number} stands twice")
+            raise ValueError(f"field {number} appears twice")
         message[number] = value
     kind = message.pop(1, None)
     if kind not in _DTYPES:
@@ -214,7 +218,7 @@ def _read_tensor(data: bytes) -> dict[str, np.ndarray]:
     message.pop(3, None)  # removes the version
     ((number, content),) = message.items() or {0: b""}.items()
     if number != 4 and _VALUE_FIELDS.get(number) != kind:
-        raise ValueError(f"field {number} holds the numbers; write it with tf.io.serialize_tensor")
+        raise ValueError(f"the numbers are in field {number}; write the file with tf.io.serialize_tensor")
     numbers = np.frombuffer(content, _DTYPES[kind])
     if numbers.size != np.prod(sides, dtype=object) or len(sides) > 2:
         raise ValueError(f"{numbers.size} numbers do not fill the shape {sides}")

@@ -44,7 +44,7 @@ def circle_mean(function: Callable[[Array], Array], *, width: float) -> float:
         if abs(value - previous) <= _TOLERANCE * abs(value):
             return value
         previous, count = value, 2 * count
-    raise SolveFailed(f"a mean over the circle did not settle with {_LAST_GRID} points; it is near {value:.6g}")
+    raise SolveFailed(f"a mean over frequencies did not converge with {_LAST_GRID} points; it is near {value:.6g}")
 
 
 def warped_grid(count: int, width: float) -> tuple[Array, Array]:

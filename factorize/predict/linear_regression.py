@@ -183,7 +183,7 @@ class GaussianRegression(Regression):
         """
         eta, largest = self.learning_rate, max(self.eigenvalues)
         enough = 2 / (math.fsum(self.eigenvalues) + 2 * largest)
-        remedy = f"a learning_rate below {enough:.6g} always settles"
+        remedy = f"use a learning_rate below {enough:.6g}, which always converges"
         require(eta * largest < 1, f"learning_rate times {largest:.6g} is not below 1", remedy, field="/learning_rate")
         spread = math.fsum(eta * value / (2 * (1 - eta * value)) for value in self.eigenvalues)
         require(

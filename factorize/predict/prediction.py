@@ -137,7 +137,7 @@ def rows_wanted(inverse: Inverse | None, kind: str) -> Inverse:
     """
     if inverse is None:
         raise ConditionNotMet(
-            f"'{kind}' is about a factorization; give one (a file, a digest or a spec that is stored)",
+            f"'{kind}' needs a factorization; give one (a file, a digest or a spec that is stored)",
             field="/factorization",
         )
     return inverse
@@ -152,8 +152,7 @@ def certified_sensitivity(inverse: Inverse) -> float:
     certificate = getattr(inverse, "certificate", None)
     if certificate is None:
         raise ConditionNotMet(
-            "the answer depends on the sensitivity of C, and these rows come without a certificate; give a "
-            "factorization",
+            "this needs the sensitivity of C, and rows alone have no certificate; give a factorization",
             field="/factorization",
         )
     return float(certificate.sensitivity.value)

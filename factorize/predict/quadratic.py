@@ -170,6 +170,6 @@ def inverse_blocks(inverse: Inverse) -> Iterator[np.ndarray]:
     """
     n = inverse.shape("C_inv")[0]
     if n > MAX_STEPS:
-        raise TooLarge(f"n={n} rows of n numbers are too many to read for a prediction; the limit is n={MAX_STEPS}")
+        raise TooLarge(f"n={n} is above {MAX_STEPS}, the limit for a prediction; use a smaller n")
     step = max(1, _BLOCK_BYTES // (8 * n))
     return (inverse.rows("C_inv", start, min(start + step, n)) for start in range(0, n, step))

@@ -86,6 +86,6 @@ class StochasticRegression(ExactRun):
         require(
             spread < 1,
             f"learning_rate={self.learning_rate} makes second moments grow without bound at batch_size={batch}",
-            f"a learning_rate below {enough:.6g} always settles",
+            f"use a learning_rate below {enough:.6g}, which always converges",
             field="/learning_rate",
         )

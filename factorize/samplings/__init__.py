@@ -25,15 +25,16 @@ SAMPLINGS: dict[str, Sampling] = {
 }
 """The register of samplings, by name."""
 _UNCOVERED_SAMPLINGS = {
-    "shuffle": "equal-size shuffling gives away the last bin, and is not amplified here; use balls_in_bins, or fixed",
-    "poisson_per_epoch": "examples that may take part twice in an epoch, or not at all, have no accountant for a C "
-    "that is not I; use balls_in_bins, or cyclic_poisson for a banded C",
+    "shuffle": "shuffling into equal batches gives away the last bin, so it is not amplified here; use balls_in_bins, "
+    "or fixed",
+    "poisson_per_epoch": "no accountant is known for a C other than I if examples may take part twice in an epoch, or "
+    "not at all; use balls_in_bins, or cyclic_poisson for a banded C",
 }
 
 
 def sampling_of(name: str) -> Sampling:
     """Return the sampling with a name; raise InvalidParameter where it is unknown, or has no accountant here."""
     if name not in SAMPLINGS:
-        reason = _UNCOVERED_SAMPLINGS.get(str(name), f"known are {', '.join(SAMPLINGS)}")
-        raise InvalidParameter(f"sampling={str(name)[:20]!r} is not covered: {reason}", field="sampling")
+        reason = _UNCOVERED_SAMPLINGS.get(str(name), f"use one of {', '.join(SAMPLINGS)}")
+        raise InvalidParameter(f"sampling={str(name)[:20]!r} is not supported: {reason}", field="sampling")
     return SAMPLINGS[name]

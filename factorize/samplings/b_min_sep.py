@@ -30,8 +30,9 @@ class BMinSepSampling(CyclicPoissonSampling):
     name = "b_min_sep"
     title = "b-min-sep"
     loader = (
-        "In every step take each example that took part in none of the last b - 1 steps (C has b bands) independently, "
-        "with the calibration's probability; begin as if the run had gone on before, as training.sampling.BMinSep does."
+        "In every step, sample each example that took part in none of the last b - 1 steps (C has b bands), "
+        "independently and with the calibration's probability; begin as if the run had gone on before, as "
+        "training.sampling.BMinSep does."
     )
     secret = "which examples are in a batch, and the sizes of batches"
     takes = ("dataset_size", "batch_size", "bins")
@@ -46,9 +47,9 @@ class BMinSepSampling(CyclicPoissonSampling):
             return "needs dataset_size and batch_size: give both"
         bands = strategy.bandwidth()
         if bands == 1:
-            return "is poisson for a C of one band; use poisson"
+            return "is the same as poisson for a C of one band; use poisson"
         if strategy.n > MAX_MIN_SEP_STEPS:
-            return f"has claims for up to {MAX_MIN_SEP_STEPS} steps, and there are {strategy.n}"
+            return f"supports up to {MAX_MIN_SEP_STEPS} steps, and there are {strategy.n}"
         if bands * asked.batch_size > asked.dataset_size:
             return f"needs batches of at most dataset_size / {bands}, as C has {bands} bands"
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
@@ -58,8 +59,7 @@ class BMinSepSampling(CyclicPoissonSampling):
         bands = strategy.bandwidth()
         if asked.bins not in (None, bands):
             raise InvalidParameter(
-                f"bins={asked.bins} is not {bands}, the bands of C: with fewer an example would meet its own noise, "
-                "with more it would rest for nothing; leave bins out",
+                f"bins={asked.bins} is not {bands}, the bands of C, which b_min_sep always uses; leave bins out",
                 field="bins",
             )
         return super().sizes(strategy, asked)

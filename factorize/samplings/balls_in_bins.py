@@ -44,8 +44,8 @@ class BallsInBinsSampling(Sampling):
     title = "balls in bins"
     title_of_one_epoch: ClassVar[str | None] = "random allocation (balls in bins)"
     loader = (
-        "Let each example draw one step of the epoch, once, uniformly and from a secret seed, and take it in that step "
-        "of every epoch; divide by a public constant, never by the batch's size."
+        "Assign each example to one step of the epoch, once, uniformly and from a secret seed, and use it in that "
+        "step of every epoch; divide by a public constant, never by the batch's size."
     )
     secret = "the bins, which examples are in a batch, and the sizes of batches, for ever"
     takes: ClassVar[tuple[str, ...]] = ("bins", "work")
@@ -62,7 +62,7 @@ class BallsInBinsSampling(Sampling):
         if bins is None:
             return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
         if not 2 <= bins <= LARGEST_BINS:
-            return f"takes 2 to {LARGEST_BINS} bins, the steps of an epoch, and there would be {bins}"
+            return f"needs epochs of 2 to {LARGEST_BINS} steps (bins), and these have {bins}"
         return None
 
     def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> BinsLaw | AllocationLaw:
@@ -142,12 +142,12 @@ def _check_calibration(job: TrainingJob, calibration: Calibration, left: float) 
     level = calibration.level
     if level is None or level[0] > job.privacy.epsilon or level[1] > left:
         raise InvalidParameter(
-            f"the calibration is for ({calibration.epsilon:g}, {calibration.delta!r}), and the target leaves "
-            f"({job.privacy.epsilon:g}, {left!r}) beside what the capacity costs; calibrate for that",
+            f"the calibration is for ({calibration.epsilon:g}, {calibration.delta!r}), but the target, less the share "
+            f"of the batches' capacity, is ({job.privacy.epsilon:g}, {left!r}); calibrate for that",
             field="calibration",
         )
     for name in ("clip_norm", "divisor"):
         own, stated = job.scale[name], getattr(calibration, name)
         if own != stated:
-            message = f"the calibration is for {name}={stated}, the job has {own}; calibrate for the job's"
+            message = f"the calibration is for {name}={stated}, but the job has {own}; calibrate with {name}={own}"
             raise InvalidParameter(message, field=name)

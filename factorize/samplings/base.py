@@ -109,11 +109,11 @@ class Sampling(ABC):
     def check_used(self, asked: SamplingOptions) -> None:
         """Raise InvalidParameter for options that the sampling does not use; the size of a batch is no divisor."""
         reasons = {
-            "work": f"is for the tests of balls_in_bins, no use to {self.name}; leave it out",
-            "bins": f"is for balls_in_bins, not for {self.name}; leave it out",
-            "batch_size": f"is of the Poisson schemes, divides nothing, and is of no use to {self.name}; leave it out, "
-            "and give the fixed public divisor of means as divisor",
-            "dataset_size": f"is of the Poisson schemes, and no use to {self.name}; leave it out",
+            "work": f"applies to balls_in_bins only, not to {self.name}; leave it out",
+            "bins": f"applies to balls_in_bins and random_allocation only, not to {self.name}; leave it out",
+            "batch_size": f"applies to Poisson sampling only, not to {self.name}; leave it out, and give the fixed "
+            "public divisor of means as divisor",
+            "dataset_size": f"applies to Poisson sampling only, not to {self.name}; leave it out",
         }
         for name, reason in reasons.items():
             given = getattr(asked, name)

@@ -89,7 +89,7 @@ def privacy_profile(
         InvalidParameter: no epsilons, more than 1000, one that is not above 0, or options that the sampling refuses.
     """
     if not 1 <= len(epsilons) <= MAX_POINTS:
-        raise InvalidParameter(f"{len(epsilons)} epsilons are no curve; give 1 to {MAX_POINTS}", field="epsilons")
+        raise InvalidParameter(f"epsilons has {len(epsilons)} entries; give 1 to {MAX_POINTS}", field="epsilons")
     levels = sorted({finite_real("epsilons", one, remedy="give finite epsilons above 0") for one in epsilons})
     scheme = sampling_of(sampling)
     scheme.check_used(asked)
@@ -124,8 +124,8 @@ def epsilon_of_first_steps(
     """
     if "second_sigma_of_sums" in noise:
         raise UnsupportedProblem(
-            "gradients and their squares are released together, and the epsilon of their first steps is not known "
-            "here; take that of all steps"
+            "the epsilon of a run that stops early is not known if gradients and their squares are released "
+            "together; use the calibration's epsilon, which covers all steps"
         )
     at = noise["delta"] if delta is None else delta
     if at is None:

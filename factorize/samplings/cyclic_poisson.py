@@ -30,8 +30,8 @@ class CyclicPoissonSampling(Sampling):
     name = "cyclic_poisson"
     title = "cyclic Poisson"
     loader = (
-        "Split the examples once into as many groups as C has bands; in step t take each example of group t mod bands "
-        "independently, with probability batch_size / (size of the smallest group)."
+        "Split the examples once into as many groups as C has bands; in step t, sample each example of group t mod "
+        "bands independently, with probability batch_size / (size of the smallest group)."
     )
     secret = "which examples are in a batch, and the sizes of batches"
     takes: ClassVar[tuple[str, ...]] = ("dataset_size", "batch_size")
@@ -51,7 +51,7 @@ class CyclicPoissonSampling(Sampling):
         squares = strategy.column_norms_squared()
         uneven = squares.max() / squares.mean()
         if uneven > MAX_COLUMN_RATIO:
-            return f"counts the largest column for all, {uneven:.2g} times their mean; use normalization 'columns'"
+            return f"counts the largest column for all, {uneven:.2g} times the mean; use normalization 'columns'"
         return f"needs fewer bands than steps, and C has {bands}" if bands >= strategy.n else None
 
     def law(self, factorization: CertifiedFactors, asked: SamplingOptions) -> Law:
@@ -87,7 +87,7 @@ class CyclicPoissonSampling(Sampling):
         if source.bands is None and source.memory is not None:
             source = replace(source, bands=source.memory + 1)
         if source.bands is None and source.automatic:
-            message = "cyclic sampling needs to know how many bands C may have; give bands=, or a banded factorization"
+            message = "cyclic_poisson needs the number of bands that C may have; give bands=, or a banded factorization"
             raise InvalidParameter(message, field="bands")
         steps = batching.epochs * max(1, examples // batching.size)
         single = self.even or source.bands is None or source.bands == 1

@@ -63,7 +63,7 @@ def leading_block(run: factorize.Factorization, steps: int, *, multiple: int = 1
 
 def _taken(run: factorize.Factorization, steps: int) -> int:
     """Return a number of steps that the run has; raise InvalidParameter for another."""
-    return whole_number("steps", steps, high=run.steps, remedy="give how many of its steps the run made")
+    return whole_number("steps", steps, high=run.steps, remedy="give the number of steps that the run took")
 
 
 def _stopped(strategy: Matrix, made: int) -> Matrix:

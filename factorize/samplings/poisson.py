@@ -12,7 +12,7 @@ class PoissonSampling(CyclicPoissonSampling):
 
     name = "poisson"
     title = "DP-SGD with Poisson"
-    loader = "In every step take each example independently, with probability batch_size / dataset_size."
+    loader = "In every step, sample each example independently, with probability batch_size / dataset_size."
 
     @property
     def trained_as(self) -> str:
@@ -30,8 +30,8 @@ class PoissonSampling(CyclicPoissonSampling):
         found = super().sizes(strategy, asked)
         if strategy.bandwidth() > 1:
             raise ConditionNotMet(
-                f"this C has {strategy.bandwidth()} bands, and Poisson sampling of every step is for C = I alone; use "
-                "cyclic_poisson for a banded C, balls_in_bins for any",
+                f"poisson needs C = I, and this C has {strategy.bandwidth()} bands; use cyclic_poisson for a banded "
+                "C, or balls_in_bins for any",
                 field="sampling",
             )
         return found

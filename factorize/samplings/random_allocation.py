@@ -22,7 +22,7 @@ class RandomAllocationSampling(BallsInBinsSampling):
     title = "random allocation"
     title_of_one_epoch = None
     loader = (
-        "Let each example draw one step in every epoch anew, uniformly, independently and from a secret seed; "
+        "In every epoch, assign each example to one step anew, uniformly, independently and from a secret seed; "
         "divide by a public constant, never by the batch's size."
     )
     secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
@@ -39,7 +39,7 @@ class RandomAllocationSampling(BallsInBinsSampling):
         bins = participation.epoch(strategy.n)
         if bins is None:
             return f"needs epochs, and participation {participation.kind!r} has none; use fixed_epochs"
-        return None if bins > 1 else "has nothing to choose where an epoch is one step; use fixed"
+        return None if bins > 1 else "needs epochs of at least 2 steps; use fixed"
 
     def of_first_steps(
         self, run: factorize.Factorization, steps: int, asked: SamplingOptions

@@ -146,11 +146,11 @@ def test_a_training_job_draws_the_noise_that_was_calibrated_with_sampling(mechan
     found = calibrate_amplified(open_whole(tmp_path / "c.safetensors"), epsilon=1.0, **asked)
     assert factors.noise(found, 100, seed=1 << 64, auditor="not_looked_at").calibration is found
     other = calibrate_amplified(separated({"kind": "banded", "bands": 3}, 16), epsilon=1.0, **asked)
-    with pytest.raises(InvalidParameter, match="3 groups, this C has 4 bands; calibrate this one"):
+    with pytest.raises(InvalidParameter, match="at most 3 bands, but this C has 4; calibrate this one"):
         factors.noise(other, 100, seed=1 << 64, auditor="not_looked_at")
     twice = solved(16, "identity")
     scaled = calibrate_amplified(twice, epsilon=1.0, **asked)
-    with pytest.raises(InvalidParameter, match="1 groups, this C has 4 bands"):
+    with pytest.raises(InvalidParameter, match="at most 1 bands, but this C has 4"):
         factors.noise(scaled, 100, seed=1 << 64, auditor="not_looked_at")
     with pytest.raises(InvalidParameter, match="sensitivity of value"):
         factors.noise(
@@ -168,7 +168,7 @@ def test_equal_sensitivities_do_not_hide_a_larger_column() -> None:
     found, other = (calibrate_amplified(handmade(c), **asked) for c in (even, uneven))
     assert found.sensitivity == other.sensitivity and other.sigma_of_sums == pytest.approx(1.4 * found.sigma_of_sums)
     found.check_belongs(found.sensitivity, lambda: even)
-    with pytest.raises(InvalidParameter, match="columns of norm 5 at most, this C has one of 7;"):
+    with pytest.raises(InvalidParameter, match="columns of norm 5 at most, but this C has one of 7;"):
         found.check_belongs(found.sensitivity, lambda: uneven)
 
 
@@ -193,7 +193,7 @@ def test_equal_sensitivities_are_equal_whoever_states_them(changed: str | None, 
 
 def test_the_smallest_group_decides_the_probability() -> None:
     assert sampling_probability(3, 10, 2) == 2 / 3
-    with pytest.raises(ConditionNotMet, match="3 each"):
+    with pytest.raises(ConditionNotMet, match="has 3 of the 10 examples"):
         sampling_probability(3, 10, 4)
     with pytest.raises(InvalidParameter, match="dataset_size"):
         sampling_probability(3, 0, 4)

@@ -85,7 +85,7 @@ def test_bins_that_do_not_fit_are_refused() -> None:
             bin_gram(matrix, bins)  # type: ignore[arg-type]
     with pytest.raises(TooLarge, match="4096"):
         bin_gram(ToeplitzMatrix(np.ones(1), 10_000), 5000)
-    with pytest.raises(TooLarge, match="70000000000 products, above 68719476736.*fewer, larger batches"):
+    with pytest.raises(TooLarge, match="70000000000 products, and the limit is 68719476736.*use larger batches"):
         bin_gram(BandedMatrix(np.arange(1.0, 70_001.0)[None]), 1000)
 
 
@@ -93,7 +93,7 @@ def test_bins_that_do_not_fit_are_refused() -> None:
 def test_a_strategy_without_end_has_no_bins(path: Path) -> None:
     strategy = load(path).strategy
     assert isinstance(strategy, EndlessMatrix)
-    with pytest.raises(InvalidParameter, match="finite n"):
+    with pytest.raises(InvalidParameter, match="solve for a number n"):
         bin_gram(strategy, 4)
 
 
@@ -208,11 +208,11 @@ def test_the_checker_refuses_a_number_of_bins_that_is_none(bins: int) -> None:
 def test_the_checker_refuses_what_is_too_large() -> None:
     with pytest.raises(TooLarge, match="limited to 4096 bins"):
         checker_bins.gram(Strategy("toeplitz", {"coefficients": np.ones(6)}, 6), 5000)
-    with pytest.raises(InvalidStrategy, match="beyond the range"):
+    with pytest.raises(InvalidStrategy, match="exceed the range"):
         checker_bins.gram(Strategy("toeplitz", {"coefficients": np.full(6, 1e200)}, 6), 2)
     long = np.zeros((1, 1 << 20))
     long[0] = 1.0
-    with pytest.raises(TooLarge, match="products, above"):
+    with pytest.raises(TooLarge, match="products, and the limit is"):
         checker_bins.gram(Strategy("banded", {"bands": long}, 1 << 20), 4000)
 
 

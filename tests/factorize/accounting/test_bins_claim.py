@@ -111,7 +111,7 @@ def test_one_bin_is_answered_by_the_gaussian_mechanism() -> None:
 
 def test_bounds_that_the_checker_refuses_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BinsLaw, "sigma", lambda self, epsilon, delta: 0.5)
-    with pytest.raises(CertificateError, match="the checker refuses"):
+    with pytest.raises(CertificateError, match="the checker rejects"):
         searched(ROOTS, 16, 4.0, 1e-4, work=0)
 
 
@@ -167,8 +167,8 @@ def test_a_short_last_epoch_is_calibrated_for_bins_that_are_given() -> None:
     ("options", "message"),
     [
         ({"bins": 65}, "n=64"),
-        ({"method": "guess"}, "verified or deterministic"),
-        ({"sampling": "guess"}, "known are fixed.*balls_in_bins"),
+        ({"method": "guess"}, "'verified' or 'deterministic'"),
+        ({"sampling": "guess"}, "use one of fixed.*balls_in_bins"),
     ],
 )
 def test_what_is_no_option_of_bins_is_refused(options: dict[str, Any], message: str) -> None:

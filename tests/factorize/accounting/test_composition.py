@@ -82,8 +82,8 @@ def test_a_run_composes_with_one_beside_it(base: Factorization) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sampling": "poisson"}, "dp_accounting's own"),
-        ({"sigma": 1e-2}, "more noise"),
+        ({"sampling": "poisson"}, "dp_accounting itself"),
+        ({"sigma": 1e-2}, "use a larger sigma"),
         ({"sigma": -1.0}, "sigma"),
         ({"points": 1}, "at least 2"),
     ],

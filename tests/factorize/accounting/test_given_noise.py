@@ -124,7 +124,7 @@ def test_what_is_no_question_is_refused(numbers: dict[str, float], message: str)
 
 
 def test_noise_that_protects_nothing_is_refused(base: Factorization) -> None:
-    with pytest.raises(InvalidParameter, match="more noise"):
+    with pytest.raises(InvalidParameter, match="use a larger sigma"):
         calibrate_bins(base, sigma=1e-3, epsilon=1.0)
-    with pytest.raises(InvalidParameter, match="more noise"):
+    with pytest.raises(InvalidParameter, match="use a larger sigma"):
         calibrate_bins(base, sigma=1e-5, delta=1e-5)

@@ -134,7 +134,7 @@ def test_much_noise_takes_no_more_memory() -> None:
 
 
 def test_so_little_noise_that_nothing_is_private() -> None:
-    with pytest.raises(InvalidParameter, match="so little noise"):
+    with pytest.raises(InvalidParameter, match="sigma is so small"):
         losses_of_blocks(Fraction(1), 0.099, 60, 1)
     assert AllocationLaw(60, 60, 1.0, signed=False).removal(0.099, 1.0).log_delta == 0.0
 
@@ -172,9 +172,9 @@ def test_a_claim_is_checked_from_the_bytes_and_a_false_one_refused(plain: Factor
 
 
 def test_more_bands_and_uneven_blocks_are_refused_with_the_reason(plain: Factorization) -> None:
-    with pytest.raises(ConditionNotMet, match="random allocation is for C = I"):
+    with pytest.raises(ConditionNotMet, match="random_allocation needs C = I"):
         calibrate_allocation(solved({"kind": "prefix", "n": 64}, "square_root", 4), **TARGET)
-    with pytest.raises(InvalidParameter, match="do not divide"):
+    with pytest.raises(InvalidParameter, match="does not divide"):
         calibrate_allocation(plain, **TARGET, bins=12)
     with pytest.raises(InvalidParameter, match="bins=0"):
         calibrate_allocation(plain, **TARGET, bins=0)

@@ -107,7 +107,7 @@ def test_evidence_of_another_participation_is_not_borrowed() -> None:
 
 
 def test_a_strategy_of_another_size() -> None:
-    with pytest.raises(CertificateError, match="side 3"):
+    with pytest.raises(CertificateError, match="3 steps"):
         certify(spec_of(4, "dense"), DenseMatrix(np.eye(3)), {}, outcome=Outcome.CONVERGED)
 
 
@@ -132,7 +132,7 @@ def test_what_would_not_fit_is_refused() -> None:
     asked = spec_of(
         {"kind": "momentum", "momentum": 0.9, "learning_rates": {"kind": "cosine_to_last"}}, "square_root", n=n
     )
-    with pytest.raises(TooLarge, match=r"not enclosed: .* n=16384"):
+    with pytest.raises(TooLarge, match=r"cannot be proved: .* n=16384"):
         certify(asked, ToeplitzMatrix(sqrt_column(n), n), {}, outcome=Outcome.CLOSED_FORM)
 
 
@@ -144,5 +144,5 @@ def test_an_incomplete_last_block_is_reported() -> None:
 
 def test_a_loss_beyond_double_precision_is_named_with_the_way_out() -> None:
     spec = {"workload": {"kind": "schedule", "n": 3, "learning_rates": [1e200, 1.0, 1.0]}}
-    with pytest.raises(CertificateError, match=r"exceed doubles, 1.8e308; scale the workload's numbers"):
+    with pytest.raises(CertificateError, match=r"exceed the largest double, 1.8e308; scale the workload's numbers"):
         solvers.solve(parse_spec({**spec, "mechanism": {"kind": "identity"}}))

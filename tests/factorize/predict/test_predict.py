@@ -55,7 +55,7 @@ def test_a_question_about_a_factorization_asks_for_it(kind: str) -> None:
 
 def test_a_sensitivity_is_read_from_a_certificate_or_refused() -> None:
     asked = example("quadratic", sigma_at="sensitivity_1")
-    with pytest.raises(ConditionNotMet, match="without a certificate"):
+    with pytest.raises(ConditionNotMet, match="have no certificate"):
         ask(asked, independent(16))
     found = square_root(8)
     scaled = example("quadratic", sigma=found.certificate.sensitivity.value)

@@ -153,7 +153,7 @@ def test_where_no_epsilon_of_the_first_steps_is_known(run):
     with pytest.raises(InvalidParameter, match="give delta"):
         epsilon_of_first_steps(run, noise, 3)
     assert epsilon_of_first_steps(run, noise, 3, 1e-6) > 0
-    with pytest.raises(UnsupportedProblem, match="take that of all steps"):
+    with pytest.raises(UnsupportedProblem, match="use the calibration's epsilon"):
         epsilon_of_first_steps(run, {**noise, "second_sigma_of_sums": 1.0}, 3, 1e-6)
 
 
