@@ -62,13 +62,14 @@ class Auditor(ABC):
         who = self._identify(indices)
         if self.step >= self.steps:
             raise InvalidParticipation(
-                f"step {self.step + 1} is past n={self.steps}: no calibration covers it; stop, or factor a larger n"
+                f"step {self.step + 1} is past n={self.steps}, the last step that the calibration covers; stop here, "
+                "or solve a spec with a larger n"
             )
         if divisor is not None and self.divisor not in (None, divisor):
             raise InvalidParticipation(
-                f"the sum of step {self.step} was divided by another number than the one public constant that noise "
-                "and clip norm are calibrated for: a smaller one leaves too little noise, and the size of a secret "
-                "batch shows; divide by the calibration's divisor in every step",
+                f"the sum of step {self.step} was not divided by {self.divisor}, for which the noise is calibrated; "
+                f"divide by {self.divisor} in every step (another divisor leaves too little noise or reveals the size "
+                "of a secret batch)",
                 field="divisor",
             )
         self._take(who)
@@ -90,14 +91,14 @@ class Auditor(ABC):
         """
         if self.step != step + 1 and not (lags and self.step > step):
             raise InvalidParticipation(
-                f"the noise is at step {step}, and the auditor has recorded {self.step} steps: a batch came twice, or "
-                "was left out; record the examples of each step once, before its noise, and restore both from one "
-                "checkpoint"
+                f"the noise is at step {step}, but the auditor has recorded {self.step} steps, so a batch was "
+                "recorded twice or left out; record each step's examples once, before its noise, and restore both "
+                "from the same checkpoint"
             )
         if self._present is not None and not norm <= _NORM_FACTOR * clip_norm * self._present:
             raise InvalidParticipation(
-                f"the sum of step {step} has a larger norm than its examples have together with at most "
-                f"clip_norm={clip_norm:g} each; clip each example's gradient before the sum, and begin each step's at 0"
+                f"the sum of step {step} has a larger norm than its examples can reach with clip_norm={clip_norm:g}; "
+                "clip each example's gradient before adding it, and start each step's sum at 0"
             )
 
     def check_calibration(self, calibration: Calibration) -> None:
@@ -108,7 +109,7 @@ class Auditor(ABC):
         """
         if not self.covers(calibration):
             raise InvalidParameter(
-                "this auditor lets other batches pass than those that the calibration counts on; take "
+                "this auditor allows batches that the calibration does not cover; use "
                 "ParticipationAuditor.of(calibration, n), or BinsAuditor.of(order)",
                 field="auditor",
             )
@@ -184,7 +185,7 @@ class ParticipationAuditor(Auditor):
         try:
             self._allowed = read_participation(participation)
         except InvalidParticipation as reason:
-            raise InvalidParameter(f"{reason}; docs/spec.md lists them", field="participation") from None
+            raise InvalidParameter(f"{reason}; docs/spec.md describes each kind", field="participation") from None
         super().__init__(steps, unit if users is None else "user", divisor)
         self.participation, self.groups, self.most = dict(participation), groups, 0
         self.closest: int | None = None
@@ -193,9 +194,9 @@ class ParticipationAuditor(Auditor):
         several = self._users is not None and len(np.unique(self._users)) < len(self._users)
         if groups is not None and several and not draws_users:
             raise InvalidParameter(
-                "a user has several examples, and each is sampled for itself: the user takes part more often than the "
-                "amplified epsilon counts on; draw users who take turns (take_turns, and draws_users=True here), leave "
-                "users out (epsilon is then per example), or use a fixed order",
+                "a user has several examples, and each is sampled on its own, so the user takes part more often than "
+                "the amplified epsilon allows; draw whole users (take_turns, and draws_users=True here), leave out "
+                "users= (epsilon is then per example), or use a fixed order",
                 field="users",
             )
         self._last = np.empty(0, dtype=np.int64)  # step of the latest participation, -1 for none
@@ -219,8 +220,8 @@ class ParticipationAuditor(Auditor):
         drawn = calibration.presence
         if drawn is not None and not drawn.independent:  # each example draws one of its steps
             raise InvalidParameter(
-                "this auditor does not look for balls in bins, which the calibration counts on; use "
-                "BinsAuditor.of(order) of factorize.training.bins_audit",
+                "the calibration is for balls in bins, which this auditor cannot check; use BinsAuditor.of(order) "
+                "from factorize.training.bins_audit",
                 field="calibration",
             )
         groups = None if drawn is None else drawn.period
@@ -251,8 +252,8 @@ class ParticipationAuditor(Auditor):
         distinct, times = np.unique(who, return_counts=True)
         if len(distinct) < len(who):
             raise InvalidParticipation(
-                f"step {self.step} has {self._name(int(distinct[times.argmax()]))} {times.max()} times, and the "
-                "sensitivity allows one contribution of the clip norm; sum and clip per user, and record each once",
+                f"step {self.step} contains {self._name(int(distinct[times.argmax()]))} {times.max()} times, but the "
+                "sensitivity allows one contribution per step; sum and clip per user, and record each user once",
                 field="order",
             )
         missing = int(who.max(initial=-1)) + 1 - len(self._last)
@@ -266,8 +267,9 @@ class ParticipationAuditor(Auditor):
         if reason:
             guilty = next(w for w in who if self._reason_of(int(w)))
             raise InvalidParticipation(
-                f"step {self.step} breaks the participation {self.participation} of the sensitivity: {reason} "
-                f"({self._name(int(guilty))}); do not release it, and restore the order that was factored for",
+                f"step {self.step} breaks the participation {self.participation} that the sensitivity is for: "
+                f"{reason} ({self._name(int(guilty))}); do not release this step, and return to an order that the "
+                "participation allows",
                 field="order",
             )
         self._last[who], self._count[who] = self.step, counts
@@ -309,7 +311,7 @@ class ParticipationAuditor(Auditor):
             and most == count.max(initial=0)
             and (closest is period is None if most < 2 else _are_distances(closest, period, step))
         ):
-            raise InvalidParameter("the checkpoint's counts are damaged; restore a whole one", field="last")
+            raise InvalidParameter("the checkpoint's counts are damaged; restore an undamaged checkpoint", field="last")
         self.step, self.most, self.closest, self.period = step, int(most), closest, period
         self._last, self._count = last.astype(np.int64), count.astype(np.int64)
 
@@ -346,7 +348,7 @@ def users_of(indices: np.ndarray, users: np.ndarray | None) -> np.ndarray:
     if users is None:
         return indices
     if indices.max(initial=-1) >= len(users):
-        message = f"example {indices.max()} has no user; `users` names those of {len(users)} examples"
+        message = f"example {indices.max()} has no user: `users` has {len(users)} entries; give one for each example"
         raise InvalidParameter(message, field="users")
     return users[indices]
 
@@ -360,8 +362,8 @@ def numbered_users(users: Sequence[object] | np.ndarray) -> np.ndarray:
             raise TypeError("one text is no list")
         numbered = [numbers.setdefault(user, len(numbers)) for user in listed]
     except TypeError:
-        message = "users are a list with one key of a dict for each example: texts, numbers or tuples"
+        message = "`users` must be a list with one string, number or tuple for each example"
         raise InvalidParameter(message, field="users") from None
     if any(user != user for user in numbers):
-        raise InvalidParameter("a user is NaN, which is nobody; name every example's user", field="users")
+        raise InvalidParameter("a user in `users` is NaN; name the user of every example", field="users")
     return np.array(numbered, dtype=np.int64)

@@ -60,9 +60,9 @@ def _decode(text: bytes | str, limit: int) -> str:
     try:
         raw = text.encode("utf-8") if isinstance(text, str) else bytes(text)
     except UnicodeEncodeError:
-        raise MalformedJson("the text holds a lone surrogate, which is not UTF-8; remove it") from None
+        raise MalformedJson("the text contains a lone surrogate, which UTF-8 cannot encode; remove it") from None
     if len(raw) > limit:
-        raise MalformedJson(f"the text has {len(raw)} bytes, more than {limit}; upload long lists as a matrix")
+        raise MalformedJson(f"the text has {len(raw)} bytes, and the limit is {limit}; upload long lists as a matrix")
     if raw.startswith(_BOM):
         raise MalformedJson("the text starts with a byte-order mark; save it as plain UTF-8")
     try:
@@ -87,7 +87,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members: dict[str, object] = {}
     for key, value in pairs:
         if not key.isascii():
-            raise MalformedJson("an object key is not ASCII; the contract's field names all are")
+            raise MalformedJson("an object key is not ASCII; every field name of a spec is")
         if key in members:
             raise MalformedJson(f"the key {key[:64]!r} is given twice; keep one")
         _check_strings(value)
@@ -101,9 +101,9 @@ def _check_strings(value: object) -> None:
             _check_strings(entry)
     elif isinstance(value, str):
         if len(value) > MAX_STRING:
-            raise MalformedJson(f"a string has {len(value)} characters, more than {MAX_STRING}")
+            raise MalformedJson(f"a string has {len(value)} characters, and the limit is {MAX_STRING}; shorten it")
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise MalformedJson("a string holds a lone surrogate; remove it")
+            raise MalformedJson("a string contains a lone surrogate; remove it")
 
 
 def _integer(digits: str) -> int:
@@ -166,7 +166,9 @@ def is_digest(value: object) -> bool:
 def check_digest(text: str, *, what: str = "digest") -> str:
     """Return `text` if it is a digest, else raise InvalidParameter."""
     if not is_digest(text):  # the text is not repeated in the message, which may go into a header or a log
-        raise InvalidParameter(f"a {what} is named by 64 lower-case hexadecimal digits; this is not", field=what)
+        raise InvalidParameter(
+            f"this {what} is not 64 lower-case hexadecimal digits; copy the whole {what}", field=what
+        )
     return text
 
 

@@ -48,15 +48,16 @@ class Participation(LightData):
     def without_end(self) -> Participation:
         """Return the canonical form without a last step; raise InvalidParticipation where it needs a length."""
         raise InvalidParticipation(
-            f"participation {self.kind!r} does not say what it is for an unbounded n; use single or min_sep, or give n",
+            f"participation {self.kind!r} needs a number of steps, and n is 'unbounded'; give n, or use single or "
+            "min_sep",
             field="/participation/kind",
         )
 
     def spread(self, n: int) -> Spread:
         """Return how one user's steps lie within n steps; raise UnsupportedProblem where the kind does not say."""
         raise UnsupportedProblem(
-            f"participation {self.kind!r} does not say how far apart and how many the steps of one user are; use "
-            "single, fixed_epochs or min_sep"
+            f"participation {self.kind!r} does not define how many steps one user takes and how far apart they are; "
+            "use single, fixed_epochs or min_sep"
         )
 
     def endless_spread(self) -> Spread | None:
@@ -94,7 +95,7 @@ class Participation(LightData):
             gaps: distances between neighbouring steps of one example, shape (any,).
             most: the largest number of steps that one example is in.
         """
-        return f"participation {self.kind!r} does not say which orders break it; use single, fixed_epochs or min_sep"
+        return f"participation {self.kind!r} does not define which orders break it; use single, fixed_epochs or min_sep"
 
 
 class Single(Participation):
@@ -150,7 +151,8 @@ class FixedEpochs(Participation):
         """Return single participation for one epoch; refuse several epochs, which have a length."""
         if self.epochs > 1:
             raise InvalidParticipation(
-                f"epochs={self.epochs} of an unbounded n have no length; use min_sep with max_participations",
+                f"epochs={self.epochs} needs a number of steps, and n is 'unbounded'; give n, or use min_sep with "
+                "max_participations",
                 field="/participation/kind",
             )
         return Single()
@@ -174,7 +176,7 @@ class FixedEpochs(Participation):
         """Return the refusal of two steps that are not whole epochs apart, if there are such."""
         separation = n // self.epochs
         wrong = gaps[gaps % separation != 0]
-        return f"two steps of one example are {wrong[0]} apart, no multiple of {separation}" if len(wrong) else None
+        return f"two steps of one example are {wrong[0]} apart, not a multiple of {separation}" if len(wrong) else None
 
 
 class MinSep(Participation):
@@ -199,7 +201,8 @@ class MinSep(Participation):
         """Return the same, after a check that the participations are finitely many; one is single participation."""
         if self.max_participations is None:
             raise InvalidParticipation(
-                "an unbounded n has no limit of participations, and no finite sensitivity; give max_participations",
+                "n is 'unbounded' and nothing limits the participations, so the sensitivity is infinite; give "
+                "max_participations",
                 field="/participation/max_participations",
             )
         return Single() if self.max_participations == 1 else self
@@ -236,7 +239,7 @@ def read_participation(given: Document) -> AnyParticipation:
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise InvalidParticipation(
-            f"participation {str(dict(given))[:80]} is of a kind that is not known here; known are {', '.join(KINDS)}",
+            f"participation {str(dict(given))[:80]} has an unknown kind; use one of {', '.join(KINDS)}",
             field="/participation/kind",
         )
     try:
@@ -259,7 +262,7 @@ def example_indices(values: object, *, field: str) -> np.ndarray:
     array = np.asarray(values)
     if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or int(array.max()) >= 1 << 63):
         raise InvalidParameter(
-            "indices of examples are integers >= 0, below 2^63; pass positions in the data", field=field
+            "indices of examples must be integers from 0 to 2^63 - 1; give positions in the data", field=field
         )
     return array.reshape(-1).astype(np.int64)
 

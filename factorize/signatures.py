@@ -129,7 +129,7 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
         if signature is public_key:
             return None
         missing = "public_key" if public_key is None else "signature"
-        raise InvalidParameter(f"a signature is verified with a key; give {missing}, too", field=missing)
+        raise InvalidParameter(f"a signature and a public key go together; give {missing}, too", field=missing)
     with extras_named("a signature"):
         from model_signing import verifying  # comes first, so that this package is the one that an error names
 
@@ -142,12 +142,13 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
     with path.open("rb") as file:
         held = hashlib.file_digest(file, "sha256").hexdigest()
     if signed != [("sha256", held)]:
-        raise BadSignature(f"{signature} is a signature of other bytes than {path}, which hashes to {held}")
+        raise BadSignature(f"{signature} signs another file than {path}, which hashes to {held}; get its own")
     try:
         config.verify(path, signature)
     except (ValueError, TypeError, LookupError, AttributeError, InvalidSignature):
         raise BadSignature(
-            f"{signature} names the key sha256:{key}, and was not made with that of {public_key}, or was changed since"
+            f"{signature}, which names the key sha256:{key}, was not made with {public_key} or was changed since; "
+            "check the key, or get the signature again"
         ) from None
     return Signature(str(signature), key)
 
@@ -161,7 +162,8 @@ def _take(use: Any, name: str, path: str | Path) -> None:
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
         kind = name.replace("_", " ")
         raise InvalidParameter(
-            f"{path} holds no {kind} that can be used; give one in PEM, {_CURVES}, without a password", field=name
+            f"{path} does not contain a usable {kind}; give a PEM file with a key {_CURVES}, without a password",
+            field=name,
         ) from None
 
 
@@ -175,6 +177,6 @@ def _name(path: Path) -> tuple[str, list[tuple[str, str]]]:
         statement: Any = read_json(base64.b64decode(bundle["dsseEnvelope"]["payload"], validate=True))
         signed = [(entry["algorithm"], entry["digest"]) for entry in statement["predicate"]["resources"]]
     except (MalformedJson, ValueError, KeyError, TypeError, AttributeError):
-        message = f"{path} is damaged, or no bundle of OpenSSF Model Signing by a key; ask for it again"
+        message = f"{path} is damaged, or is not an OpenSSF Model Signing bundle signed with a key; get it again"
         raise BadSignature(message) from None
     return str(key)[:64], signed

@@ -58,9 +58,9 @@ def covering(defect: float) -> float:
     """Return 1 + f for a bound on |F|; raise InvalidStrategy where it is above 2^-7, or not finite."""
     if not defect <= MAX_DEFECT:
         raise InvalidStrategy(
-            f"C is too ill-conditioned for its noise to be made from C^-1: C times the inverse computed differs from I "
-            f"by up to {defect:.3g}, above {MAX_DEFECT:g}; take a structure with a recurrence (banded, buffered), "
-            "or scale the workload towards 1"
+            "C is too ill-conditioned to make noise from C^-1: C times its computed inverse differs from I by up to "
+            f"{defect:.3g}, and the limit is {MAX_DEFECT:g}; use a structure with a recurrence (banded, buffered), or "
+            "scale the workload towards 1"
         )
     return (1.0 / (1.0 - defect)) * (1 + 4 * _UNIT)
 

@@ -160,9 +160,11 @@ def mu_by_name(others: object) -> dict[str, float]:
         InvalidParameter: it is no mapping, two names are the same text, or a mu is no positive number.
     """
     if not isinstance(others := {} if others is None else others, Mapping):
-        message = f"others is of type {type(others).__name__}, not mu by name; give {{'the first run': 0.3}}"
+        message = (
+            f"others is of type {type(others).__name__}; give each run's mu by name, {{'first run': 0.3}} for example"
+        )
         raise InvalidParameter(message, field="others")
-    remedy = "give the mu that the calibration of that run states"
+    remedy = "give the mu from that run's calibration"
     named = {str(name): finite_real("mu", mu, remedy=remedy) for name, mu in others.items()}
     if len(named) < len(others):
         names = ", ".join(map(repr, others))[:80]
@@ -180,11 +182,12 @@ def remaining_mu(noise_multiplier: float, spent: float) -> float:
     Raises:
         InvalidParameter: nothing is left.
     """
-    mu = finite_real("spent_mu", spent, low=0.0, strict=False, remedy="give the mu of the runs before")
+    mu = finite_real("spent_mu", spent, low=0.0, strict=False, remedy="give the mu of the earlier runs")
     left = 1 / Fraction(noise_multiplier) ** 2 - Fraction(mu) ** 2
     if left <= 0:
         raise InvalidParameter(
-            f"spent_mu={mu!r} is not below {1 / noise_multiplier:.6g}, the mu of the whole budget; nothing is left",
+            f"spent_mu={mu!r} is not below {1 / noise_multiplier:.6g}, the mu of the whole budget, so nothing is left "
+            "for this run; choose a larger target, or spend less before",
             field="spent_mu",
         )
     return math.nextafter(float(1 / Fraction(root_above(1 / left, "spent_mu"))), 0.0)
@@ -222,7 +225,7 @@ def check_delta(delta: float) -> float:
     remedy = "give delta in (0, 1), well below 1 / (number of users)"
     value = finite_real("delta", delta, remedy=remedy)
     if value >= 1:
-        raise InvalidParameter(f"delta={value} is outside the limit (below 1); {remedy}", field="delta")
+        raise InvalidParameter(f"delta={value} must be below 1; {remedy}", field="delta")
     return value
 
 

@@ -50,7 +50,7 @@ class KernelCache(FunctionCache):
         stamp = self._impl.locator.get_source_stamp()
         self._cache_file = _SealedFiles(self.cache_path, self._impl.filename_base, stamp)
         if _SETTINGS.CACHE_DIR and not Path(self.cache_path).is_relative_to(_SETTINGS.CACHE_DIR):
-            warn_of_folder("it cannot be written")
+            warn_of_folder("it is not writable")
 
     def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
         """Return the compiled form of a signature, or None where it has to be compiled."""
@@ -144,5 +144,5 @@ def warn_of_folder(reason: str | None) -> None:
     if not _warned:
         _warned = True
         folder = _SETTINGS.CACHE_DIR or Path(__file__).parents[1]
-        text = f"compiled kernels cannot be kept in {folder} ({reason}), so each process compiles its own"
-        warnings.warn(f"{text}; set {VARIABLE} to a folder that can be written", CacheUnusable, stacklevel=2)
+        text = f"factorize cannot store compiled kernels in {folder} ({reason}), so each process compiles them again"
+        warnings.warn(f"{text}; set {VARIABLE} to a writable folder", CacheUnusable, stacklevel=2)

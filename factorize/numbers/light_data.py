@@ -25,7 +25,7 @@ class Whole(NamedTuple):
         """Raise InvalidParameter for anything but such a number."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= (self.most or value):
             limits = f"{self.least} or more" if self.most is None else f"from {self.least} to {self.most}"
-            raise InvalidParameter(f"{name} is {str(value)[:40]!r}; it is a whole number, {limits}", field=name)
+            raise InvalidParameter(f"{name} is {str(value)[:40]!r}; give a whole number, {limits}", field=name)
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[Any], Any]) -> Any:
         """Return pydantic's schema with the same limits, for whole numbers alone."""
@@ -84,7 +84,7 @@ class LightData:
             return cls(**whole)
         except TypeError:
             fields = ", ".join(_hints(cls))
-            raise InvalidParameter(f"{str(dict(given))[:80]} does not have the fields of its kind, {fields}") from None
+            raise InvalidParameter(f"{str(dict(given))[:80]} lacks a field or has others than {fields}") from None
 
     def document(self) -> dict[str, Any]:
         """Return the contract's JSON form, with every number that was given."""

@@ -30,7 +30,7 @@ def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = Tr
         number = math.inf
     if not math.isfinite(number) or number < low or (strict and number == low):
         limit = f"finite and {'>' if strict else '>='} {low:g}"
-        raise InvalidParameter(f"{name}={number} is outside the limit ({limit}); {remedy}", field=name)
+        raise InvalidParameter(f"{name}={number} must be {limit}; {remedy}", field=name)
     return number
 
 
@@ -56,8 +56,8 @@ def within_scale(name: str, value: float) -> float:
     """
     if not MIN_SCALE <= value <= MAX_SCALE:
         raise InvalidParameter(
-            f"{name}={value!r} is outside [{MIN_SCALE:g}, {MAX_SCALE:g}], where noise in float32 is neither "
-            "zero nor infinite; check the units of the clip norm",
+            f"{name}={value!r} is outside [{MIN_SCALE:g}, {MAX_SCALE:g}], the range in which noise in float32 is "
+            "neither zero nor infinite; check the units of the clip norm",
             field=name,
         )
     return value
@@ -69,7 +69,7 @@ def double_above(value: Fraction, name: str) -> float:
         nearest = float(value)
     except OverflowError:
         raise InvalidParameter(
-            f"{name} would exceed the largest double, 1.8e308; rescale the inputs it is made of", field=name
+            f"{name} would exceed the largest double, 1.8e308; rescale the numbers that it is computed from", field=name
         ) from None
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
@@ -112,5 +112,5 @@ def refuse_infinite(what: str, document: object) -> None:
 
 def _beyond(what: str, how: str) -> InvalidParameter:
     return InvalidParameter(
-        f"{what} leaves double precision, 5e-324 to 1.8e308 ({how}); give numbers in units that bring them nearer to 1"
+        f"{what} is outside the range of doubles, 5e-324 to 1.8e308 ({how}); scale the numbers that you give towards 1"
     )

@@ -158,7 +158,7 @@ def _message(entry: Any, place: FaultPlace) -> str:
     if kind == "union_tag_invalid":
         tag, kinds = str(entry["ctx"]["tag"]), list(_kinds(place))
         listed = "; or give a list of numbers" if takes_numbers(place.annotation) else ""
-        listed += "; for an optimizer, ask `recommend`" if place.name == "workload" and "sgd" not in kinds else ""
+        listed += "; for an optimizer, use `recommend`" if place.name == "workload" and "sgd" not in kinds else ""
         return f"unknown kind {tag[:_MAX_CHARACTERS]!r}{_nearest(tag, kinds)}; the kinds are {', '.join(kinds)}{listed}"
     if kind == "union_tag_not_found":
         return f"the kind is missing; the kinds are {', '.join(_kinds(place))}"
@@ -181,7 +181,7 @@ def _unknown(place: FaultPlace) -> str:
 
 
 def _taken(place: FaultPlace) -> str:
-    return "; ".join(taken_by(owner) for owner in place.owners[:3]) or "the contract's fields are listed"
+    return "; ".join(taken_by(owner) for owner in place.owners[:3]) or "docs/spec.md lists the fields"
 
 
 def _kinds(place: FaultPlace) -> dict[str, type]:
@@ -201,4 +201,4 @@ def _no_object(given: object, place: FaultPlace) -> str:
 
 def _nearest(given: str, known: list[str]) -> str:
     matches = difflib.get_close_matches(given[:_MAX_CHARACTERS], known, n=1, cutoff=0.6)
-    return f", near {matches[0]!r}" if matches else ""
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -129,7 +129,7 @@ def _word(of: type, name: str, found: Mapping[str, object] | None) -> Word:
     fitting = [word for word in words.get(last, ()) if f".{word.dotted}".endswith(f".{plain}")]
     if not fitting:
         near = difflib.get_close_matches(last, words, n=1)
-        hint = f", near {near[0]!r}" if near else ""
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise InvalidParameter(f"unknown field {name[:60]!r}{hint}; `factorize spec fields` lists them", field=name)
     if found is None:
         return fitting[0]
@@ -151,7 +151,10 @@ def _put(found: dict[str, Any], word: Word, value: object) -> None:
     for name in word.path:
         place = place.setdefault(name, {})
         if not isinstance(place, dict):
-            raise InvalidParameter(f"{word.dotted} is of a part that is given as {place!r}", field=word.dotted)
+            raise InvalidParameter(
+                f"{word.dotted} needs an object around it; its part is {place!r}",
+                field=word.dotted,
+            )
     before = place.get(word.name)
     place[word.name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
 
@@ -170,15 +173,15 @@ def _name_kinds(of: type, found: dict[str, object]) -> None:
         kinds = kinds_in(word.annotations[0])
         if type(None) in get_args(word.annotations[0]):
             message = (
-                f"{', '.join(place)} is of {word.dotted}, which is nothing unless it is named; name one of "
-                f"{', '.join(kinds)} as {word.dotted}, or leave it out"
+                f"{', '.join(place)} belongs to {word.dotted}, which is not set; set {word.dotted} to one of "
+                f"{', '.join(kinds)}, or leave it out"
             )
             raise InvalidParameter(message, field=next(iter(place)))
         takers = [kind for kind, owner in kinds.items() if set(place) <= set(fields_of(owner))]
         names = ", ".join(place)
         if len(takers) != 1:
-            who = "several kinds take" if takers else "no kind takes"
-            message = f"{who} {names}; name one of {', '.join(takers or kinds)} as {word.dotted}"
+            who = f"several kinds of {word.dotted} have" if takers else f"no kind of {word.dotted} has"
+            message = f"{who} {names}; set {word.dotted} to one of {', '.join(takers or kinds)}"
             raise InvalidParameter(message, field=word.dotted)
         place |= {"kind": takers[0]} | place
 

@@ -55,13 +55,13 @@ class BinsSampling(Frozen):
         bins = participation.epoch(n)
         if bins is None:
             raise InvalidParameter(
-                f"participation {participation.kind!r} has no epochs that bins could be; use fixed_epochs",
+                f"sampling needs epochs, and participation {participation.kind!r} has none; use fixed_epochs",
                 field="/sampling/kind",
             )
         if not 2 <= bins <= LARGEST_BINS:
             raise InvalidParameter(
-                f"{bins} bins, the steps of an epoch, are not from 2 to {LARGEST_BINS}; one bin is no sampling, and "
-                "more than that take larger batches",
+                f"sampling needs epochs of 2 to {LARGEST_BINS} steps, and these have {bins}; change the size of "
+                "batches, or leave sampling out",
                 field="/sampling/kind",
             )
         return bins
@@ -109,7 +109,10 @@ class Spec(Frozen):
         elif isinstance(asked, Mapping) and "kind" in asked and "workload" not in asked:
             own = dict(asked)
         elif words:
-            message = f"{', '.join(words)} beside a whole spec: put them in, or give the workload's name and keywords"
+            message = (
+                f"a whole spec takes no {', '.join(words)}; put them into the spec, or give a workload's name and "
+                "keywords"
+            )
             raise InvalidParameter(message, field=next(iter(words)))
         else:
             return parse_spec(asked)
@@ -191,13 +194,13 @@ class Spec(Frozen):
         """Yield the conflicts of mechanism, sampling and `optimize_for` with each other and with the workload."""
         other, endless = self.optimize_for, self.workload.endless
         if endless and other is not None and other.endless:
-            message = "optimize_for is a finite workload: no strategy is best without end; give its n"
+            message = "optimize_for needs a number of steps, and its n is 'unbounded'; give n"
             yield Violation("/optimize_for/n", message)
         if endless and self.sampling is not None:
-            yield Violation("/sampling", "an unbounded n has no bins; give n, or leave sampling out")
+            yield Violation("/sampling", "n is 'unbounded', and sampling needs a number; give n, or leave sampling out")
         if not endless and other is not None and (other.endless or other.n != self.workload.n):
             stated = "'unbounded'" if other.endless else other.n
-            message = f"optimize_for has n={stated} and workload n={self.workload.n}; both must agree"
+            message = f"optimize_for has n={stated}, but workload has n={self.workload.n}; give both the same n"
             yield Violation("/optimize_for", message)
 
     @cached_property
@@ -226,7 +229,7 @@ def parse_spec(source: SpecSource) -> Spec:
     if isinstance(source, Spec):
         return source if source.is_canonical else source.canonical()
     if not isinstance(source, (bytes, str, Mapping)):
-        message = f"a {type(source).__name__} is no spec; give a Spec, its JSON text, or plain data (docs/spec.md)"
+        message = f"a {type(source).__name__} is not a spec; give a Spec, its JSON text, or plain data (docs/spec.md)"
         raise InvalidSpec([Violation("", message)])
     data = dict(source) if isinstance(source, Mapping) else read_json(source)
     try:
@@ -256,14 +259,14 @@ def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
     """
     if asked.workload.kind == "adam" and "output" not in asked.workload.model_fields_set:
         return [
-            "errors are those of Adam's averages of gradients, its output `moment`; ask for the output `iterate` "
-            "(--released iterate) for what they move, which is an estimate: as if what Adam divides by stayed the same"
+            "errors are for Adam's averaged gradients (output `moment`); for the error of the weights, choose the "
+            "output `iterate` (--released iterate), an estimate that treats the denominator of Adam's update as fixed"
         ]
     if chosen.optimize_for is not None and asked.optimize_for is None:
         own, easier = describe_part(asked.workload.document()), describe_part(chosen.optimize_for.document())
         return [
-            f"{chosen.mechanism.kind} cannot be optimised for {own}: it is optimised for {easier}, the nearest that it "
-            f"can, and all numbers are for {own}"
+            f"{chosen.mechanism.kind} cannot be optimised for {own}, so it is optimised for {easier}, the nearest "
+            f"workload that it supports; all numbers are for {own}"
         ]
     if asked.mechanism.named or not chosen.mechanism.unrestricted:
         return []

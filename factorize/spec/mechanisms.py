@@ -267,7 +267,7 @@ def dense_note(steps: int, instead: str) -> str:
         instead: the way to state a memory at this place.
     """
     return (
-        f"the noise of this optimum takes all earlier rows: {steps} vectors of the model's size, kept or drawn again, "
-        f"and about {steps} operations for each parameter and step; {instead} takes a few vectors, for an error that "
-        "is mostly within percents"
+        f"the noise of this optimum needs all earlier steps: it keeps or recomputes {steps} vectors of the model's "
+        f"size, about {steps} operations per parameter and step; {instead} finds a mechanism that needs a few "
+        "vectors, usually with a few percent more error"
     )

@@ -43,7 +43,7 @@ class Objective(Frozen):
     def check_endless(self) -> None:
         """Raise InvalidParameter if the objective has no meaning without a last output."""
         raise InvalidParameter(
-            "the objective of an unbounded n is 'mean' or 'max': weights and sums need a last step; leave it out",
+            "this objective needs a last step, and n is 'unbounded'; use 'mean' or 'max', or leave the objective out",
             field="/objective/kind",
         )
 
@@ -172,7 +172,9 @@ class MaxError(Objective):
 
     def weigh(self, rows: np.ndarray) -> np.ndarray:
         """Raise, since there is no fixed W."""
-        raise UnsupportedProblem("the max objective is no squared norm of a weighted decoder; use mean or weighted")
+        raise UnsupportedProblem(
+            "the max objective cannot be written as one weighted decoder, which this needs; use mean or weighted"
+        )
 
     def row_weights(self, m: int) -> None:
         """Return None, since there are no fixed weights."""
@@ -211,15 +213,15 @@ class Weighted(Objective):
         """Check that there is one weight per output, and not all are zero."""
         if len(self.weights) != m or not any(self.weights):
             raise InvalidParameter(
-                f"weights has {len(self.weights)} entries, {sum(map(bool, self.weights))} of them positive, and the "
+                f"weights has {len(self.weights)} entries, {sum(map(bool, self.weights))} of them positive, but the "
                 f"workload has {m} outputs; give one weight per output and at least one positive",
                 field="/objective/weights",
             )
         strange = next((one for one in self.weights if one and not MIN_WEIGHT <= one <= MAX_WEIGHT), None)
         if strange is not None:
             raise InvalidParameter(
-                f"weight {strange!r} is not 0 and not from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}; divide all weights by "
-                "their largest, and give 0 to what does not count",
+                f"weight {strange!r} must be 0, or from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}; divide all weights by the "
+                "largest, and give 0 to outputs that do not matter",
                 field="/objective/weights",
             )
 

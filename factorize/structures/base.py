@@ -145,4 +145,6 @@ class StoredMatrix(Matrix):
 def check_dense(n: int) -> None:
     """Raise TooLarge for an n x n array above the limit, with its size in bytes."""
     if n > MAX_DENSE:
-        raise TooLarge(f"a dense matrix with n={n} takes {8 * n * n / 2**30:.1f} GiB, above n={MAX_DENSE}; read rows")
+        raise TooLarge(
+            f"a dense matrix with n={n} takes {8 * n * n / 2**30:.1f} GiB; above n={MAX_DENSE}, read rows instead"
+        )

@@ -67,7 +67,7 @@ def strategy_array(array: np.ndarray) -> np.ndarray:
     """
     checked = np.ascontiguousarray(array, dtype=np.float64)
     if checked.ndim != 2 or checked.shape[0] != checked.shape[1] or not len(checked):
-        raise InvalidStrategy(f"a strategy matrix is square and not empty; got shape {checked.shape}")
+        raise InvalidStrategy(f"a strategy matrix must be square and not empty; got shape {checked.shape}")
     check_strategy_tensors("dense", {"": checked}, len(checked))
     kept = checked is array and not array.flags.writeable and _unchanging(array)
     if not kept and (checked is array or checked.base is array):

@@ -37,8 +37,8 @@ class EndlessMatrix(StrategyMatrix):
     def finite(self) -> NoReturn:
         """Raise UnsupportedProblem, since rows without end have no number."""
         raise UnsupportedProblem(
-            "this strategy has rows without end, and what was asked for needs their number; give n in the workload, "
-            "or read rows up to the one you need",
+            "this needs a number of steps, and this strategy has no last step; give n in the workload, or read rows "
+            "up to the one you need",
             field="/workload/n",
         )
 
@@ -99,7 +99,8 @@ class EndlessBlt(EndlessMatrix):
         """Return geometric sums over the lags d b; where coefficients rise, those of the column (c_1, c_1, c_2, ..)."""
         if most > MAX_PATTERN_STEPS:
             raise InvalidParticipation(
-                f"max_participations={most} is above the {MAX_PATTERN_STEPS} that are added up without end; give fewer",
+                f"max_participations={most} is above {MAX_PATTERN_STEPS}, the limit for an unbounded n; give fewer, "
+                "or give n",
                 field="/participation/max_participations",
             )
         theta, omega, lags = self.theta, self.omega, np.arange(1.0, most)
@@ -153,7 +154,8 @@ class EndlessNuToeplitz(EndlessMatrix):
 def _checked(stop: int) -> int:
     if not 1 <= stop <= MAX_ROWS:
         raise TooLarge(
-            f"rows up to {stop} were asked for; a strategy without end serves rows 0:{MAX_ROWS}, in ranges",
+            f"rows up to {stop} are outside 0:{MAX_ROWS}, the rows of a strategy without a last step; ask for a range "
+            "inside",
             field="rows",
         )
     return stop

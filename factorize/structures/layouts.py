@@ -66,11 +66,11 @@ def build_matrix(structure: str, parts: Mapping[str, np.ndarray], n: int | None)
     """
     known = ENDLESS_BUILDERS if n is None else BUILDERS
     if structure not in known:
-        raise CorruptObject(f"structure {structure[:40]!r} is none of {', '.join(sorted(known))}; update factorize")
+        raise CorruptObject(f"structure {structure[:40]!r} is not one of {', '.join(sorted(known))}; update factorize")
     try:
         return ENDLESS_BUILDERS[structure](parts) if n is None else BUILDERS[structure](parts, n)
     except KeyError as missing:
-        raise CorruptObject(f"a {structure} matrix needs the tensor {missing}, which the file lacks") from None
+        raise CorruptObject(f"the file lacks the tensor {missing}, which a {structure} matrix needs") from None
 
 
 def describe(

@@ -26,8 +26,8 @@ class ColumnScaled(Matrix):
     def __init__(self, inner: Matrix, scale: np.ndarray) -> None:
         if inner.structure not in INNER_STRUCTURES:
             raise InvalidStrategy(
-                f"the columns of a {inner.structure} matrix cannot be scaled: no reader of files knows it; "
-                f"scale one of {', '.join(INNER_STRUCTURES)}"
+                f"the columns of a {inner.structure} matrix cannot be scaled, because the file format has no such "
+                f"matrix; use one of {', '.join(INNER_STRUCTURES)}"
             )
         scale = np.array(scale, dtype=np.float64)
         try:

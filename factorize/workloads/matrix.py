@@ -36,7 +36,7 @@ class UserMatrix(Workload):
         if self.rows is not None and self.sha256 is None and self.shape is None:
             self._array = check_workload_matrix(_rectangular(self.rows))
         elif self.rows is not None or self.sha256 is None or self.shape is None:
-            raise ValueError("a matrix is either {rows} or {sha256, shape}; got another mixture of the three")
+            raise ValueError("give a matrix as `rows`, or as `sha256` with `shape`; not as another mixture")
         if max(self._dimensions()) > MAX_SIDE:
             raise ValueError(f"shape {list(self._dimensions())} has a side above {MAX_SIDE}, the limit")
         return self
@@ -66,7 +66,7 @@ class UserMatrix(Workload):
     def array(self) -> np.ndarray:
         """The numbers, shape (m, n); raises InvalidWorkload where only their digest is known."""
         if self._array is None:
-            known = f"the matrix {self.sha256} is known by its digest only"
+            known = f"the spec names the matrix {self.sha256} without its numbers"
             raise InvalidWorkload(f"{known}; upload it first (POST /v1/matrices)")
         return self._array
 
@@ -74,7 +74,10 @@ class UserMatrix(Workload):
         """Return this workload with its numbers, shape (m, n); raise InvalidWorkload where these are other numbers."""
         bound = from_array(array)
         if (bound.sha256, bound.shape) != (self.sha256, self.shape):
-            raise InvalidWorkload(f"the numbers have shape {bound.shape} and do not hash to {self.sha256}")
+            raise InvalidWorkload(
+                f"the numbers given have shape {bound.shape} and do not hash to {self.sha256}; give the matrix that "
+                "the spec names"
+            )
         return bound
 
     def canonical(self) -> UserMatrix:
@@ -120,9 +123,9 @@ def check_workload_matrix(array: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # a signalling NaN raises, and is refused below
         checked = np.array(array, dtype=np.float64) + 0.0
     if checked.ndim != 2 or 0 in checked.shape:
-        raise InvalidWorkload(f"a workload matrix has two dimensions of at least 1; got shape {checked.shape}")
+        raise InvalidWorkload(f"a workload matrix must have two dimensions of at least 1; got shape {checked.shape}")
     if not np.isfinite(checked).all():
-        raise InvalidWorkload("the workload matrix holds NaN or infinity; every entry must be finite")
+        raise InvalidWorkload("the workload matrix contains NaN or infinity; every entry must be finite")
     if not checked.any():
         raise InvalidWorkload("the workload matrix is all zeros; there is nothing to release")
     if checked.shape[0] == checked.shape[1] and np.triu(checked, 1).any():

@@ -32,8 +32,8 @@ class Prefix(Product):
         """The number of steps; raises UnsupportedProblem where there is no last one."""
         if isinstance(self.steps, str):
             raise UnsupportedProblem(
-                "n is 'unbounded', and this needs a number of steps; give n, or read rows of the strategy "
-                "(docs/spec.md says what works without end)",
+                "this needs a number of steps, and n is 'unbounded'; give n, or read rows of the strategy "
+                "(docs/spec.md lists what works without a last step)",
                 field="/workload/n",
             )
         return self.steps

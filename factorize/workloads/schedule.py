@@ -92,8 +92,8 @@ def explicit(rates: LearningRates, n: int) -> list[float]:
     """Return a schedule as its list of n rates; raise InvalidWorkload for another length, more than 2^20, or zeros."""
     if n > MAX_RATES:
         raise InvalidWorkload(
-            f"n={n} learning rates are above the limit of {MAX_RATES}, since the canonical spec lists each; use a "
-            "smaller n, or leave the schedule out"
+            f"n={n} is above {MAX_RATES}, the limit for a workload with learning rates, since the spec lists each "
+            "one; use a smaller n, or leave the schedule out"
         )
     listed = list(rates) if isinstance(rates, list) else [value + 0.0 for value in rates.rates(n)]
     if len(listed) != n:

@@ -158,7 +158,7 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (CALIBRATE, {**TARGET, "steps": 33}, "invalid-parameter", "from 1 to 32"),
     (CALIBRATE, {"sigma": 1e-40, "delta": 0.1}, "invalid-parameter", "sigma"),
     (CALIBRATE, {**TARGET, "colour": 1}, "invalid-spec", "/colour"),
-    (CALIBRATE, {**BINS, "batch_size": 5}, "invalid-parameter", "divides nothing"),
+    (CALIBRATE, {**BINS, "batch_size": 5}, "invalid-parameter", "applies to Poisson sampling only"),
     (CALIBRATE, {**TARGET, "divisor": 0}, "invalid-spec", "/divisor"),
     (CALIBRATE, "[]", "invalid-spec", "JSON object"),
     (CALIBRATE, {**TARGET, "sampling": "shuffle"}, "invalid-parameter", "gives away"),

@@ -219,7 +219,7 @@ def test_a_checked_file_is_put_as_its_result_is(store, opener, tmp_path):
     store.revoke(result.digest, "wrong")
     with pytest.raises(Revoked):
         put_checked(store, result)
-    with store.objects.stage() as staged, pytest.raises(CorruptObject, match="not what was checked"):
+    with store.objects.stage() as staged, pytest.raises(CorruptObject, match="changed after it was checked"):
         staged.produce(factorization(4).save)
         store.put_checked(staged, {"digest": result.digest, "sha256": "0" * 64})
     assert opener().find(factorization(4).spec) is None

@@ -56,7 +56,7 @@ def test_refuses_a_text_that_is_too_long() -> None:
     with pytest.raises(MalformedJson, match="1048576"):
         read_json(b'{"k": ' + b" " * (1 << 20) + b"1}")
     assert read_json(b"[1]", limit=3) == [1]
-    with pytest.raises(MalformedJson, match="has 3 bytes, more than 2"):
+    with pytest.raises(MalformedJson, match="has 3 bytes, and the limit is 2"):
         read_json(b"[1]", limit=2)
 
 

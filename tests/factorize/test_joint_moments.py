@@ -154,7 +154,7 @@ def test_what_is_refused(roots: dict[str, Any]) -> None:
             moment_sensitivity(first, first, weight=weight)
     files = sealed(*parts(first)), sealed(*parts(first))
     statement = calibrate_moments(first, first, TARGET).document()
-    with pytest.raises(CertificateError, match="the statement is of"):
+    with pytest.raises(CertificateError, match="the statement names"):
         check_moments(files, {**statement, "digests": ["0", "1"]})
     with pytest.raises(CertificateError, match="adjacency 'add_remove'"):
         check_moments(files, {**statement, "adjacency": "add_remove"})

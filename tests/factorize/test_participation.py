@@ -78,7 +78,7 @@ def test_a_strategy_too_small_for_double_precision_is_refused(diagonal: float) -
         for participation in (Single(), FixedEpochs(kind="fixed_epochs", epochs=2), MinSep(kind="min_sep", min_sep=1)):
             with pytest.raises(CertificateError, match="scale"):
                 sensitivity_of(strategy, participation)
-    with pytest.raises(InvalidStrategy, match="column_scale leaves"):
+    with pytest.raises(InvalidStrategy, match="column_scale has numbers outside"):
         ColumnScaled(DenseMatrix(np.eye(2)), np.array([1.0, diagonal]))
 
 

@@ -17,7 +17,7 @@ SEPARATED = {"kind": "min_sep", "min_sep": 4, "max_participations": 2}
 
 @pytest.mark.parametrize("given", [{}, {"kind": "x"}, {"kind": None}, {"kind": ["single"]}])
 def test_kinds_that_are_not_known(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParticipation, match="known are single, fixed_epochs, min_sep"):
+    with pytest.raises(InvalidParticipation, match="use one of single, fixed_epochs, min_sep"):
         read_participation(given)
     assert not is_canonical(given, 4)
 
@@ -60,7 +60,7 @@ def test_canonical_forms(given: dict[str, Any], n: int | None, fits: bool) -> No
     ("given", "gaps", "most", "said"),
     [
         (SINGLE, [3], 2, "one example is in 2 steps"),
-        (EPOCHS, [8, 3, 5], 3, "two steps of one example are 3 apart, no multiple of 4"),
+        (EPOCHS, [8, 3, 5], 3, "two steps of one example are 3 apart, not a multiple of 4"),
         (SEPARATED, [5, 3], 2, "two steps of one example are 3 apart, below min_sep=4"),
         (SEPARATED, [4, 4], 3, "one example is in 3 steps, above 2"),
         ({**SEPARATED, "max_participations": None}, [4], 12, None),

@@ -271,7 +271,7 @@ class TestRefusals:
             CorrelatedOptimizer(theirs, factors(), made.statement.calibration, seed=1 << 64)
         own, scale = ParticipationAuditor.of(made.statement.calibration, N), made.statement.calibration
         for auditor, said in (
-            (ParticipationAuditor({"kind": "single"}, N), "other batches"),
+            (ParticipationAuditor({"kind": "single"}, N), "batches that the calibration does not cover"),
             (own, "calibrate this one"),
         ):
             other = handmade(ToeplitzMatrix(np.array([1.0, 0.5]), N))
@@ -539,7 +539,7 @@ class TestBallsInBins:
         epochs = {"kind": "fixed_epochs", "epochs": EPOCHS}
         document = {"workload": {"kind": "prefix", "n": N}, "participation": epochs, "mechanism": {"kind": "identity"}}
         plain = solve(parse_spec(document))
-        with pytest.raises(InvalidParameter, match="other batches"):
+        with pytest.raises(InvalidParameter, match="batches that the calibration does not cover"):
             CorrelatedOptimizer(
                 torch.optim.SGD(network().parameters()),
                 plain,
@@ -550,7 +550,9 @@ class TestBallsInBins:
 
     def test_the_optimizer_wants_the_auditor_of_bins(self):
         for auditor in (None, ParticipationAuditor({"kind": "fixed_epochs", "epochs": EPOCHS}, N)):
-            with pytest.raises(InvalidParameter, match="counts on balls_in_bins|other batches"):
+            with pytest.raises(
+                InvalidParameter, match="counts on balls_in_bins|batches that the calibration does not cover"
+            ):
                 optimizer = torch.optim.SGD(network().parameters())
                 CorrelatedOptimizer(optimizer, factors(), bins_noise(), seed=SECRET, auditor=auditor)
 

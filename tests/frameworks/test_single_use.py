@@ -69,7 +69,7 @@ def test_no_copies_and_no_second_one(make: Callable[[], Any], make_copy: Callabl
     made = make()
     with pytest.raises(InvalidParameter, match="would show its key"):
         make_copy(made)
-    with pytest.raises(InvalidParameter, match="alive in this process"):
+    with pytest.raises(InvalidParameter, match="open in this process"):
         make()
     made.close()
     again = make()
@@ -92,7 +92,7 @@ class TestJax:
         first, after = update(GRADIENT, state)
         error = jax.errors.JaxRuntimeError if jit else InvalidParameter
         for again in (start, state):
-            with pytest.raises(error, match="was handed out before, up to step 1"):
+            with pytest.raises(error, match="was used before, up to step 1"):
                 jax.block_until_ready(update(GRADIENT, again))
         update(GRADIENT, after)
         noise.close()  # nobody has seen it
@@ -113,7 +113,7 @@ class TestJax:
     def test_members_of_a_batch_do_not_share_a_row(self, name: str, batch: Any) -> None:
         noise = transformation(name)
         many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), GRADIENT)
-        with pytest.raises((InvalidParameter, jax.errors.JaxRuntimeError), match="under vmap|was handed out before"):
+        with pytest.raises((InvalidParameter, jax.errors.JaxRuntimeError), match="under vmap|was used before"):
             jax.block_until_ready(batch(noise, noise.init(GRADIENT), many))
 
     def test_a_part_of_the_parameters_is_refused(self, name: str) -> None:

@@ -237,7 +237,7 @@ class Opacus(Door):
                 "refused", lambda folder: self._over(parameters, calibrated(larger(), SIZE)), "this factorization has"
             ),
             "an auditor of another participation": Mistake(
-                "refused", lambda folder: self._over(parameters, auditor=self._other()), "other batches"
+                "refused", lambda folder: self._over(parameters, auditor=self._other()), "batches that the calibration"
             ),
             **of_unseen_batches(partial(self._over, parameters)),
             "a loader that draws Poisson samples": Mistake(

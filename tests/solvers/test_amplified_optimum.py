@@ -192,7 +192,7 @@ def test_what_b_min_sep_has_no_optimum_for_is_refused(mechanism, epochs, sentenc
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"participation": {"kind": "min_sep", "min_sep": 4}}, "no epochs that bins could be"),
+        ({"participation": {"kind": "min_sep", "min_sep": 4}}, "sampling needs epochs"),
         ({"participation": {"kind": "fixed_epochs", "epochs": N}}, "not from 2 to 4096"),
         ({"workload": {"kind": "prefix", "n": 8192}, "participation": {"kind": "single"}}, "not from 2 to 4096"),
         ({"sampling": {"kind": "balls_in_bins", "epsilon": 0, "delta": 1e-5}}, "greater than 0"),

@@ -66,15 +66,19 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"sampling": "random_allocation"}, ConditionNotMet, "for C = I.*use balls_in_bins"),
+        ({"sampling": "random_allocation"}, ConditionNotMet, "C = I.*use balls_in_bins"),
         ({"sampling": "shuffle"}, InvalidParameter, "gives away the last bin"),
         ({"sampling": "poisson_per_epoch"}, InvalidParameter, "no accountant.*use balls_in_bins"),
         ({"sampling": "b_min_sep"}, InvalidParameter, "b_min_sep needs dataset_size and batch_size"),
-        ({"sampling": "guess"}, InvalidParameter, "known are fixed"),
-        ({"sampling": "fixed", "bins": 4}, InvalidParameter, "for balls_in_bins"),
-        ({"sampling": "fixed", "batch_size": 10}, InvalidParameter, "batch_size=10.*divides nothing.*divisor"),
-        ({"sampling": "balls_in_bins", "batch_size": 10}, InvalidParameter, "batch_size=10.*divides nothing.*divisor"),
-        ({"sampling": "poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "C = I alone"),
+        ({"sampling": "guess"}, InvalidParameter, "use one of fixed"),
+        ({"sampling": "fixed", "bins": 4}, InvalidParameter, "balls_in_bins and random_allocation only"),
+        ({"sampling": "fixed", "batch_size": 10}, InvalidParameter, "batch_size=10.*applies to Poisson.*divisor"),
+        (
+            {"sampling": "balls_in_bins", "batch_size": 10},
+            InvalidParameter,
+            "batch_size=10.*applies to Poisson.*divisor",
+        ),
+        ({"sampling": "poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "poisson needs C = I"),
         ({"sampling": "cyclic_poisson"}, InvalidParameter, "dataset_size and batch_size"),
         ({"sampling": "cyclic_poisson", "dataset_size": 640, "batch_size": 10}, ConditionNotMet, "bands"),
         ({"sampling": "balls_in_bins", "adjacency": "replace_one"}, UnsupportedAdjacency, "zero_out"),
@@ -107,4 +111,4 @@ def test_the_command_line_answers_the_contract(base: Factorization, file: Path, 
     plain = command("calibrate", file, "--mu", "1", "--output", "json").json()
     assert plain["sampling"] == "fixed" and plain["sigma_of_means"] is None
     assert "replace_one" in command("calibrate", file, *options, "--adjacency", "replace_one").error(2)
-    assert "is not covered" in command("calibrate", file, *options[:-1], "shuffle").error(2)
+    assert "is not supported" in command("calibrate", file, *options[:-1], "shuffle").error(2)

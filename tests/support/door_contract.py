@@ -129,7 +129,7 @@ def of_sums(release: Callable[..., Any]) -> dict[str, Mistake]:
         refused(lambda: run(0.1), "recorded 0 steps")
         auditor.record(range(SIZE))
         run(0.1)
-        refused(lambda: run(0.1), "a batch came twice")
+        refused(lambda: run(0.1), "a batch was recorded twice")
         auditor.record(range(SIZE, 2 * SIZE))
         auditor.record(range(2 * SIZE, 3 * SIZE))
         run(0.1)
@@ -147,9 +147,9 @@ def of_sums(release: Callable[..., Any]) -> dict[str, Mistake]:
             "refused", uncounted, "recorded 3 steps"
         ),
         "a step that is divided by another number than the calibration's, beside an auditor": Mistake(
-            "refused", lambda folder: begin()[0].record(range(SIZE), divisor=1), "one public constant"
+            "refused", lambda folder: begin()[0].record(range(SIZE), divisor=1), "for which the noise is calibrated"
         ),
-        "an auditor of another participation": Mistake("refused", lambda folder: begin("min_sep"), "other batches"),
+        "an auditor of another participation": Mistake("refused", lambda folder: begin("min_sep"), "does not cover"),
         "an example whose gradient is not finite": Mistake(
             "refused", lambda folder: release(held, calibrated(held))(np.nan), "NaN or infinite"
         ),
@@ -173,7 +173,7 @@ def of_going_back(door: Door, load: Callable[[Any, Any], Any]) -> dict[str, Mist
         load(run, state)
 
     row = "going back to an earlier checkpoint in one process"
-    return {row: Mistake("refused", act, "have had their noise here")}
+    return {row: Mistake("refused", act, "have used their noise")}
 
 
 REORDERED = "data whose order changes on the way, or examples of earlier steps in a batch, as of a replay buffer"
@@ -372,7 +372,7 @@ def _state_without_key(door: Door, folder: Path) -> None:
 def _twin(door: Door, folder: Path) -> None:
     run = door.begin(folder / "one")
     door.step(run)
-    refused(lambda: door.begin(folder / "two"), "alive in this process")
+    refused(lambda: door.begin(folder / "two"), "open in this process")
     door.end(run)
 
 

@@ -65,7 +65,7 @@ def test_what_is_said_beside_a_strategy_has_to_fit(within: CommandLine, tmp_path
     assert "are for --strategy" in within("verify", str(path), "--holds", "C").error(2)
     np.savez(tmp_path / "blt.npz", theta=[0.5], omega=[0.5])
     blt = ("verify", "--strategy", str(tmp_path / "blt.npz"))
-    assert "give the spec that it is for" in within(*blt, "--participation", "single").error(2)
+    assert "which fits any number of steps; give its spec" in within(*blt, "--participation", "single").error(2)
     assert within(*blt, "--spec", spec).code == 0
 
 

@@ -117,7 +117,7 @@ def test_an_answer_to_another_spec_is_refused(live: LiveService, monkeypatch: py
     monkeypatch.setattr(Service, "post", lambda *_: other)
     told = lambda item, outcome, seconds: ends.append(outcome)  # noqa: E731
     solve_all([(Item("", "to solve"), named(4))], RemoteLanes(live.url), told)
-    assert "answered another spec" in str(ends[0])
+    assert "answered a different spec" in str(ends[0])
 
 
 def test_a_service_that_is_gone_leaves_the_rest_not_reached(

@@ -50,7 +50,7 @@ def test_what_is_not_a_real_number_is_refused_by_its_type(value: object) -> None
 
 @pytest.mark.parametrize("value", [0, -0.0, -1.5, math.inf, -math.inf, math.nan, 10**400, -(10**400)])
 def test_what_is_not_finite_and_positive_is_refused(value: float) -> None:
-    with pytest.raises(InvalidParameter, match=r"rho=.* is outside the limit \(finite and > 0\); try 1") as caught:
+    with pytest.raises(InvalidParameter, match=r"rho=.* must be finite and > 0; try 1") as caught:
         finite_real("rho", value, remedy="try 1")
     assert caught.value.field == "rho"
 

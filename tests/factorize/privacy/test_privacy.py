@@ -209,12 +209,12 @@ def test_what_is_no_calibration_is_refused(given: dict[str, Any], words: str, fi
         ({"epsilon": 1.0, "delta": 1e-5, "rho": 0.1}, r"2 privacy targets given \(epsilon, rho\)"),
         ({"rho": 1.0, "mu": 1.0}, r"2 privacy targets given \(rho, mu\)"),
         ({"epsilon": 1.0}, r"epsilon=1.0 has no delta"),
-        ({"epsilon": 0.0, "delta": 1e-5}, r"epsilon=0.0 is outside"),
-        ({"epsilon": 1.0, "delta": 0.0}, r"delta=0.0 is outside"),
-        ({"epsilon": 1.0, "delta": 1.0}, r"delta=1.0 is outside"),
-        ({"mu": 1.0, "delta": 2.0}, r"delta=2.0 is outside"),
-        ({"rho": -1.0}, r"rho=-1.0 is outside"),
-        ({"mu": math.nan}, r"mu=nan is outside"),
+        ({"epsilon": 0.0, "delta": 1e-5}, r"epsilon=0.0 must be"),
+        ({"epsilon": 1.0, "delta": 0.0}, r"delta=0.0 must be"),
+        ({"epsilon": 1.0, "delta": 1.0}, r"delta=1.0 must be"),
+        ({"mu": 1.0, "delta": 2.0}, r"delta=2.0 must be"),
+        ({"rho": -1.0}, r"rho=-1.0 must be"),
+        ({"mu": math.nan}, r"mu=nan must be"),
         ({"mu": 1e-9}, r"mu=1e-09 needs a noise multiplier above the limit 1e\+08; ask for a larger one"),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
             replace(made, **changes)
         assert refusal.value.field == named
     for others in ([1], 0.3, "pilot"):
-        with pytest.raises(InvalidParameter, match="not mu by name"):
+        with pytest.raises(InvalidParameter, match="run's mu by name"):
             Receipt("receipt.json", others=others)  # type: ignore[arg-type]
 
 

@@ -90,6 +90,6 @@ def test_weights_of_a_series_whose_beginnings_are_the_rows() -> None:
 
 @pytest.mark.parametrize("weight", [1e-300, 5e-324, 1e81, 1e308])
 def test_weights_out_of_range_are_refused(weight: float) -> None:
-    with pytest.raises(InvalidParameter, match=r"not 0 and not from 1e-80 to 1e\+80; divide all weights"):
+    with pytest.raises(InvalidParameter, match=r"must be 0, or from 1e-80 to 1e\+80; divide all weights"):
         Weighted(kind="weighted", weights=[1.0, 0.0, weight]).check(3)
     Weighted(kind="weighted", weights=[1e-80, 0.0, 1e80]).check(3)

@@ -110,7 +110,7 @@ def test_both_programs_find_the_same_sensitivity(matrix: Matrix, participation: 
 @pytest.mark.parametrize("strategy", ENDLESS, ids=lambda one: one.structure)
 def test_a_strategy_without_end_is_no_matrix(strategy: EndlessMatrix) -> None:
     assert strategy.side is None and not isinstance(strategy, Matrix)
-    with pytest.raises(UnsupportedProblem, match="rows without end"):
+    with pytest.raises(UnsupportedProblem, match="no last step"):
         strategy.finite()
     first = strategy.until(8)
     np.testing.assert_array_equal(strategy.rows(2, 8), first.dense()[2:])

@@ -23,7 +23,7 @@ REFUSED = sorted(set(INNER) - set(INNER_STRUCTURES))
 
 @pytest.mark.parametrize("structure", REFUSED)
 def test_what_no_reader_serves_cannot_be_written(structure: str) -> None:
-    with pytest.raises(InvalidStrategy, match=f"a {structure} matrix cannot be scaled.*scale one of dense, toeplitz"):
+    with pytest.raises(InvalidStrategy, match=f"a {structure} matrix cannot be scaled.*use one of dense, toeplitz"):
         ColumnScaled(INNER[structure], SCALE)
 
 
@@ -36,9 +36,9 @@ def test_what_cannot_be_written_is_read_by_nobody(structure: str) -> None:
     named = {name if name.startswith("tree.") else f"C.{name}".rstrip("."): part for name, part in inner.items()}
     manifest["matrices"]["C"]["tensors"] = [*named, "C.column_scale"]
     data = sealed(manifest, {**tensors, **named})
-    with pytest.raises(CorruptObject, match="the tensors of C are .*'C.column_scale'.*, and its structure has"):
+    with pytest.raises(CorruptObject, match="the tensors of C are .*'C.column_scale'.*, but its structure has"):
         check_factor_file(data)
-    with pytest.raises(CorruptObject, match="of no structure that can be scaled; scaled wraps dense, toeplitz"):
+    with pytest.raises(CorruptObject, match="do not belong to a structure that can be scaled: dense, toeplitz"):
         build_matrix("scaled", scaled, N)
-    with pytest.raises(CorruptObject, match="of no structure that can be scaled; scaled wraps dense, toeplitz"):
+    with pytest.raises(CorruptObject, match="do not belong to a structure that can be scaled: dense, toeplitz"):
         noise_source("scaled", scaled, N, "")

@@ -68,7 +68,9 @@ def test_auto_warns_of_noise_that_takes_all_rows(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(noise_memory, "WARNED_STEPS", 8)
     auto = FactorSource("auto", running_sums, solve=solve)
     named = replace(auto, spec={"workload": running_sums(8)})
-    with pytest.warns(DenseNoise, match="takes all earlier rows: 8 vectors of the model's size.*memory=4, say, takes"):
+    with pytest.warns(
+        DenseNoise, match="needs all earlier steps: .* 8 vectors of the model's size.*memory=4, say, finds"
+    ):
         auto.find(8, TWO_EPOCHS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -24,7 +24,7 @@ from factorize.training.sampling import BMinSep, CyclicPoisson
 
 @pytest.mark.parametrize("batch", [[-1, 3], [0.5, 1.5], [True, False], [2**64 - 1, 3]])
 def test_an_order_holds_positions(batch: list[Any]) -> None:
-    with pytest.raises(InvalidParameter, match="integers >= 0"):
+    with pytest.raises(InvalidParameter, match="integers from 0"):
         Order([np.array(batch)])
 
 

@@ -162,7 +162,7 @@ def test_what_it_cannot_take_is_answered_by_the_nearest(
     decoder = asked.workload.dense() @ np.linalg.inv(found.matrix.dense())  # the numbers are for what was asked for
     assert found.certificate.loss.objective == pytest.approx((decoder**2).sum() / 32, rel=1e-6)
     (note,) = notes_of_choice(asked, found.spec, "")
-    assert "cannot be optimised for" in note and "the nearest that it can" in note
+    assert "cannot be optimised for" in note and "the nearest workload that it supports" in note
 
 
 @pytest.mark.parametrize("workload", [{"kind": "identity", "n": 64}, {"kind": "decay", "n": 64, "rate": 0.001}])

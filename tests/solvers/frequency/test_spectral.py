@@ -105,7 +105,7 @@ def test_what_has_no_limit_is_refused() -> None:
         limiting_sensitivity_squared(0.0)
     with pytest.raises(ConditionNotMet, match="not below 2"):
         quadratic_power([1.0, 4.0], 0.5)
-    with pytest.raises(SolveFailed, match="did not settle"):
+    with pytest.raises(SolveFailed, match="did not converge"):
         circle_mean(lambda w: 1 / w**2, width=1.0)
 
 
