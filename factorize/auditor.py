@@ -323,7 +323,7 @@ class ParticipationAuditor(Auditor):
 
     def _reason(self, gaps: np.ndarray, most: int) -> str | None:
         if self.groups and (gaps % self.groups).any():
-            return f"an example was sampled in steps that differ modulo {self.groups} groups"
+            return f"one example was sampled in two groups, which are the steps modulo {self.groups}"
         return self._allowed.violation(self.steps, gaps, most)
 
     def _reason_of(self, who: int) -> str | None:

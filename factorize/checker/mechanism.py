@@ -111,11 +111,11 @@ def _columns(named: Named, normalization: str) -> str:
     if normalization == "fitted":
         return ", its columns with factors of their own"
     if normalization == "none" and scale is not None:
-        raise Contradiction("its columns have factors, and the mechanism is not normalised")
+        raise Contradiction("its columns have factors, but the mechanism is not normalised")
     if normalization == "columns" or scale is not None:
         squares = named.strategy.column_norms.values
         if not np.ptp(squares) <= 2 * named.near * squares.max() < math.inf:
-            raise Contradiction("its columns have different norms, and the mechanism is normalised")
+            raise Contradiction("its columns have different norms, but the mechanism is normalised")
         return ", its columns of equal norm"
     return ""
 
@@ -137,7 +137,7 @@ def _added(named: Named) -> str:
 
 def _banded(named: Named) -> str:
     if named.strategy.bandwidth > named.bands:
-        raise Contradiction(f"it has {named.strategy.bandwidth} diagonals, and the mechanism has {named.bands}")
+        raise Contradiction(f"it has {named.strategy.bandwidth} diagonals, but the mechanism has {named.bands}")
     return f"it has at most {named.bands} diagonals"
 
 
@@ -168,7 +168,7 @@ def _buffered(named: Named) -> str:
 
 def _states(named: Named, states: int) -> str:
     if states > named.mechanism["buffers"]:
-        raise Contradiction(f"it has {states} buffers, and the mechanism has {named.mechanism['buffers']}")
+        raise Contradiction(f"it has {states} buffers, but the mechanism has {named.mechanism['buffers']}")
     return f"it has {states} of at most {named.mechanism['buffers']} buffers"
 
 
@@ -239,7 +239,7 @@ def _banded_inverse_toeplitz(named: Named) -> str:
         raise Contradiction("it is not stored by the diagonals of its inverse")
     taps = len(named.parts["inverse_coefficients"])
     if taps > named.bands:
-        raise Contradiction(f"C^-1 has {taps} diagonals, {named.bands} are allowed")
+        raise Contradiction(f"C^-1 has {taps} diagonals, but only {named.bands} are allowed")
     return f"C^-1 is Toeplitz with {taps} of at most {named.bands} diagonals"
 
 

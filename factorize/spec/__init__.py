@@ -110,8 +110,8 @@ class Spec(Frozen):
             own = dict(asked)
         elif words:
             message = (
-                f"a whole spec takes no {', '.join(words)}; put them into the spec, or give a workload's name and "
-                "keywords"
+                f"a whole spec cannot be combined with {', '.join(words)}; put them into the spec, or give a "
+                "workload's name and keywords"
             )
             raise InvalidParameter(message, field=next(iter(words)))
         else:

@@ -294,7 +294,9 @@ class Matrices:
         rows, columns = shape
         blob = self._blobs.open(sha256)
         if blob.size != 8 * rows * columns:
-            needed = f"but shape {rows} x {columns} needs {8 * rows * columns}; give its own shape"
+            needed = (
+                f"but shape {rows} x {columns} needs {8 * rows * columns}; give the shape that it was uploaded with"
+            )
             raise InvalidParameter(f"the matrix {sha256} has {blob.size} bytes, {needed}", field="shape")
         return np.frombuffer(b"".join(blob.read()), dtype="<f8").reshape(rows, columns)
 

@@ -70,7 +70,7 @@ def test_a_store_keeps_what_was_solved(tmp_path: Path) -> None:
         (("prefx",), {"n": 8}, "unknown kind 'prefx'.*did you mean 'prefix'"),
         (("prefix",), {"n": 8, "to": "/nosuch/x"}, "there is no folder /nosuch"),
         (("prefix",), {"n": 8, "service": "http://127.0.0.1:9", "store": "x"}, "leave store= out"),
-        (({"workload": {"kind": "prefix", "n": 8}},), {"epochs": 2}, "epochs beside a whole spec"),
+        (({"workload": {"kind": "prefix", "n": 8}},), {"epochs": 2}, "combined with epochs; put them into the spec"),
     ],
 )
 def test_mistakes_are_told_before_any_work(arguments: tuple[Any], words: dict[str, Any], told: str) -> None:
@@ -101,7 +101,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidSpec, match="epsilon and delta come together"):
         compare("prefix", n=8, epsilon=2.0)
     sizes = {"dataset_size": 16, "batch_size": 4, "epsilon": 2.0, "delta": 1e-5}
-    with pytest.raises(InvalidParameter, match="'bins' is not covered"):  # one name is a list of it
+    with pytest.raises(InvalidParameter, match="'bins' is not supported"):  # one name is a list of it
         compare("prefix", n=8, samplings="bins", **sizes)
 
 

@@ -137,7 +137,7 @@ def test_user_matrices_are_kept_under_the_digest_of_their_numbers(store, opener)
     got = opener().matrices.read(name, (3, 3))
     np.testing.assert_array_equal(got, array)
     assert not got.flags.writeable and not np.signbit(got).any()
-    with pytest.raises(InvalidParameter, match="72 bytes; shape 3 x 4 takes 96"):
+    with pytest.raises(InvalidParameter, match="72 bytes, but shape 3 x 4 needs 96"):
         store.matrices.read(name, (3, 4))
     with pytest.raises(InvalidWorkload):
         store.put_matrix(array.T)

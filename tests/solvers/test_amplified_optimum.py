@@ -193,8 +193,8 @@ def test_what_b_min_sep_has_no_optimum_for_is_refused(mechanism, epochs, sentenc
     ("change", "sentence"),
     [
         ({"participation": {"kind": "min_sep", "min_sep": 4}}, "sampling needs epochs"),
-        ({"participation": {"kind": "fixed_epochs", "epochs": N}}, "not from 2 to 4096"),
-        ({"workload": {"kind": "prefix", "n": 8192}, "participation": {"kind": "single"}}, "not from 2 to 4096"),
+        ({"participation": {"kind": "fixed_epochs", "epochs": N}}, "epochs of 2 to 4096 steps"),
+        ({"workload": {"kind": "prefix", "n": 8192}, "participation": {"kind": "single"}}, "epochs of 2 to 4096 steps"),
         ({"sampling": {"kind": "balls_in_bins", "epsilon": 0, "delta": 1e-5}}, "greater than 0"),
         ({"sampling": {"kind": "balls_in_bins", "epsilon": 1}}, "required"),
         ({"sampling": {"kind": "shuffle", "epsilon": 1, "delta": 1e-5}}, "balls_in_bins"),

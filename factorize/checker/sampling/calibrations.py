@@ -226,8 +226,7 @@ def _state_assumptions(report: CalibrationReport, sampled: bool) -> None:
         if report.calibration["seed"] == "claim":
             left.append("assumed: SHA-256 acts as a random function of the claim; --seed fresh does without")
     left.append(
-        "the file's own claims, its sensitivity and the mechanism that it names among them: `factorize verify FILE` "
-        "checks these"
+        "the file's own claims, such as its sensitivity and its mechanism: `factorize verify FILE` checks these"
     )
 
 
