@@ -147,7 +147,7 @@ class TestCheckpoint:
         state = ParticipationAuditor(EPOCHS, N).state_dict()
         with pytest.raises(InvalidParameter, match="participation"):
             ParticipationAuditor(MIN_SEP, N).load_state_dict(state)
-        with pytest.raises(InvalidParameter, match="unit is example, here it is user"):
+        with pytest.raises(InvalidParameter, match="unit is example, but here it is user"):
             ParticipationAuditor(EPOCHS, N, users=["a", "b"]).load_state_dict(state)
         earlier = {key: value for key, value in state.items() if key != "unit"}  # did not state it
         ParticipationAuditor(EPOCHS, N, users=["a", "b"]).load_state_dict(earlier)
