@@ -198,10 +198,16 @@ def _known(*values: object) -> bool:
 
 
 def _bits(tree: optax.Updates) -> jax.Array:
-    """Return a sum over the bits of all entries, each with an odd weight of its own, modulo 2^32."""
+    """Return the sum of a hash of each entry's bits and place, modulo 2^32.
+
+    A sum of the bits alone would not change when all entries are multiplied by a power of two, since that adds one
+    number to the bits of each.
+    """
     total = jnp.zeros((), jnp.uint32)
     for place, leaf in enumerate(jax.tree.leaves(tree)):
         bits = jax.lax.bitcast_convert_type(jnp.asarray(leaf), jnp.uint32).ravel()
-        weights = (jnp.arange(bits.size, dtype=jnp.uint32) + jnp.uint32(place)) * jnp.uint32(2654435762) + jnp.uint32(1)
-        total += jnp.sum(bits * weights, dtype=jnp.uint32)
+        mixed = bits ^ (jnp.arange(bits.size, dtype=jnp.uint32) + jnp.uint32(place)) * jnp.uint32(2654435761)
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            mixed = (mixed ^ mixed >> shift) * jnp.uint32(factor)
+        total += jnp.sum(mixed ^ mixed >> 16, dtype=jnp.uint32)
     return total
