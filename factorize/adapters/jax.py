@@ -153,7 +153,7 @@ class _CorrelatedNoise(Secret):
         for leaf in jax.tree.leaves(updates):
             refuse_unfit(leaf)
         updates, step = self._guard.take(updates, state.step, state.commitment, own)
-        leaves, shape = jax.tree.flatten(updates)
+        leaves, shape = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
         streams = self._states is not None
         try:
             held = shape.flatten_up_to(state.buffers) if streams else [None] * len(leaves)
@@ -179,16 +179,10 @@ class _CorrelatedNoise(Secret):
         self._guard.close()
 
     def _commitment(self, tree: optax.Params) -> np.ndarray:
-        """Return a name of noise and parameters, shape (8,), uint32.
-
-        Raises:
-            InvalidParameter: a leaf is no real number, or optax has masked a part of the tree.
-        """
-        named = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda each: isinstance(each, optax.MaskedNode))
-        for path, leaf in named:
-            refuse_unreal(jax.tree_util.keystr(path), leaf)
+        """Return a name of noise and parameters, shape (8,), uint32; raise InvalidParameter as `real_leaves` does."""
+        named = real_leaves(tree)
         shapes = [whole_shape(leaf, spec) for (_, leaf), spec in zip(named, specs_of(self._specs, tree), strict=True)]
-        about = {jax.tree_util.keystr(path): shape for (path, _), shape in zip(named, shapes, strict=True)}
+        about = {name: shape for (name, _), shape in zip(named, shapes, strict=True)}
         return np.frombuffer(hashlib.sha256(canonical_json({**self._stated, "parameters": about})).digest(), "<u4")
 
 
@@ -268,6 +262,21 @@ def refuse_unfit(value: ArrayLike) -> None:
         )
 
 
+def real_leaves(tree: optax.Params) -> list[tuple[str, Any]]:
+    """Return the leaves of parameters, or of their gradients, with their names.
+
+    Raises:
+        InvalidParameter: there is none, or one that `refuse_unreal` refuses.
+    """
+    named = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda each: isinstance(each, optax.MaskedNode))
+    if not named:
+        raise InvalidParameter("the tree of parameters has no leaf; give all that are trained", field="parameters")
+    leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in named]
+    for name, leaf in leaves:
+        refuse_unreal(name, leaf)
+    return leaves
+
+
 def refuse_unreal(name: str, value: ArrayLike) -> None:
     """Refuse a parameter, or its gradient, that real noise does not cover.
 
@@ -280,7 +289,7 @@ def refuse_unreal(name: str, value: ArrayLike) -> None:
             "first, over all parameters, and mask after it: optax.chain(noise, optax.multi_transform(...))",
             field="parameters",
         )
-    kind = getattr(value, "dtype", None) or jnp.result_type(value)
+    kind = getattr(value, "dtype", None) or np.asarray(value).dtype
     if not jnp.issubdtype(kind, jnp.floating):
         raise InvalidParameter(
             f"the parameter or gradient {name} is {getattr(kind, 'name', kind)}, and the noise is real; train real "

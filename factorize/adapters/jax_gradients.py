@@ -1,16 +1,19 @@
 """Sums of clipped gradients of a loss in JAX, one example at a time, and a check of the loss before the first sum."""
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 import optax
 from jax import numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.typing import ArrayLike
 
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
-from factorize.adapters.jax import refuse_unfit
+from factorize.adapters.jax import real_leaves
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.errors import InvalidParameter
 
@@ -62,10 +65,40 @@ class ClippedGradients:
             mask: True where there is an example, same shape.
 
         Raises:
-            InvalidParameter: the loss mixes examples, is not one number, a parameter is not real, or the data have
-                another number of examples than the job.
+            InvalidParameter: the loss mixes examples or is not one number, a parameter is not real, the data are no
+                arrays of the job's examples, or indices and mask have other shapes.
         """
-        arrays = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in data]
+        arrays, rows, present = self._arrays(data), jnp.asarray(indices), jnp.asarray(mask)
+        if rows.ndim != 2 or rows.shape != present.shape:
+            raise InvalidParameter(
+                f"indices have shape {rows.shape} and the mask {present.shape}; give both as batches hand them out, "
+                "of shape (parts, physical batch size)",
+                field="indices",
+            )
+        self._look(params, arrays)
+        total = self._sums(params, arrays, rows, present)
+        kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
+        sums = jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
+        return sums if self._batches is None else self._batches.mark(sums, rows, present)
+
+    def _arrays(self, data: Sequence[ArrayLike]) -> list[jax.Array]:
+        """Return the data as arrays.
+
+        Raises:
+            InvalidParameter: they are no sequence of arrays, or have another number of examples than the job.
+        """
+        given = list(data) if isinstance(data, (tuple, list)) else []
+        try:
+            arrays = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in given]
+        except (TypeError, ValueError):
+            arrays = []
+        if not arrays:
+            kinds = ", ".join(str(getattr(each, "dtype", type(each).__name__)) for each in given)
+            raise InvalidParameter(
+                f"the data are {type(data).__name__} ({kinds}); give a tuple of arrays of numbers "
+                "whose first axis is the examples, one for each argument that the loss has after the parameters",
+                field="data",
+            )
         examples = None if self._batches is None else self._batches.examples
         for each in arrays if examples is not None else ():
             if each.shape[:1] != (examples,):
@@ -74,13 +107,7 @@ class ClippedGradients:
                     "each row that is missing JAX would take the last one; give the arrays whole",
                     field="data",
                 )
-        self._look(params, arrays)
-
-        rows, present = jnp.asarray(indices), jnp.asarray(mask)
-        total = self._sums(params, arrays, rows, present)
-        kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
-        sums = jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
-        return sums if self._batches is None else self._batches.mark(sums, rows, present)
+        return arrays
 
     def _sums(
         self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array
@@ -110,7 +137,7 @@ class ClippedGradients:
 
         with jax.enable_x64(True):
             zero = jax.tree.map(
-                lambda p: jnp.zeros(p.shape, jnp.float64), (params, params) if self._squares else params
+                lambda p: jnp.zeros(jnp.shape(p), jnp.float64), (params, params) if self._squares else params
             )
             return jax.lax.scan(add_part, zero, (indices, mask))[0]
 
@@ -124,17 +151,17 @@ class ClippedGradients:
         Raises:
             InvalidParameter: the loss mixes examples, or is not one number.
         """
+        real_leaves(params)
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), (params, list(data)))
         known = str(shapes), str(jax.tree.structure((params, list(data))))
         if known in self._seen:
             return
-        for leaf in jax.tree.leaves(params):
-            refuse_unfit(jax.ShapeDtypeStruct(jnp.shape(leaf), _wide(leaf)))
         count = min(MAX_CHECKED_EXAMPLES, *(len(each) for each in data))
         with jax.ensure_compile_time_eval():
             value = jax.eval_shape(self._loss, params, *(each[:1] for each in data))
-            if getattr(value, "shape", None) != ():
-                shown = getattr(value, "shape", type(value).__name__)
+            shape, kind = getattr(value, "shape", type(value).__name__), getattr(value, "dtype", None)
+            if shape != () or not jnp.issubdtype(kind, jnp.floating):
+                shown = kind if shape == () else shape
                 message = f"the loss of a batch of one is {shown}, not one number; return its mean"
                 raise InvalidParameter(message, field="loss")
             self._refuse_closure(params, data)
@@ -163,7 +190,7 @@ class ClippedGradients:
         """
         like = [jax.ShapeDtypeStruct((1, *each.shape[1:]), each.dtype) for each in data]
         shapes = [(each.shape, each.dtype) for each in data]
-        for constant in jax.make_jaxpr(self._loss)(params, *like).consts:
+        for constant in _constants(jax.make_jaxpr(jax.grad(self._loss))(params, *like)):
             alike = (jnp.shape(constant), jnp.result_type(constant)) in shapes
             if alike or any(_have_common_rows(constant, each) for each in data):
                 raise InvalidParameter(
@@ -219,6 +246,17 @@ def _have_common_rows(constant: ArrayLike, data: jax.Array) -> bool:
     return not some.isdisjoint(others)
 
 
+def _constants(program: object) -> Iterator[Any]:
+    """Yield the arrays that a program closes over, and those of programs within it, as of `jax.jit`."""
+    if isinstance(program, (tuple, list)):
+        yield from itertools.chain.from_iterable(map(_constants, program))
+    elif isinstance(program, ClosedJaxpr):
+        yield from program.consts
+        yield from _constants(program.jaxpr)
+    elif isinstance(program, Jaxpr):
+        yield from itertools.chain.from_iterable(_constants(list(each.params.values())) for each in program.eqns)
+
+
 def _traced(value: object) -> bool:
     return isinstance(value, jax.core.Tracer)
 
@@ -230,5 +268,5 @@ def _drawn(like: jax.Array, *, positive: bool = False) -> jax.Array:
         return jax.random.split(jax.random.key(1), like.shape)
     if not jnp.issubdtype(kind, jnp.floating):
         return jnp.asarray(rng.integers(0, 2, like.shape), kind)
-    numbers = rng.standard_normal(like.shape) / math.sqrt(max(1, *like.shape[-1:]))
+    numbers = rng.standard_normal(like.shape) / math.sqrt(max([1, *like.shape[-1:]]))
     return jnp.asarray(abs(numbers) if positive else numbers, kind)

@@ -148,7 +148,7 @@ def whole_shape(like: jax.Array, spec: PartitionSpec | None) -> tuple[int, ...]:
 
 def zeros_beside(states: int, parameter: jax.Array, kind: np.dtype) -> jax.Array:
     """Return the buffers of a leaf, shape (states, *leaf), that lie on the devices as the leaf does."""
-    shape = (states, *parameter.shape)
+    shape = (states, *np.shape(parameter))
     sharding = None if isinstance(parameter, jax.core.Tracer) else getattr(parameter, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return jnp.zeros(shape, kind)

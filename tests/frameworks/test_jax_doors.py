@@ -292,6 +292,10 @@ class Made(Door):
         with pytest.raises(InvalidParameter, match="shape or examples"):
             some.gradients(PARAMETERS, (X, Y), indices, mask)
         some.noise.close()
+        some = self.made(loss=jax.jit(lambda w, x, y: loss(w, x, y) + loss(w, X, Y)))
+        with pytest.raises(InvalidParameter, match="shape or examples"):
+            some.gradients(PARAMETERS, (X, Y), indices, mask)
+        some.noise.close()
         made = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X, Y))
         jax.jit(made.gradients)(PARAMETERS, (X, Y), indices, mask)
 

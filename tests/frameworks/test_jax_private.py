@@ -187,6 +187,43 @@ class TestGradients:
         with pytest.raises(InvalidParameter, match=says):
             fixed(loss=wrong).gradients(jnp.full((6, 3), 0.1), (X, Y), self.indices, self.mask)
 
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            ({"params": {"w": jnp.ones((6, 3)), "i": jnp.arange(3)}}, r"\['i'\] is int32.*leave others out"),
+            ({"params": {"w": jnp.ones((6, 3)), "key": jax.random.key(0)}}, r"\['key'\] is key"),
+            ({"params": {}}, "no leaf; give all that are trained"),
+            ({"data": {"x": X, "y": Y}}, r"the data are dict \(\); give a tuple"),
+            ({"data": X}, r"the data are ndarray \(\); give a tuple"),
+            ({"data": (X, None)}, "float32, NoneType.; give a tuple"),
+            ({"indices": np.arange(3), "mask": np.ones(3, bool)}, "indices have shape .3,.*parts, physical"),
+            ({"mask": np.ones((3, 2), bool)}, "the mask .3, 2.*parts, physical"),
+        ],
+    )
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_arguments_of_another_form_are_refused_by_name(self, wrong: dict[str, Any], says: str, jit: bool) -> None:
+        given = {"params": jnp.ones((6, 3)), "data": (X, Y), "indices": self.indices, "mask": self.mask, **wrong}
+        summed = fixed().gradients
+
+        def total(params: Any) -> Any:
+            return summed(params, given["data"], given["indices"], given["mask"])
+
+        with pytest.raises(InvalidParameter, match=says):
+            (jax.jit(total) if jit else total)(given["params"])
+
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_a_parameter_may_be_one_number(self, jit: bool) -> None:
+        def scaled(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+            return loss(params["weights"] * params["scale"], x, y)
+
+        made = fixed(loss=scaled)
+        params = {"weights": jnp.full((6, 3), 0.1), "scale": 2.0}
+        summed = jax.jit(made.gradients) if jit else made.gradients
+        total = summed(params, (X, Y), *next(iter(made.batches)))
+        released, _ = made.noise.update(total, made.noise.init(params))
+        assert total["scale"].shape == released["scale"].shape == () and np.isfinite(released["scale"])
+        made.noise.close()
+
     def test_a_loss_for_one_example_alone_and_one_that_drawn_parameters_break(self) -> None:
         def single(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
             return loss(jnp.log(weights), x.reshape(1, 6), y)
@@ -304,6 +341,21 @@ class TestSumsOfTheBatch:
 
         with pytest.raises(Exception, match=says):
             jax.block_until_ready((jax.jit(step) if jit else step)(*next(iter(made.batches))))
+        made.noise.close()
+
+    @pytest.mark.parametrize("jit", [False, True])
+    @pytest.mark.parametrize("times", [1024.0, 2.0, 0.125, -1.0])
+    def test_sums_times_a_power_of_two_are_refused_whatever_the_sizes_of_leaves(self, times: float, jit: bool) -> None:
+        made, weights = fixed(), jnp.ones((16, 32))
+        x = np.random.default_rng(0).normal(size=(EXAMPLES, 16)).astype(np.float32)
+
+        def step(state: Any, factor: float, indices: Any, mask: Any) -> Any:
+            return made.noise.update(made.gradients(weights, (x, Y), indices, mask) * factor, state)
+
+        taken, batches = jax.jit(step) if jit else step, iter(made.batches)
+        _, state = taken(made.noise.init(weights), 1.0, *next(batches))
+        with pytest.raises(Exception, match="not the sums"):
+            jax.block_until_ready(taken(state, times, *next(batches)))
         made.noise.close()
 
     def test_a_batch_that_is_left_out_and_a_state_of_another_step_are_refused(self) -> None:
