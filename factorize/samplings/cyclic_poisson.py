@@ -1,7 +1,7 @@
 """Cyclic Poisson sampling: groups take turns, each sampled independently, for a C of few bands."""
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import factorize
 from factorize.accounting.amplification import AmplifiedCalibration, calibrate_amplified
@@ -65,7 +65,7 @@ class CyclicPoissonSampling(Sampling):
         """Return the noise by the privacy loss distribution of Poisson sampling."""
         level, held = level_of(target, self.name), certified(factorization).opened()
         examples, batch = self.sizes(held.strategy.finite(), asked)
-        sizes = {"dataset_size": examples, "batch_size": batch, "groups": asked.bins}
+        sizes: dict[str, Any] = {"dataset_size": examples, "batch_size": batch, "groups": asked.bins}
         return calibrate_amplified(held, **level, **sizes, **asked.scale)
 
     def of_first_steps(
