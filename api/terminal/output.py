@@ -160,6 +160,8 @@ def error_lines(error: Exception) -> list[str]:
 
 def error_text(error: Exception) -> str:
     """Return one line that says what went wrong."""
+    if isinstance(error, FileNotFoundError) and error.strerror and error.filename is None:
+        return "the working folder has been removed; change to another"  # Every other call names its file.
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return " ".join(str(error).split()) or type(error).__name__

@@ -319,8 +319,9 @@ class Worker:
         with self._lock:
             release, self._process, self._errors = self._release, None, None
             self._release = None
-        if release is not None:
-            release()
+        if release is not None and (pending := release.detach()):  # A call does nothing while the interpreter ends.
+            _owner, end, arguments, _named = pending
+            end(*arguments)
 
 
 def _release(owner: int, process: subprocess.Popen[bytes], errors: IO[bytes], watch: int) -> None:

@@ -124,9 +124,11 @@ class Files:
 
 
 def check_is_file(target: Path) -> None:
-    """Refuse a target that is no file; root could otherwise replace a device."""
-    if target.exists() and not target.is_file():
-        raise InvalidParameter(f"{target} is a folder or a device; name the file to write", field="to")
+    """Refuse a target that is no file; root could otherwise replace a device, or the link `/dev/stdout`."""
+    is_stream = str(target) == "-" or (target.is_symlink() and os.path.abspath(target).startswith(("/dev/", "/proc/")))
+    if is_stream or (target.exists() and not target.is_file()):
+        what = "a stream" if is_stream else "a folder or a device"
+        raise InvalidParameter(f"{target} is {what}; name the file to write", field="to")
 
 
 @contextmanager

@@ -257,7 +257,8 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(within: Comm
     for order in (["solve", spec, "--to"], ["compare", spec, "--plot"]):
         said = within(*order, tmp_path / "missing" / "x.png").error(2)
         assert "there is no folder" in said and str(tmp_path / "missing") in said
-    assert "name the file to write" in within("solve", spec, "--to", tmp_path).error(2)
+    for target in (tmp_path, "-", "/dev/stdout", "/dev/fd/1", "/dev/null"):
+        assert "name the file to write" in within("solve", spec, "--to", target).error(2)
     assert not (tmp_path / "store").exists()
 
 
@@ -520,6 +521,21 @@ def test_a_full_disk_behind_a_stream_is_said_on_the_other(
     command = ["sh", "-c", f'cd "$0" && ulimit -f 0 && "$@" {order}', str(filled.home), *PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(filled.home))
     assert done.returncode == code and words in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_working_folder_that_is_gone_is_said(filled: CommandLine, tmp_path: Path) -> None:
+    gone = 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"'
+    for target, code, words in (("x", 2, "folder has been removed; change to another"), (tmp_path / "x", 0, "")):
+        command = ["sh", "-c", gone, tmp_path / "gone", *PROGRAM, "solve", spec_text(8), "--to", target]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(filled.home))
+        assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("settings", [{"NUMBA_DISABLE_JIT": "1"}, {"PYTHONWARNINGS": "error"}])
+def test_settings_of_developers_change_nothing(factorize: CommandLine, settings: dict[str, str]) -> None:
+    command = [*PROGRAM, "solve", "prefix", "--n", "12", "--epochs", "3", "--mechanism", "banded", "--bands", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(factorize.home) | settings)
+    assert done.returncode == 0 and "class bound" in done.stdout and "Traceback" not in done.stderr
 
 
 def test_the_end_of_a_file_is_no_interruption(factorize: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
