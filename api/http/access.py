@@ -57,7 +57,7 @@ class Access:
         Raises:
             AccessRefused: no key, none of this service, or one without the scope.
             StoreUnavailable: the ledger does not answer.
-            InvalidParameter: the address has a query value that its route does not take.
+            InvalidParameter: the address has a query value that its route does not take, or one twice.
         """
         if self.known and request.scope["path"].endswith("\n"):  # the `$` of a route's pattern takes it
             raise HTTPException(404)
@@ -65,8 +65,11 @@ class Access:
         request.scope["state"]["caller"] = call.caller
         if self.known and request.scope["path"].startswith("/v1/"):
             taken = [one.alias for one in request.scope["route"].dependant.query_params]
-            for name in set(request.query_params) - set(taken):
+            names = [name for name, _ in request.query_params.multi_items()]
+            for name in set(names) - set(taken):
                 raise InvalidParameter(f"query value {name[:40]!a} is not among {taken}; leave it out", field=name[:40])
+            if repeated := [name for name in taken if names.count(name) > 1]:
+                raise InvalidParameter(f"query value {repeated[0]} is given twice; keep one", field=repeated[0])
         return call
 
     async def _let_in(self, request: Request) -> Call:

@@ -99,6 +99,8 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (f"{JOBS}?limit=0", None, "invalid-parameter", "/limit"),
     (f"{JOBS}?limit=x", None, "invalid-parameter", "/limit"),
     (f"{JOBS}?offset=2", None, "invalid-parameter", "/offset"),
+    (f"{JOBS}?limit=2&limit=2", None, "invalid-parameter", "/limit"),
+    (f"{ROWS}0:4&rows=0:8", None, "invalid-parameter", "/rows"),
     ("GET /v1/factorizations/{name}/errors?rows=0:4", None, "invalid-parameter", "/rows"),
     (f"{JOBS}?cursor=nonsense", None, "invalid-parameter", "/cursor"),
     (f"{JOBS}?cursor=store:x", None, "invalid-parameter", "/cursor"),
