@@ -46,13 +46,13 @@ def default_store() -> str:
     Raises:
         NoOwnStore: the account has no home folder.
     """
-    home = Path(os.path.expanduser("~"))
-    if not (os.environ.get("XDG_DATA_HOME") or home.is_absolute()):
+    home, named = Path(os.path.expanduser("~")), os.environ.get("XDG_DATA_HOME", "")
+    has_own = os.path.isabs(named)  # XDG has programs ignore a relative path.
+    if not (has_own or home.is_absolute()):
         raise NoOwnStore(
             "this account has no home folder for results; name a store with --store or FACTORIZE_STORE", field="store"
         )
-    base = os.environ.get("XDG_DATA_HOME") or home / ".local" / "share"
-    return str(Path(base) / "factorize")
+    return str((Path(named) if has_own else home / ".local" / "share") / "factorize")
 
 
 class Issuer(BaseModel):
@@ -93,7 +93,9 @@ class Issuer(BaseModel):
 class Settings(BaseSettings):
     """The settings of a service: where things are, and how much of them there may be."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
     store: str = Field(default_factory=default_store)
     """URL or path of the store; by default `factorize` in the user's data folder."""

@@ -144,4 +144,5 @@ def default_folder() -> Path:
         return Path(os.devnull) / "factorize"  # An account without a home cannot write there.
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "factorize"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "factorize"
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else home / ".cache") / "factorize"  # XDG ignores a relative path.

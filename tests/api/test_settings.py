@@ -10,6 +10,7 @@ import pytest
 from command_line import environment
 
 from factorize.api.settings import OTHER_VARIABLES, default_store, load_settings
+from factorize.client.cache import default_folder
 from factorize.client.connection import is_loopback
 from factorize.errors import InvalidParameter
 
@@ -39,6 +40,20 @@ def test_the_store_is_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_store() == str(tmp_path / ".local/share/factorize")
+
+
+def test_a_relative_data_folder_counts_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", "data")
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert default_store() == str(tmp_path / ".local/share/factorize")
+    assert tmp_path in default_folder().parents
+
+
+def test_an_empty_variable_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STORE", "PORT", "PROCESSORS", "ALLOWED_HOSTS", "REQUIRE_KEYS"):
+        monkeypatch.setenv(f"FACTORIZE_{name}", "")
+    assert (load_settings().store, load_settings().port) == (default_store(), 8000)
 
 
 def test_later_sources_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
