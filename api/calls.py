@@ -270,8 +270,19 @@ def recommend(
         return Advice(advise(job, progress if callable(progress) else shown.count, service, remember))
 
 
-def _parts(workload: Mapping[str, Any] | str, words: Mapping[str, object]) -> dict[str, object]:
+_MEANT = {"sampling": "name the schemes as samplings=['fixed']", "optimizer": "name the optimizer as workload='adamw'"}
+"""What callers of a recommendation mean by a field that it does not have."""
+
+
+def _parts(workload: object, words: Mapping[str, object]) -> dict[str, object]:
     """Return workload and objective as plain data."""
+    if meant := next((name for name in _MEANT if name in words), None):
+        raise InvalidParameter(f"a recommendation takes no {meant!r}; {_MEANT[meant]}", field=meant)
+    words = dict(words)
+    workload = words.pop("workload", workload)
+    if not isinstance(workload, str | Mapping):
+        message = f"workload={workload!r} is neither a name nor plain data; give workload='adamw', or leave it out"
+        raise InvalidParameter(message, field="workload")
     if not isinstance(workload, str):
         if words:
             message = f"{', '.join(words)} beside a whole workload: put them into it, or give its name and keywords"

@@ -105,22 +105,25 @@ class FaultPlace(NamedTuple):
         name: name of the field.
         owners: classes that the object with the field may be of.
         annotation: type of the field, or None where there is no such field.
+        kinds: classes among which the object's `kind` has chosen.
     """
 
     pointer: str
     name: str
     owners: tuple[type, ...]
     annotation: object
+    kinds: tuple[type, ...] = ()
 
 
 def _place(location: tuple[int | str, ...], data: Any, of: Any) -> FaultPlace:
     """Follow a location through types and document; tags of unions, which pydantic puts there, are no fields."""
     owners, annotation, pointer, name = classes_in(of), of, "", ""
+    kinds: tuple[type, ...] = ()
     for position, part in enumerate(location):
         last = position == len(location) - 1
         tagged = [owner for owner in owners if tag_of(owner) == part]
         if tagged and (len(owners) > 1 or annotation is of):
-            owners = (tagged[0],)
+            owners, kinds = (tagged[0],), owners
             annotation = tagged[0]
             continue
         held = [fields_of(owner)[part] for owner in owners if part in fields_of(owner)] if isinstance(part, str) else []
@@ -131,7 +134,7 @@ def _place(location: tuple[int | str, ...], data: Any, of: Any) -> FaultPlace:
         name = str(part)
         data = data[part] if known else data[part] if isinstance(data, list) and isinstance(part, int) else None
         if last:
-            return FaultPlace(pointer, name, owners, held[0].annotation if held else None)
+            return FaultPlace(pointer, name, owners, held[0].annotation if held else None, kinds)
         annotation = held[0].annotation if held else annotation
         owners = classes_in(annotation)
     return FaultPlace(pointer, name, owners, annotation)
@@ -176,8 +179,10 @@ def _message(entry: Any, place: FaultPlace) -> str:
 def _unknown(place: FaultPlace) -> str:
     known = [name for owner in place.owners for name in fields_of(owner)]
     near = _nearest(place.name, known)
-    description = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
-    return "; ".join([f"unknown field {place.name[:_MAX_CHARACTERS]!r}{near}", _taken(place), *description])
+    described = [] if near or len(place.owners) != 1 or tag_of(place.owners[0]) is None else [about(place.owners[0])]
+    takers = [str(tag_of(kind)) for kind in place.kinds if place.name in fields_of(kind)]
+    described += [f"it is a field of {', '.join(takers)}"] if takers else []
+    return "; ".join([f"unknown field {place.name[:_MAX_CHARACTERS]!r}{near}", _taken(place), *described])
 
 
 def _taken(place: FaultPlace) -> str:

@@ -168,7 +168,7 @@ def _name_kinds(of: type, found: dict[str, object]) -> None:
     """Name the kind of each part that has only fields; raise InvalidParameter unless one kind has them."""
     for word in _parts(of):
         place = _at(found, (*word.path, word.name))
-        if place is None or "kind" in place:
+        if not place or "kind" in place:  # The reader refuses an empty part, in the words of JSON.
             continue
         kinds = kinds_in(word.annotations[0])
         if type(None) in get_args(word.annotations[0]):

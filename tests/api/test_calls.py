@@ -167,3 +167,17 @@ def test_a_bar_is_cleared_when_a_solve_is_ended(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Cancelled, match="enough"):
         factorize.solve("prefix", n=6, mechanism="identity")
     assert shown.getvalue().endswith(CLEARED)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"workload": None}, "workload='adamw', or leave it out"),
+        ({"optimizer": "adamw"}, "workload='adamw'"),
+        ({"sampling": "fixed"}, "samplings="),
+        ({"workload": "sgd", "momentum": {}}, "momentum"),
+    ],
+)
+def test_a_recommendation_says_what_a_caller_may_have_meant(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidParameter, match=words):
+        factorize.recommend(examples=6, batch_size=2, epsilon=2.0, delta=1e-3, **given)

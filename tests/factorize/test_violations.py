@@ -47,6 +47,7 @@ def test_a_mistyped_field_of_every_kind(part: str, kind: str, owner: type) -> No
             "/participation/period",
             ["unknown field 'period'; fixed_epochs takes epochs", "n = epochs x b"],
         ),
+        ({"workload": {**PREFIX, "momentum": 0.9}}, "/workload/momentum", ["it is a field of momentum, srg"]),
         (
             {"workload": {"kind": "prefx", "n": 4}},
             "/workload",

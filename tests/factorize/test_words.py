@@ -117,6 +117,16 @@ def test_what_a_kind_does_not_take_is_left_to_its_reader() -> None:
         parse_spec(document_of_words(Spec, {"workload": "prefx", "n": 8}))
 
 
+@pytest.mark.parametrize("part", ["optimize_for", "sampling", "participation", "objective", "mechanism"])
+def test_an_empty_part_is_refused_in_the_words_of_json(part: str) -> None:
+    given: dict[str, Any] = {"workload": PREFIX, part: {}}
+    with pytest.raises(InvalidParameter) as as_json:
+        parse_spec(given)
+    with pytest.raises(InvalidParameter, match="kind") as as_words:
+        parse_spec(document_of_words(Spec, given))
+    assert str(as_words.value) == str(as_json.value)
+
+
 def test_every_field_of_every_kind_has_its_word() -> None:
     for part, field in fields_of(Spec).items():
         for kind, owner in kinds_in(field.annotation).items():
