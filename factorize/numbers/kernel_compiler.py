@@ -28,8 +28,8 @@ from factorize.numbers.processor_time import stop_clock
 
 def compile_late(function: Callable[..., object], **options: object) -> Any:
     """Return a function that compiles on its first call, runs without the interpreter lock, and is kept on disk."""
-    settings: Any = numba.config
-    disabled, settings.DISABLE_JIT = settings.DISABLE_JIT, 0  # Kernels that read memory by address do not run in Python.
+    settings: Any = numba.config  # Kernels that read memory by address do not run in Python.
+    disabled, settings.DISABLE_JIT = settings.DISABLE_JIT, 0
     try:
         dispatcher = cast(Any, numba.njit)(nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
     finally:

@@ -33,7 +33,7 @@ def test_a_mistyped_field_of_every_kind(part: str, kind: str, owner: type) -> No
     wrong = f"{max(fields, key=len, default='colour')}s"
     told = refused({"workload": PREFIX, part: {"kind": kind, wrong: 1}})[f"/{part}/{wrong}"]
     assert f"unknown field {wrong!r}" in told and f"{kind} takes" in told
-    assert (f"near {wrong[:-1]!r}" in told) == bool(fields)
+    assert (f"did you mean {wrong[:-1]!r}" in told) == bool(fields)
 
 
 @pytest.mark.parametrize(
