@@ -216,7 +216,7 @@ def _check_converged(
     judged = gaps["class_lower_bound"] if kind == "banded" else gaps["lower_bound"]
     if own and (kind in _UNRESTRICTED or (kind == "banded" and claims.get("class_lower_bound") is not None)):
         report.refute(
-            f"the file claims to have converged, and its gap {judged!r} is not within the tolerance {tolerance!r}",
+            f"the file claims to have converged, but its gap {judged!r} is not within the tolerance {tolerance!r}",
             of=CONVERGED,
         )
     elif _is_formula(spec["mechanism"]) and report.status(MECHANISM) is Status.PROVED:

@@ -69,7 +69,7 @@ class Named:
         """The first column of the Toeplitz workload from which the formula is derived."""
         column = toeplitz_column(self.spec.get("optimize_for") or self.spec["workload"])
         if column is None:
-            raise NotEnclosed("the formula is of a Toeplitz workload, and this one is not known as such here")
+            raise NotEnclosed("the formula needs a Toeplitz workload, and this one is not known to be Toeplitz")
         return nearest(column)[: self.strategy.n]
 
 
@@ -131,7 +131,9 @@ def _added(named: Named) -> str:
     if named.dtype == "float64" and named.mechanism["sha256"] in (tensor_digest(stored), tensor_digest(whole)):
         return "its bytes, or those of the array that it is, hash to the sha256 that the mechanism names"
     if set(named.parts) != {""} or named.dtype != "float64":
-        raise NotEnclosed("a strategy named by the bytes of the whole array is known where it is stored or exact")
+        raise NotEnclosed(
+            "a strategy named by the hash of its whole array is checked only if that array is stored or exact"
+        )
     raise Contradiction("its bytes do not hash to the sha256 that the mechanism names")
 
 

@@ -148,8 +148,8 @@ def _check_noise(report: Report, receipt: _Document, files: _Files) -> None:
         check_means(stated, "second_sigma_of_means", second)
         report.require(
             second * number(stated, "weight") >= needed,
-            "the noise of the squares has at least the standard deviation that their weight asks for",
-            f"second_sigma_of_sums {float(second)!r} is below what the weight {stated['weight']!r} asks for",
+            "the noise of the squares has at least the standard deviation that their weight requires",
+            f"second_sigma_of_sums {float(second)!r} is below what the weight {stated['weight']!r} requires",
             of=NOISE,
         )
     moved = f"the most that one {unit} moves C G"
@@ -180,9 +180,9 @@ def _check_privacy(report: Report, receipt: _Document, files: _Files) -> None:
     epsilon, delta, overflow = number(stated, "epsilon"), number(stated, "delta"), number(receipt, "overflow_delta")
     report.require(
         number(receipt, "epsilon") == epsilon and number(receipt, "delta") >= delta + overflow,
-        "epsilon is the calibration's, and delta at least the calibration's and what the capacity of batches adds",
-        f"the receipt states ({receipt['epsilon']!r}, {receipt['delta']!r}), and its calibration with what the "
-        f"capacity adds is ({stated['epsilon']!r}, {float(delta + overflow)!r})",
+        "epsilon is the calibration's, and delta covers the calibration's and what the capacity of batches adds",
+        f"the receipt states ({receipt['epsilon']!r}, {receipt['delta']!r}), but its calibration and what the "
+        f"capacity adds make ({stated['epsilon']!r}, {float(delta + overflow)!r})",
         of=PRIVACY,
     )
     if overflow:

@@ -264,7 +264,7 @@ class Connection:
         bucket = address_of(f"{scheme}://{host}")
         reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # A bucket gets no key.
         if reply.status >= 300:
-            message = f"{self.url} redirects to {bucket.geturl()}, and that {self._describe(reply)}"
+            message = f"{self.url} redirects to {bucket.geturl()}, which {self._describe(reply)}"
             raise ServiceError(message, status=reply.status)
         return reply
 

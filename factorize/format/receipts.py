@@ -366,8 +366,8 @@ def refuse_repeated(receipt: Mapping[str, Any]) -> None:
     again = repetitions_of(receipt)
     if again and not receipt["steps"]["unpublished"]:
         raise InvalidParameter(
-            f"steps {again[0][0]} to {again[0][1]} were taken twice, with the same noise, and no epsilon holds: both "
-            "releases may differ by gradients alone. Where nobody saw the first, say so when the run goes on: "
+            f"steps {again[0][0]} to {again[0][1]} were taken twice with the same noise, so no epsilon holds: the "
+            "difference of the two releases shows gradients. If nobody saw the first, say so when the run continues: "
             "Receipt(path, unpublished=True)",
             field="receipt",
         )

@@ -22,8 +22,8 @@ class RandomAllocationSampling(BallsInBinsSampling):
     title = "random allocation"
     title_of_one_epoch = None
     loader = (
-        "In every epoch, assign each example to one step anew, uniformly, independently and from a secret seed; "
-        "divide by a public constant, never by the batch's size."
+        "In every epoch, draw a new step for each example, uniformly, independently and from a secret seed; divide "
+        "by a public constant, never by the batch's size."
     )
     secret = "the draws, which examples are in a batch, and the sizes of batches, for ever"
     takes = ("bins",)

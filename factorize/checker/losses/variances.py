@@ -39,7 +39,7 @@ def losses(strategy: Strategy, workload: Mapping[str, object], objective: Mappin
     """
     program = program_of(workload)
     if program is None:
-        raise NotEnclosed("the workload is no recursion of few states")
+        raise NotEnclosed("the workload is not a recursion of few states")
     if strategy.scale is not None:  # A state of its own holds x over the factors of C's columns.
         divided = len(program.statements)
         program = program.fed([(divided, {X: [1 / Fraction(factor) for factor in strategy.scale.tolist()]})], divided)

@@ -181,7 +181,7 @@ def _check_bet(
     least = 1 / (weights.bound - claim.delta)
     require(
         rate < least,
-        f"{direction}.lambda {rate!r} is not below {float(least):.6g}, so the bet could lose more than there is",
+        f"{direction}.lambda {rate!r} is not below {float(least):.6g}, so the bet could lose more than it has",
     )
     if samples * max(bounds.normals, _pairs(part)) > MAX_NORMALS:
         raise TooLarge(

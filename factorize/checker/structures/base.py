@@ -122,7 +122,7 @@ class Reading(ABC):
             places = np.flatnonzero(self.column)[1:]
             return Recursion(solved({(0, d): -float(self.column[d]) for d in places}, self.column[:1]))
         if self.buffers is None:
-            raise NotEnclosed("C is no recursion of few states")
+            raise NotEnclosed("C is not a recursion of few states")
         return Recursion(_of_buffers(self.buffers.balanced()))
 
     def variances(self, program: Program, most: int) -> np.ndarray:

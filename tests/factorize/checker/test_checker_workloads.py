@@ -157,7 +157,7 @@ def test_kinds_that_are_not_known() -> None:
         assert toeplitz_column({"kind": kind, "n": N}) is None
     assert program_of({"kind": "window", "n": N}) is None and program_of({"kind": "matrix"}) is None
     for rates in (RATES[:-1], [*RATES, 1.0], []):
-        with pytest.raises(CertificateError, match=f"states {len(rates)} learning rates for n=5"):
+        with pytest.raises(CertificateError, match=f"states {len(rates)} learning rates, but n=5"):
             program_of({"kind": "schedule", "n": N, "learning_rates": rates})
 
 
@@ -167,5 +167,5 @@ class TestObjectives:
             with pytest.raises(CertificateError, match=f"does not know the objective '{kind[:40]}'$"):
                 weighing_of({"kind": kind}, 2)
         for weights in ([1.0], [1.0] * 3):
-            with pytest.raises(CertificateError, match=f"states {len(weights)} weights for 2 rows"):
+            with pytest.raises(CertificateError, match=f"states {len(weights)} weights, but the workload has 2 rows"):
                 weighing_of({"kind": "weighted", "weights": weights}, 2)

@@ -234,7 +234,7 @@ def test_each_process_speaks_for_the_steps_that_it_takes_again(
 ) -> None:
     receipt = continued(tmp_path / "receipt.json", factors, parts)
     if code:
-        with pytest.raises(InvalidParameter, match="were taken twice, with the same noise, and no epsilon holds"):
+        with pytest.raises(InvalidParameter, match="were taken twice with the same noise, so no epsilon holds"):
             receipt.epsilon_so_far()
     else:
         assert receipt.epsilon_so_far() > 1.9
