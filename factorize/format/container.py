@@ -6,6 +6,7 @@ float64 and float32, and numbers that are not plain integers. All safetensors li
 """
 
 import io
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,8 @@ from factorize.errors import CorruptObject, InvalidParameter
 MANIFEST = "manifest"
 MAX_HEADER_BYTES = 100_000_000
 """The largest header that safetensors libraries read."""
+MAX_TENSORS = 64
+"""The most tensors of a file, several times what any structure has, so that a header of millions is not read."""
 _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _PARTS = {"dtype", "shape", "data_offsets"}
 _NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # The gap is for bytes that are no UTF-8.
@@ -124,8 +127,15 @@ def _header(stream: BinaryIO, size: int) -> tuple[str, dict[str, Extent]]:
     text = stream.read(length)
     if text[:1] != b"{":
         raise CorruptObject("it is not in safetensors format: its header does not begin with a brace")
+    objects = itertools.count()
+
+    def read(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if next(objects) > MAX_TENSORS:
+            raise CorruptObject(f"its header has more than {MAX_TENSORS} entries, and a factor file a few")
+        return _once(pairs)
+
     header = json.loads(
-        text.decode("utf-8"), object_pairs_hook=_once, parse_int=_natural, parse_float=_refuse, parse_constant=_refuse
+        text.decode("utf-8"), object_pairs_hook=read, parse_int=_natural, parse_float=_refuse, parse_constant=_refuse
     )
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or set(metadata) != {MANIFEST} or not isinstance(metadata[MANIFEST], str):

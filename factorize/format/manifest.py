@@ -30,6 +30,8 @@ _FIELDS = {"schema", "spec", "spec_digest", "digest", "matrices", "dual", "certi
 _SPEC = {"workload", "participation", "objective", "mechanism", "tolerance"}
 _SOLVER = {"version", "seconds", "environment", "outcome", "iterations", "optimized_for", "asymptotic", "cast_from"}
 _MAX_MANIFEST_BYTES = 1 << 30
+_MAX_BRACKETS = 1 << 20
+"""The most opening brackets in a manifest, whose long lists are of numbers: to count more of them takes a minute."""
 _VOLATILE_FIELDS = ("digest", "files", "created")
 _VOLATILE_SOLVER_FIELDS = ("seconds", "environment")
 
@@ -105,8 +107,11 @@ class Manifest(JsonObject):
     @classmethod
     def read(cls, container: Container) -> Manifest:
         """Return a file's manifest, as `check` does; raise CorruptObject unless it names exactly the file's tensors."""
+        text = container.manifest_text
+        if (opening := text.count("[") + text.count("{")) > _MAX_BRACKETS:
+            raise CorruptObject(f"not a factor file: the manifest has {opening} brackets, more than {_MAX_BRACKETS}")
         try:
-            document = read_json(container.manifest_text, limit=_MAX_MANIFEST_BYTES)
+            document = read_json(text, limit=_MAX_MANIFEST_BYTES)
         except FactorizeError as error:
             raise CorruptObject(f"not a factor file: the manifest is not JSON: {str(error)[:200]}") from None
         if not isinstance(document, dict):

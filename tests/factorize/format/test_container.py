@@ -101,6 +101,10 @@ NONE = {
         raw('{"f":1,"e":1,"d":1,"c":1,"b":1,"a":1,"a":1}'),
         "one of the keys ['a', 'a', 'b', 'c', 'd'] is given twice",
     ),
+    "many tensors": (
+        raw({str(k): entry([1], 8 * k, 8 * k + 8) for k in range(65)}, bytes(65 * 8)),
+        "its header has more than 64 entries, and a factor file a few",
+    ),
     "a float": (raw({"a": entry([1.0], 0, 8)}, bytes(8)), "1.0 is not a size"),
     "a long float": (raw('{"a":1.' + "1" * 40 + "}"), "1." + "1" * 18 + " is not a size"),
     "infinity": (raw('{"a":Infinity}'), "Infinity is not a size"),
@@ -153,6 +157,11 @@ def test_a_message_is_cut() -> None:
     with pytest.raises(CorruptObject) as refusal:
         Container(raw(f'{{"{name}":1,"{name}":1}}'))
     assert len(str(refusal.value)) == len("this is not a factor file: ") + 300
+
+
+def test_several_times_the_tensors_of_any_structure_are_read() -> None:
+    many = Container(raw({str(k): entry([1], 8 * k, 8 * k + 8) for k in range(62)}, bytes(62 * 8)))
+    assert len(many.names) == 62
 
 
 def test_limits_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

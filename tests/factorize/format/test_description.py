@@ -232,6 +232,8 @@ class TestReading:
             Manifest.read(self.stated(text, (*names, "d", "c", "b", "a")))
         with pytest.raises(CorruptObject, match="not a factor file: the manifest is not JSON: "):
             Manifest.read(self.stated("{"))
+        with pytest.raises(CorruptObject, match="the manifest has 1048577 brackets, more than 1048576"):
+            Manifest.read(self.stated("[" + "[]," * ((1 << 20) - 1) + "[]]"))
         with pytest.raises(CorruptObject, match="not a factor file: the manifest is not an object"):
             Manifest.read(self.stated("[]"))
         with pytest.raises(CorruptObject, match="hash to its own digest"):
