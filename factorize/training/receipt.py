@@ -113,8 +113,9 @@ class Receipt:
 
         Raises:
             InvalidParameter: the file holds the receipt of another run, a closed one, or none; another process writes
-                it; the statement is of other factors; or no receipt states such a run, because it has no epsilon, for
-                example, or is about users while the auditor counts examples.
+                it; the statement is of other factors, or states other runs than the receipt; the auditor lets other
+                batches pass than those that the calibration counts on; or no receipt states such a run, because it has
+                no epsilon, for example, or is about users while the auditor counts examples.
             OSError: the file cannot be read or written.
         """
         if statement.unit != auditor.unit or (statement.unit == "user") != (statement.users is not None):
@@ -124,11 +125,8 @@ class Receipt:
             )
             raise InvalidParameter(message, field="users")
         _check_factors(statement, factors)
-        self._statement = statement = replace(
-            statement,
-            others={**statement.others, **self.others},
-            trials=statement.trials if self.trials == 1 else self.trials,
-        )
+        auditor.check_calibration(statement.calibration)
+        self._statement = statement = self._with_other_runs(statement)
         noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments)}
         about = _described(statement, factors, noise)
         kept = self._kept()
@@ -150,6 +148,17 @@ class Receipt:
         self._lock = RunLock(self.path, field="receipt")
         auditor.on_step = self._count
         self._write()
+
+    def _with_other_runs(self, statement: PrivacyStatement) -> PrivacyStatement:
+        """Return a statement with the other runs of this receipt, too; refuse two numbers for one of them."""
+        others, trials = {**statement.others, **self.others}, {statement.trials, self.trials} - {1}
+        if any(others[name] != mu for name, mu in statement.others.items()) or len(trials) > 1:
+            raise InvalidParameter(
+                "the statement and the receipt state other runs of one name with different mu, or different numbers of "
+                "trials; state each once",
+                field="others" if len(trials) < 2 else "trials",
+            )
+        return replace(statement, others=others, trials=trials.pop() if trials else 1)
 
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the steps that the receipt has counted, for a run that stops here.

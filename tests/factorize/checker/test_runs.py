@@ -271,9 +271,21 @@ def test_a_receipt_is_of_the_factors_and_other_runs_of_its_statement(tmp_path: P
             Receipt(tmp_path / "wrong.json").begin(
                 statement, given, ParticipationAuditor.of(calibration, N), generator="sfc64", dtype="float32"
             )
+    looser = ParticipationAuditor({"kind": "min_sep", "min_sep": 4}, N)
+    with pytest.raises(InvalidParameter, match="use ParticipationAuditor.of"):
+        Receipt(tmp_path / "wrong.json").begin(own, [factors], looser, generator="sfc64", dtype="float32")
+    for options in ({"others": {"pilot": 0.2}}, {"trials": 3}):
+        with pytest.raises(InvalidParameter, match="state each once"):
+            Receipt(tmp_path / "wrong.json", **options).begin(
+                replace(own, others={"pilot": 0.3}, trials=4),
+                [factors],
+                ParticipationAuditor.of(calibration, N),
+                generator="sfc64",
+                dtype="float32",
+            )
     assert not (tmp_path / "wrong.json").exists()
     stated = replace(own, others={"pilot": 0.3}, trials=4)
-    receipt = Receipt(tmp_path / "receipt.json", others={"probe": 0.1})
+    receipt = Receipt(tmp_path / "receipt.json", others={"probe": 0.1, "pilot": 0.3}, trials=4)
     receipt.begin(stated, [factors], ParticipationAuditor.of(calibration, N), generator="sfc64", dtype="float32")
     named = {other["name"] for other in json.loads(receipt.path.read_bytes())["others"]}
     assert named == {"pilot", "probe", "3 more trials"}
