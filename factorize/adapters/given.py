@@ -252,6 +252,10 @@ def _misfit(module: torch.nn.Module) -> str | None:
         return "is wrapped by Opacus already; give the model before it was wrapped, or take CorrelatedOptimizer"
     if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
         return "is compiled, and Opacus's hooks do not see into it; give the model that was not compiled (_orig_mod)"
+    if getattr(module, "max_norm", None) is not None and isinstance(
+        module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    ):
+        return "has max_norm, by which the words of a batch change its weights without noise; leave max_norm out"
     if any(is_lazy(p) for p in own):
         return "has parameters without a shape yet; call the model once on a batch, and make the optimizer after that"
     if getattr(module, "gradient_checkpointing", False) is True:

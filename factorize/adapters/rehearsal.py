@@ -10,7 +10,7 @@ follows, the gradients of the examples that stayed must be the same.
 import gc
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -21,6 +21,8 @@ from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_o
 from factorize.adapters.layer_rows import Rows
 from factorize.errors import InvalidParameter, InvalidParticipation
 
+MAX_WEIGHT_CHANGE = 1e-6
+"""The relative change of a parameter's norm that is explained by roundings, as of a mean of two equal tensors."""
 Loss = Callable[[Any, Any], torch.Tensor]
 """A function from the model and a batch of the loader to one loss for each example, shape (examples,)."""
 
@@ -74,6 +76,7 @@ class Rehearsal:
         self._part: Part | None = None
         self._passes: list[tuple[Altered, GradientRows, dict[str, torch.Tensor]]] = []
         self._before: dict[str, tuple[torch.Tensor, int]] = {}
+        self._sizes: dict[str, float] = {}
         self._handed: Altered | None = None
         self._undo: list[Callable[[], object]] = []
         self._marks = BatchMarks()
@@ -81,10 +84,10 @@ class Rehearsal:
         self.again = False
         self.fault: InvalidParameter | None = None
         inner = getattr(model, "_module", model)  # its hooks serve the model that the caller may still use directly
-        inner.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        inner.register_forward_pre_hook(_Hook(self._before_forward), with_kwargs=True)
         inner.register_forward_hook(_after_forward)
 
-    def _before_forward(self, _: object, *inputs: object) -> None:
+    def _before_forward(self, inputs: object) -> None:
         """Refuse a parameter that breaks Opacus's hooks, and examples of an earlier step.
 
         Raises:
@@ -149,6 +152,7 @@ class Rehearsal:
             for key, buffer in layer.named_buffers(recurse=False)
         ]
         self._before = {name: (buffer, buffer._version) for name, buffer in self._model.named_buffers()}
+        self._sizes = _sizes_of(self._model)
         self._handed = altered
         self._marks.hand_out(altered.batch)
         if self._loss == "rehearsed":
@@ -220,6 +224,7 @@ class Rehearsal:
         found = GradientRows.of(samples)
         self._still = part.randomness.still()
         self.fault = self.fault or difference_of_autograd(named, samples)
+        self.fault = self.fault or _difference_of_weights(self._sizes, _sizes_of(self._model))
         if not altered.alike and not self._still:
             self.fault = self.fault or InvalidParameter(
                 "the loop draws random numbers, and no two batches of the collation have one shape, so that the "
@@ -310,6 +315,20 @@ class Rehearsal:
         return layers, tuple((id(p), p.requires_grad) for p in self._model.parameters())
 
 
+class _Hook:
+    """A call before each forward pass, which copies and files of the model leave out: a rehearsal holds private data."""
+
+    def __init__(self, call: Callable[[object], None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, _: object, *inputs: object) -> None:
+        if self._call is not None:
+            self._call(inputs)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
 def _after_forward(model: torch.nn.Module, _: object, output: object) -> None:
     """Refuse a backward pass through a model in eval mode."""
     for tensor in [] if model.training else tensors_of(output):
@@ -344,6 +363,25 @@ def _difference_of_buffers(
                 f"the buffer {name} follows the examples, as a running mean or a code book does: replacing some of a "
                 "batch left it with other values. It is released with the model and changes later gradients, and no "
                 "noise covers it; compute it on public data and keep it fixed, or take a layer without it (GroupNorm)",
+                field="model",
+            )
+    return None
+
+
+def _sizes_of(model: torch.nn.Module) -> dict[str, float]:
+    """Return the norms of all parameters by name, frozen ones too."""
+    held = {name.removeprefix("_module."): p.detach() for name, p in model.named_parameters() if p.is_floating_point()}
+    return {name: float(p.float().norm()) for name, p in held.items()}
+
+
+def _difference_of_weights(before: Mapping[str, float], after: Mapping[str, float]) -> InvalidParameter | None:
+    """Return the error if a parameter has another norm after a pass, in which nothing was released, or None."""
+    for name, size in after.items():
+        if abs(size - before.get(name, size)) > MAX_WEIGHT_CHANGE * size:
+            return InvalidParameter(
+                f"the parameter {name} is changed by the forward pass or by the loop before step(), as code books with "
+                "running means, layers that begin with the statistics of a batch and embeddings with max_norm are; no "
+                "noise covers that; change weights after step(), by what is released or public",
                 field="model",
             )
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -429,6 +431,47 @@ class TestNothingElseChanges:
         with pytest.raises(InvalidParameter, match="buffer 1.mean follows the examples"):
             train(made, mean)
         assert made.optimizer.noise.step == 0
+
+    def test_a_parameter_that_a_pass_changes_is_refused(self):
+        class Code(torch.nn.Module):
+            """A mean that is kept in a parameter, from the first batch on or always."""
+
+            def __init__(self, how: str) -> None:
+                super().__init__()
+                self.how, self.code = how, torch.nn.Parameter(torch.zeros(8), requires_grad=False)
+                self.teacher = torch.nn.Parameter(torch.linspace(1, 2, 8), requires_grad=False)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                if self.how == "once":
+                    self.code.data.copy_(x.mean(0))
+                    self.how = ""
+                elif self.how == "running":
+                    self.code.data.mul_(0.9).add_(0.1 * x.detach().mean(0))
+                with torch.no_grad():
+                    self.teacher.mul_(0.99).add_(torch.linspace(1, 2, 8), alpha=0.01)  # follows no example
+                return x - (self.code if self.how == "" else 0)
+
+        for how in ("once", "running"):
+            made = private(network(Code(how), torch.nn.Tanh()))
+            with pytest.raises(InvalidParameter, match="parameter 1.code is changed by the forward pass"):
+                train(made, mean)
+            assert made.optimizer.noise.step == 0
+            made.optimizer.close()
+        train(private(network(Code(""), torch.nn.Tanh())), mean)
+
+    def test_copies_and_files_of_the_model_hold_nothing_of_it(self):
+        made = private(network())
+        for batch in made.loader:
+            for model in (made.model, made.model._module):
+                kept = io.BytesIO()
+                torch.save(model, kept)
+                assert b"ehearsal" not in kept.getvalue().replace(b"factorize.adapters.rehearsal", b"")
+                assert batch[0].numpy().tobytes()[:48] not in kept.getvalue()
+                with torch.no_grad():
+                    copy.deepcopy(model)(batch[0])
+            mean(made.model, batch).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
 
     def test_loops_that_ask_for_one_batch_at_a_time(self):
         made = private(network(torch.nn.Dropout(0.5)))
