@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,7 @@ from torch.utils.data import (
 )
 
 from factorize.adapters.layer_rows import keep_pass
-from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
 
 GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
 """The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
@@ -184,7 +185,7 @@ def refuse_repeats(dataset: object) -> None:
 
 
 class ExampleGradients(GradSampleModule):
-    """Opacus's module, with a better error for a second backward pass through one forward pass.
+    """Opacus's module, with the layers' own paddings, and errors that name the layer and a way out.
 
     Args:
         model: the wrapped model.
@@ -194,12 +195,26 @@ class ExampleGradients(GradSampleModule):
     """
 
     def __init__(self, model: torch.nn.Module, *, mode: str = "hooks", **options: Any) -> None:
+        samplers = {kind: partial(_padded_rows, each) for kind, each in GradSampleModule.GRAD_SAMPLERS.items()}
         if mode == "streamed":
-            samplers = GradSampleModule.GRAD_SAMPLERS
-            self.GRAD_SAMPLERS = {
-                kind: partial(keep_pass, each) if kind in _STREAMED_LAYERS else each for kind, each in samplers.items()
-            }
+            samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
+        self.GRAD_SAMPLERS = samplers
         super().__init__(model, force_functorch=mode == "functorch", **options)
+
+    def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
+        """Return a layer's type, by which Opacus finds its rule; those for convolutions know no padding but zeros."""
+        padded = getattr(module, "padding_mode", "zeros") != "zeros"
+        return None if padded else type(module)
+
+    def capture_activations_hook(self, module: torch.nn.Module, *given: Any) -> None:
+        """Keep a layer's inputs; see Opacus."""
+        with _named_errors(module):
+            super().capture_activations_hook(module, *given)
+
+    def capture_backprops_hook(self, module: torch.nn.Module, *given: Any, **options: Any) -> None:
+        """Make a layer's gradients of examples; see Opacus."""
+        with _named_errors(module):
+            super().capture_backprops_hook(module, *given, **options)
 
     def rearrange_grad_samples(self, *, module: torch.nn.Module, **others: Any) -> Any:
         """Return activations and backprops with the examples in front; see Opacus.
@@ -214,6 +229,37 @@ class ExampleGradients(GradSampleModule):
                 field="model",
             )
         return super().rearrange_grad_samples(module=module, **others)
+
+
+@contextmanager
+def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
+    """Name the layer whose gradients of examples Opacus cannot make.
+
+    Raises:
+        InvalidParameter: it cannot.
+    """
+    try:
+        yield
+    except FactorizeError:
+        raise
+    except Exception as error:
+        raise InvalidParameter(
+            f"Opacus makes no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}"
+            "; a layer with parameters of its own has to take one tensor, return one, and draw no random numbers (no "
+            "Dropout inside); move its parameters into a layer of their own",
+            field="model",
+        ) from error
+
+
+def _padded_rows(
+    sampler: Callable[..., dict[torch.nn.Parameter, torch.Tensor]], layer: Any, inputs: Any, outputs: torch.Tensor
+) -> dict[torch.nn.Parameter, torch.Tensor]:
+    """Return a layer's gradients by example, which are zero for the word that pads; Opacus takes it for any other."""
+    rows = sampler(layer, inputs, outputs)
+    if getattr(layer, "padding_idx", None) is not None:
+        for each in rows.values():
+            each[:, layer.padding_idx] = 0
+    return rows
 
 
 def check_model(model: torch.nn.Module) -> None:
@@ -236,6 +282,14 @@ def check_model(model: torch.nn.Module) -> None:
     errors = ModuleValidator.validate(model, strict=False)
     if errors:
         raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
+    for name, module in model.named_modules():
+        if next(module.buffers(), None) is not None and any(p.requires_grad for p in module.parameters(recurse=False)):
+            raise InvalidParameter(
+                f"{f'module {name}' if name else 'the model'} has trained parameters of its own, and buffers in it (as "
+                "spectral_norm, pruning and tables of positions have), of which Opacus makes no gradients of examples; "
+                "hold the parameters in a layer of their own",
+                field="model",
+            )
 
 
 def _misfit(module: torch.nn.Module) -> str | None:
@@ -263,6 +317,12 @@ def _misfit(module: torch.nn.Module) -> str | None:
     if getattr(module, "merged", False) is True:
         return (
             "has adapters that are merged into it, which get no gradient; call unmerge_adapter(), and merge at the end"
+        )
+    made = [name for name, each in vars(module).items() if torch.is_tensor(each) and each.requires_grad]
+    if any(name in ("weight", "bias") or vars(module)[name].is_leaf for name in made):
+        return (
+            f"has the tensor {made[0]}, which has a gradient and is no parameter, as weight_norm of torch.nn.utils "
+            "leaves it; take torch.nn.utils.parametrizations, or make it a torch.nn.Parameter"
         )
     if type(module).__name__ == "DoraLinearLayer":
         return "is DoRA's, which Opacus cannot call for one example; use LoRA without use_dora"

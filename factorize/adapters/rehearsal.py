@@ -316,7 +316,7 @@ class Rehearsal:
 
 
 class _Hook:
-    """A call before each forward pass, which copies and files of the model leave out: a rehearsal holds private data."""
+    """A call before each forward pass; copies and files of the model leave it out, since a rehearsal holds data."""
 
     def __init__(self, call: Callable[[object], None] | None = None) -> None:
         self._call = call

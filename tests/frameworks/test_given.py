@@ -128,6 +128,18 @@ def imaginary() -> torch.nn.Module:
     return model
 
 
+def normed(norm: Callable[[torch.nn.Module], torch.nn.Module]) -> torch.nn.Module:
+    model = network()
+    norm(model[0])
+    return model
+
+
+def loose() -> torch.nn.Module:
+    model = network()
+    model.scale = torch.ones(3, requires_grad=True)
+    return model
+
+
 def adapted_words() -> torch.nn.Module:
     """Adapters of an embedding, as peft has them: no layer's own."""
     model = network()
@@ -150,11 +162,15 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.nn.Sequential(torch.nn.Embedding(9, 2, max_norm=1.0), network()),
         "module 0 has max_norm",
     ),
+    "weight_norm": (lambda: normed(torch.nn.utils.weight_norm), "module 0 has the tensor weight, .*parametrizations"),
+    "spectral_norm": (lambda: normed(torch.nn.utils.parametrizations.spectral_norm), "module 0 has trained .* buffers"),
+    "a tensor to be trained": (loose, "the model has the tensor scale, which has a gradient and is no parameter"),
     "adapters of embeddings": (adapted_words, "lora_embedding_A holds .* leave embeddings out"),
 }
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch's compiler, about itself
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_models_without_gradients_of_examples_are_refused(name: str) -> None:
     make, said = MODELS[name]
@@ -228,6 +244,31 @@ def test_passes_that_opacus_does_not_see_are_refused_before_a_row_is_spent(model
         for _ in range(passes):
             loss.backward(retain_graph=passes > 1)
         made.optimizer.step()
+    assert made.optimizer.noise.step == 0
+
+
+class Owner(torch.nn.Module):
+    """A layer with a parameter of its own, and another layer inside of it."""
+
+    def __init__(self, inside: torch.nn.Module) -> None:
+        super().__init__()
+        self.inside, self.shift = inside, torch.nn.Parameter(torch.zeros(6))
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return scale * self.inside(x + self.shift)
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_layer_whose_gradients_opacus_cannot_make_is_named(passed: bool) -> None:
+    made = private(model=torch.nn.Sequential(Owner(torch.nn.Identity() if passed else torch.nn.Dropout()), network()))
+    x, y = next(iter(made.loader))
+    if passed:
+        torch.nn.functional.cross_entropy(made.model(x), y).backward()
+        with pytest.raises(InvalidParameter, match="gradient of each example for a Owner: .*'float'.* take one tensor"):
+            made.model._module[0](x, 2.0)
+    else:
+        with pytest.raises(InvalidParameter, match="gradient of each example for a Owner: .*random.*no Dropout"):
+            torch.nn.functional.cross_entropy(made.model(x), y).backward()
     assert made.optimizer.noise.step == 0
 
 

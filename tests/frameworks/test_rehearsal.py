@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from opacus.layers import DPLSTM
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from factorize.adapters.clipping import clipped_sums
+from factorize.adapters.clipping import clipped_sums, example_rows, use_up
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import Private, make_private
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -274,6 +275,30 @@ class TestRows:
         model.unused = torch.nn.Linear(2, 2)
         with pytest.raises(InvalidParameter, match="unused.weight has no per-example gradient"):
             train(private(model), lambda m, b: mean(m._module[:3], b))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "streamed"])
+@pytest.mark.parametrize("name", ["words", "circles"])
+def test_paddings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
+    torch.manual_seed(4)
+    words = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6, padding_idx=0), torch.nn.Linear(6, WORDS))
+    circles = torch.nn.Sequential(
+        torch.nn.Unflatten(1, (1, 6)),
+        torch.nn.Conv1d(1, 2, 3, padding=1, padding_mode="circular"),
+        torch.nn.Flatten(),
+        torch.nn.Linear(12, 3),
+    )
+    model, loop, data = {"words": (words, of_words, texts()), "circles": (circles, mean, vectors())}[name]
+    made = private(model, data, grad_sample_mode=mode)
+    batch = next(iter(made.loader))
+    loop(made.model, batch).backward()
+    for p in model.parameters():
+        rows = example_rows([("", p)], SIZE)[0]
+        total = next(use_up([rows], math.inf)).float()
+        assert torch.allclose(total / SIZE, p.grad, atol=1e-6)
+    made.optimizer.step()
+    made.optimizer.zero_grad()
+    train(made, loop)
 
 
 class Beside(torch.nn.Module):
