@@ -80,9 +80,9 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
     if samples is None:
         raise InvalidParameter(
             f"{name} has no per-example gradient: the loss does not use it, its layer is in eval mode, its forward "
-            "pass ran again (gradient checkpointing, or a second call), or the model is not the one in Opacus's "
-            "GradSampleModule; call model.train(), call the model once for each batch, and freeze "
-            "(requires_grad=False) what a step may leave out before the job is made private",
+            "pass ran again (gradient checkpointing, or a second call), step() was called twice, or the model is not "
+            "the one in Opacus's GradSampleModule; call model.train(), call the model and step() once for each batch, "
+            "and freeze (requires_grad=False) what a step may leave out before the job is made private",
             field="model",
         )
     return samples if isinstance(samples, list) else [samples]

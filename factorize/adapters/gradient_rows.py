@@ -139,6 +139,8 @@ def difference_of_autograd(
 ) -> InvalidParameter | None:
     """Return the error if the gradients of examples do not add up to plain autograd's gradient of the batch, or None.
 
+    Any factor between both is right: of a mean, or of `clip_grad_norm_`, whose result nobody uses.
+
     Args:
         named: parameters with their names; `p.grad` is of this batch alone.
         samples: their gradients by example.
@@ -147,19 +149,23 @@ def difference_of_autograd(
         return None
     rounding = max(_rounding(sample) for sample in samples)
     allowed = (TOLERANCE + 4 * rounding) * float(squared_norms(samples).sqrt().sum())
-    factors = 1, len(samples[0])  # for sums, and for means, whose gradients Opacus multiplies by the examples
-    found = [
-        [float(torch.linalg.vector_norm(total - p.grad.to(total) * factor)) for factor in factors]
-        for (_, p), total in zip(named, use_up(list(samples), math.inf), strict=True)
-    ]
-    errors = min(zip(*found, strict=True), key=np.linalg.norm)
+    products = np.array(
+        [
+            [float((one * other).sum()) for one, other in ((total, total), (total, plain), (plain, plain))]
+            for (_, p), total in zip(named, use_up(list(samples), math.inf), strict=True)
+            for plain in [p.grad.to_dense().to(total)]
+        ]
+    )
+    _, along, plain = products.sum(0)
+    factor = max(along, 0.0) / (plain or 1.0)
+    errors = np.sqrt((products @ [1.0, -2.0 * factor, factor**2]).clip(min=0.0))
     if not np.linalg.norm(errors) > allowed:
         return None
     worst = int(np.argmax(errors))
     return InvalidParameter(
         f"the gradients of examples that Opacus has for {named[worst][0]} add up to another gradient than that of the "
-        "batch by plain autograd: it is used outside of its own layer, tied "
-        "to another parameter, or penalized in the loss; use it in its layer alone, and the optimizer's weight_decay "
-        "for penalties",
+        "batch by plain autograd: it is used outside of its own layer, tied to another parameter or penalized in the "
+        "loss, Opacus's rule does not know a setting of its layer, or p.grad was changed; use it in its layer alone, "
+        "the optimizer's weight_decay for penalties and grad_sample_mode='functorch' for such settings",
         field="model",
     )

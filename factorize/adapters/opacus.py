@@ -28,7 +28,10 @@ from factorize.samplings.calibrating import epsilon_of_first_steps
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 
 
-_UNCLEARED_GRADIENTS = "gradients of the step before are still there; call zero_grad() after step()"
+_UNCLEARED_GRADIENTS = (
+    "gradients of the step before are still there; call zero_grad() of this optimizer (that of the model leaves sums) "
+    "after step()"
+)
 
 
 class CorrelatedOptimizer(Secret, DPOptimizer):
@@ -164,20 +167,25 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take a step, or a part of one; for a rehearsal's batch, only keep its gradients.
 
+        Returns:
+            The loss of the closure; None without one.
+
         Raises:
             InvalidParameter: settings, gradients, parameters or a loss that the noise does not cover.
             InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.
         """
+        loss = None
         if closure is not None:
             with torch.enable_grad():
-                closure()
+                loss = closure()
         if self.rehearsal is not None and not self._may_step(self.rehearsal):
-            return None
+            return loss
         self.stepping = True
         try:
-            return super().step()
+            super().step()
         finally:
             self.stepping = False
+        return loss
 
     def _may_step(self, rehearsal: Rehearsal) -> bool:
         """Return whether the present gradients are for a step."""
@@ -202,7 +210,9 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         Raises:
             InvalidParameter: a parameter has none, those of the step before, or other rows than the others.
         """
-        held = [each for p in self.params for each in (getattr(p, "grad_sample", None), p.summed_grad)]
+        held = [
+            each for p in self.params for each in (getattr(p, "grad_sample", None), getattr(p, "summed_grad", None))
+        ]
         if any((each[0] if isinstance(each, list) else each) is USED_ROWS for each in held):
             raise InvalidParameter(_UNCLEARED_GRADIENTS, field="optimizer")
         return example_rows(self._named, self._expected)
@@ -319,6 +329,13 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 f"{(c.clip_norm, c.divisor, c.noise_multiplier)}; leave them, or calibrate for others",
                 field="calibration",
             )
+        for (name, p), kind in zip(self._named, self.noise.kinds, strict=False):
+            if (p.dtype, p.device) != kind:
+                raise InvalidParameter(
+                    f"{name} is {p.dtype} on {p.device} now, and its noise is for {kind[0]} on {kind[1]}; call "
+                    "model.to(...) before the optimizer is made and the job is made private",
+                    field="model",
+                )
 
     def _unpadded(self, rows: int) -> torch.Tensor | None:
         """Return which rows do not pad. Padding is computed like examples, so that its amount shows in no time."""

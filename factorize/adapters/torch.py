@@ -138,7 +138,7 @@ class TorchNoiseGenerator(Secret):
         else:
             self._layout = ShardLayout.of(parameters) if mesh is None else ShardLayout.evenly(size, mesh)
         flat = (torch.float32, self._device)
-        self._released = ReleasedSums(self._layout, [kind[1:] for kind in self._like] if self._whole else [flat])
+        self._released = ReleasedSums(self._layout, self.kinds if self._whole else [flat])
         region = self._layout.region
         source = source_of(held)
         streams = isinstance(source, Streamable)
@@ -182,6 +182,11 @@ class TorchNoiseGenerator(Secret):
     def step(self) -> int:
         """The step whose noise `next` returns, from 0."""
         return self._made.step
+
+    @property
+    def kinds(self) -> list[tuple[torch.dtype, torch.device]]:
+        """The type and the device of each parameter."""
+        return [kind[1:] for kind in self._like]
 
     @property
     def commitment(self) -> str:

@@ -328,6 +328,46 @@ def test_the_loader_is_one_of_torch() -> None:
     assert len(loader) == N // EPOCHS and next(iter(loader))[0].shape == (3, 6)
 
 
+def test_a_closure_says_its_loss() -> None:
+    made, one = private(), private()
+    for x, y in made.loader:
+
+        def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            made.optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(made.model(x), y)
+            loss.backward()
+            return loss
+
+        assert made.optimizer.step(closure) > 0
+    made.optimizer.zero_grad()
+    train(one, 1)
+    assert made.optimizer.noise.step == N // EPOCHS and all(
+        map(torch.equal, made.model.parameters(), one.model.parameters())
+    )
+
+
+CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "another type": (lambda made: made.model.double(), "0.weight is torch.float64 on cpu now.*model.to"),
+    "other parameters": (
+        lambda made: made.optimizer.param_groups[0].update(params=list(network().parameters())),
+        "parameter 0 has no per-example gradient",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_parameters_that_are_changed_after_the_call_are_refused(name: str) -> None:
+    made = private()
+    change, said = CHANGES[name]
+    change(made)
+    with pytest.raises(InvalidParameter, match=said):
+        for x, y in made.loader:
+            torch.nn.functional.cross_entropy(made.model(x.to(made.model._module[0].weight.dtype)), y).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+    assert made.optimizer.noise.step == 0
+
+
 def test_settings_of_opacus_are_passed_on() -> None:
     one, other = private(), private(grad_sample_mode="functorch")
     assert other.model.force_functorch and not one.model.force_functorch

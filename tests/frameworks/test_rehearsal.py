@@ -323,6 +323,21 @@ class TestPlainAutograd:
         with pytest.raises(InvalidParameter, match="weight_decay"):
             train(private(model), lambda m, b: mean(m, b) + sum(p.square().sum() for p in model.parameters()))
 
+    @pytest.mark.parametrize("most", [1e-3, 1e3])
+    def test_gradients_that_the_caller_clips_as_well(self, most: float):
+        """They are not what is released."""
+        found = []
+        for norm in (most, math.inf):
+            made = private(network())
+            for batch in made.loader:
+                mean(made.model, batch).backward()
+                torch.nn.utils.clip_grad_norm_(made.model.parameters(), norm)
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+            made.optimizer.close()
+            found.append(list(made.model.parameters()))
+        assert made.optimizer.noise.step == EXAMPLES // SIZE and all(map(torch.equal, *found))
+
     def test_an_optimizer_by_hand_looks_as_far_as_it_can(self):
         factors = handmade(ToeplitzMatrix(np.eye(1, 4)[0], 4))
         calibration = calibrate(factors.sensitivity, PrivacyTarget(mu=1.0), clip_norm=1.0, divisor=SIZE)
