@@ -324,13 +324,20 @@ class Items(Dataset[Any]):
     """Examples that are changed when they are read."""
 
     def __init__(self, how: str) -> None:
-        self.x, self.how, self.last = X, how, X[0]
+        self.x, self.labels, self.how, self.last, self.parts = X, Y, how, X[0], (X, Y)
 
     def __len__(self) -> int:
         return EXAMPLES
 
     def __getitem__(self, i: int) -> Any:
         own, self.last = (self.x[i], self.last), self.x[i]
+        if self.how in ("any", "any row"):
+            place = int(torch.randint(EXAMPLES, ()))
+            return (self.x[place], Y[place]) if self.how == "any" else tuple(part[place] for part in self.parts)
+        if self.how == "standard":
+            return own[0] - self.x.mean(0), Y[i]
+        if self.how == "counted":
+            return own[0], torch.eye(int(self.labels.max()) + 1)[self.labels[i]]
         if self.how == "pair":
             return own[0] + self.x[int(torch.randint(EXAMPLES, ()))], Y[i]
         return (own[0] + own[1] if self.how == "last" else own[0] + torch.randn(own[0].shape)), Y[i]
@@ -580,15 +587,17 @@ class Made(Door):
             x, y = default_collate(items)
             return x + x.roll(len(x) // 2, 0), y
 
-        given: list[DataLoader[Any]] = [DataLoader(Items(how), batch_size=SIZE) for how in ("pair", "last")]
+        ways = "pair", "last", "any", "any row", "standard"
+        given: list[DataLoader[Any]] = [DataLoader(Items(how), batch_size=SIZE) for how in ways]
         for data in (*given, loader(collate_fn=half), loader(collate_fn=halves)):
             made = self.made(data=data)
             with pytest.raises(FactorizeError, match="of one example alone"):
                 next(iter(made.loader))
             self.end(Job(made.model, made.optimizer, None))
-        made = self.made(data=DataLoader(Items("noise"), batch_size=SIZE))
-        self.step(Job(made.model, made.optimizer, self.batches(made)))
-        self.end(Job(made.model, made.optimizer, None))
+        for right in ("noise", "counted"):
+            made = self.made(data=DataLoader(Items(right), batch_size=SIZE))
+            self.step(Job(made.model, made.optimizer, self.batches(made)))
+            self.end(Job(made.model, made.optimizer, None))
         next(iter(self.made(data=DataLoader(Items("pair"), batch_size=SIZE)).loader))
 
     def _repeated(self, folder: Path) -> None:
