@@ -138,6 +138,8 @@ class PrivateLoader(DataLoader[Any]):
     ) -> Iterator[object]:
         """Yield the parts of a step, after their rehearsals, and tell the optimizer for each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
+        if step % self._per_pass == 0:
+            rehearsal.begin_pass(step)
         for i, indices in enumerate(parts):
             wanted = rehearsal.wanted and i == 0
             before = Randomness.now() if wanted else None

@@ -86,8 +86,9 @@ def make_private(
     Train as usual: for each epoch, for each batch of the loader: forward, backward, `optimizer.step()`,
     `optimizer.zero_grad()`. Checkpoint model and optimizer together; the loader continues from the optimizer's step.
 
-    The loader hands out one more batch before the first: a rehearsal, of which nothing is released
-    (`factorize.adapters.rehearsal`). It refuses a model or a loss in which one example changes the gradients of others.
+    The loader hands out one more batch before the first, and before the first of some later passes: a rehearsal, of
+    which nothing is released (`factorize.adapters.rehearsal`). It refuses a model or a loss in which one example
+    changes the gradients of others.
 
     Args:
         model: a model without layers that mix examples (batch norm); Opacus names them. In Opacus's

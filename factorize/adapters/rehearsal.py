@@ -80,6 +80,7 @@ class Rehearsal:
         self._handed: Altered | None = None
         self._undo: list[Callable[[], object]] = []
         self._marks = BatchMarks()
+        self._compared: list[int] = []  # holds the steps whose gradients were compared
         self.examples: int | None = None
         self.again = False
         self.fault: InvalidParameter | None = None
@@ -116,6 +117,14 @@ class Rehearsal:
     def wanted(self) -> bool:
         """Whether a rehearsal has to come before the next batch."""
         return self._loss != "not_looked_at" and self._seen is None
+
+    def begin_pass(self, step: int) -> None:
+        """Want another rehearsal at the first step of a pass, since losses may follow a schedule, or draw what they do.
+
+        At least as many steps lie between two rehearsals as there were before.
+        """
+        if self._compared and step - self._compared[-1] >= len(self._compared):
+            self._seen = None
 
     def names(self, parameters: Sequence[torch.nn.Parameter]) -> list[tuple[str, torch.nn.Parameter]]:
         """Return parameters with their names in the model."""
@@ -307,6 +316,7 @@ class Rehearsal:
             self.fault = self.fault or _difference_of_buffers(left, buffers)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
+            self._compared += [] if self._part is None else [self._part.place[0]]
         self._part, self._passes = None, []
 
     def _fingerprint(self) -> Hashable:

@@ -569,6 +569,26 @@ class TestChanges:
         assert came == EXAMPLES // SIZE + 3 and made.optimizer.noise.step == EXAMPLES // SIZE
 
 
+class TestPasses:
+    def made(self, passes: int) -> Private:
+        n, model = passes * EXAMPLES // SIZE, network()
+        factors = handmade(ToeplitzMatrix(np.eye(1, n)[0], n), {"kind": "fixed_epochs", "epochs": passes})
+        settings = {"epsilon": 8.0, "delta": 1e-2, "epochs": passes, "seed": 2**70, "batch_size": SIZE}
+        return make_private(model, torch.optim.SGD(model.parameters(), lr=0.5), vectors(), factors, **settings)
+
+    def test_begin_with_a_rehearsal_ever_more_steps_apart(self):
+        made = self.made(9)
+        more = [train(made, mean) - EXAMPLES // SIZE for _ in range(9)]
+        assert more == [1, 1, 1, 1, 1, 0, 1, 0, 1] and made.optimizer.noise.step == 9 * EXAMPLES // SIZE
+
+    def test_a_loss_that_mixes_from_a_later_pass_on_is_refused_there(self):
+        made = self.made(3)
+        train(made, mean)
+        with pytest.raises(InvalidParameter, match="mixes the examples"):
+            train(made, weighted)
+        assert made.optimizer.noise.step == EXAMPLES // SIZE
+
+
 class TestWhatIsSaid:
     def test_in_the_statement(self):
         losses = {"rehearsed": "rehearsed", "per_example": lambda m, b: mean(m, b, reduction="none")}
