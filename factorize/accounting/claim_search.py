@@ -22,9 +22,9 @@ from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_
 from factorize.checker.sampling.bets import CHUNK, MIN_WEALTH
 from factorize.errors import CertificateError, InvalidParameter, TooLarge
 from factorize.format.manifest import CertifiedFactors
-from factorize.format.quantities import MAX_EPSILON
+from factorize.format.quantities import MAX_EPSILON, MIN_DELTA
 from factorize.numbers.gaussian import gaussian_epsilon
-from factorize.numbers.scalars import double_above, multiplier_of
+from factorize.numbers.scalars import double_above, multiplier_of, within_scale
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import WORK, GivenNoise, Question
 
@@ -188,7 +188,7 @@ class ClaimSearch:
         if question.delta is not None:
             return Level(multiplier, max(law.epsilon(multiplier, question.delta), MIN_EPSILON), question.delta)
         assert question.epsilon is not None
-        delta = law.delta(multiplier, question.epsilon)
+        delta = max(law.delta(multiplier, question.epsilon), MIN_DELTA)
         if delta >= 1:
             raise InvalidParameter(
                 f"sigma={question.sigma!r} is too small for any delta below 1 at epsilon={question.epsilon!r}; use a "
@@ -211,7 +211,7 @@ class ClaimSearch:
         question, bounded = self._asked, self.bounded
         if isinstance(question, PrivacyTarget):
             level = bounded._replace(multiplier=self.point * (1 + margin))
-        elif bounded.epsilon <= MIN_EPSILON:  # no claim has less, and estimates at so much noise take minutes
+        elif bounded.epsilon <= MIN_EPSILON or bounded.delta <= MIN_DELTA:  # no claim has less; estimates take minutes
             return None
         elif question.delta is not None:
             epsilon = self.estimate.epsilon(bounded.multiplier / (1 + margin), bounded.delta)
@@ -257,7 +257,7 @@ class ClaimSearch:
         """Return the sigma of a level, rounded up, and its multiplier, rounded down."""
         if isinstance(self._asked, GivenNoise):
             return self._asked.sigma, level.multiplier
-        sigma = double_above(Fraction(level.multiplier) * Fraction(self._clip), "sigma")
+        sigma = within_scale("sigma", double_above(Fraction(level.multiplier) * Fraction(self._clip), "sigma"))
         return sigma, multiplier_of(sigma, clip_norm=self._clip)
 
     def _claim(

@@ -21,7 +21,9 @@ _SCALES = MIN_SCALE, MAX_SCALE
 _MULTIPLIERS = 1e-9, 1e9  # Searches end a little before these limits.
 _SENSITIVITIES = MIN_SENSITIVITY, 1e300
 _EPSILONS = 0.0, MAX_EPSILON
-_DELTAS = 1e-300, 1 - 2.0**-53
+MIN_DELTA = 1e-300
+"""The smallest delta of a claim."""
+_DELTAS = MIN_DELTA, 1 - 2.0**-53
 LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("clip_norm", "sigma", "sigma_of_sums", "second_sigma_of_sums"), _SCALES),
     **dict.fromkeys(("sigma_of_means", "second_sigma_of_means"), (MIN_SCALE / MAX_COUNT, MAX_SCALE)),

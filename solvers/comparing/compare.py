@@ -7,6 +7,7 @@ not fit is listed with the reason.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -94,13 +95,19 @@ def compare(
 
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
-        InvalidParameter: a budget is negative.
+        InvalidParameter: a budget is negative, or `sampling` has options beside the sizes.
         Cancelled: raised by `progress`.
     """
     spec = parse_spec(spec)
     if privacy is None and spec.sampling is not None:
         privacy = PrivacyTarget(epsilon=spec.sampling.epsilon, delta=spec.sampling.delta)
     sizes = sampling or SamplingOptions()
+    if replace(sizes, dataset_size=None, batch_size=None) != SamplingOptions():
+        raise InvalidParameter(
+            "sampling of a comparison has other options than dataset_size and batch_size, and rows are for sums, clip "
+            "norm 1 and zero_out alone; leave them out, and give them to the calibration",
+            field="sampling",
+        )
     rows = TableRows(privacy, sizes, chosen_samplings(spec, privacy, sizes, samplings))
     allowed = _budgets(budgets, _budget(buffers, bytes_per_parameter))
     plan = ComparisonPlan(spec, allowed, rows, most_seconds=most_seconds, seconds=seconds, fitting=fitting, look=look)

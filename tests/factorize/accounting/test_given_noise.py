@@ -19,6 +19,7 @@ from factorize.checker.sampling.calibrations import check_calibration
 from factorize.client.held_factors import HeldFactors
 from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
+from factorize.format.quantities import MIN_DELTA
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.question import GivenNoise, question_of
 
@@ -55,6 +56,20 @@ def test_delta_at_a_given_noise_is_claimed_and_checked_by_the_other_code(base: F
     point = StarEstimate(bin_gram(base.strategy, 16), seed=5).forward(2.5, 4.0).delta
     assert point < held.delta < 1.5 * point
     assert check_calibration(file.read_bytes(), held.document()).supported
+
+
+def test_no_delta_is_claimed_below_the_smallest_of_a_claim(base: Factorization) -> None:
+    held = calibrate_bins(base, sigma=1e6, epsilon=2.0)
+    assert held.claim.tested(base).supported and held.samples == 0
+    assert held.delta == pytest.approx(MIN_DELTA, rel=1e-6) and held.delta >= MIN_DELTA
+
+
+@pytest.mark.parametrize(("clip_norm", "epsilon"), [(1e-30, 1e4), (1e30, 1e-3)])
+def test_noise_that_single_precision_does_not_hold_is_refused(
+    base: Factorization, clip_norm: float, epsilon: float
+) -> None:
+    with pytest.raises(InvalidParameter, match="noise in float32"):
+        calibrate_bins(base, epsilon=epsilon, delta=1e-9, clip_norm=clip_norm)
 
 
 def test_the_three_questions_agree(base: Factorization) -> None:

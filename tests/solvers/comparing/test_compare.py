@@ -231,6 +231,14 @@ def test_sampling_adds_rows_for_few_bands_and_sorts_by_the_loss_at_the_privacy(q
     assert amplified.rmse_at_privacy == pytest.approx(sigma * plain.loss.rmse / plain.sensitivity.value)
 
 
+@pytest.mark.parametrize("other", [{"adjacency": "replace_one"}, {"clip_norm": 2.0}, {"divisor": 100}])
+def test_rows_are_for_one_adjacency_and_one_clip_norm(other):
+    asked = SamplingOptions(dataset_size=2400, batch_size=100, **other)
+    with pytest.raises(InvalidParameter, match="rows are for sums, clip norm 1 and zero_out alone") as refusal:
+        compare(spec_of(N), privacy=PrivacyTarget(epsilon=4.0, delta=1e-4), sampling=asked)
+    assert refusal.value.field == "sampling"
+
+
 def test_sampling_needs_an_epsilon_and_groups_as_large_as_a_batch(quick):
     with pytest.raises(InvalidParameter, match="epsilon"):
         compare(spec_of(N), sampling=SamplingOptions(dataset_size=2400, batch_size=100))
