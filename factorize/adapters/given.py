@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -397,59 +396,3 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
 def _listed(names: list[str]) -> str:
     shown, more = ", ".join(names[:_MAX_NAMES]), len(names) - _MAX_NAMES
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-@dataclass(frozen=True)
-class EmptyCollate:
-    """A collation that works as the caller's, and makes no examples into a batch of the same fields.
-
-    Attributes:
-        collate: the caller's collation.
-        empty: the batch of no example.
-    """
-
-    collate: Callable[[list[Any]], Any]
-    empty: Any
-
-    def __call__(self, examples: list[Any]) -> Any:
-        """Return a batch."""
-        return self.collate(examples) if examples else self.empty
-
-
-def empty_like(batch: Any, axis: int = 0) -> Any:
-    """Return a batch of no example, made from a batch of one: tensors without a row, and lists without an item.
-
-    Args:
-        batch: tensors, in dicts, lists and tuples; a list without a tensor holds one item for each example, such as a
-            text.
-        axis: axis of the examples.
-
-    Raises:
-        InvalidParameter: a field has another type, whose value without examples is unknown.
-    """
-    if torch.is_tensor(batch) and batch.dim() > axis:
-        return batch.narrow(axis, 0, 0)
-    if batch is None:
-        return None
-    if isinstance(batch, Mapping):
-        parts: Any = {key: empty_like(value, axis) for key, value in batch.items()}
-        if not isinstance(batch, MutableMapping):
-            return parts
-        empty = copy(batch)
-        empty.update(parts)
-        return empty
-    if isinstance(batch, (list, tuple)):
-        parts = [] if len(batch) == 1 and not _has_tensors(batch) else [empty_like(part, axis) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    what = f"tensor of {batch.dim()} axes" if torch.is_tensor(batch) else type(batch).__name__
-    raise InvalidParameter(
-        f"a batch of the loader has a field of type {what}, and sampled batches may be empty: nobody knows what "
-        "it is then; have collate_fn give tensors or lists with one entry for each example, or leave the field out",
-        field="data",
-    )
-
-
-def _has_tensors(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(_has_tensors(part) for part in value.values())
-    return torch.is_tensor(value) or (isinstance(value, (list, tuple)) and any(_has_tensors(part) for part in value))

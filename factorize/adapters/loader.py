@@ -10,7 +10,8 @@ import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.altered_batches import Randomness, alter_batches, rare_example
-from factorize.adapters.given import EmptyCollate, GivenData, empty_like
+from factorize.adapters.empty_batches import EmptyCollate, empty_like
+from factorize.adapters.given import GivenData
 from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.rehearsal import Part, Rehearsal

@@ -8,7 +8,7 @@ follows, the gradients of the examples that stayed must be the same.
 """
 
 import gc
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
@@ -19,10 +19,9 @@ from factorize.adapters.altered_batches import Altered, BatchMarks, Randomness, 
 from factorize.adapters.clipping import example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
 from factorize.adapters.layer_rows import Rows
+from factorize.adapters.model_changes import difference_of_buffers, difference_of_weights, sizes_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 
-MAX_WEIGHT_CHANGE = 1e-6
-"""The relative change of a parameter's norm that is explained by roundings, as of a mean of two equal tensors."""
 Loss = Callable[[Any, Any], torch.Tensor]
 """A function from the model and a batch of the loader to one loss for each example, shape (examples,)."""
 
@@ -161,7 +160,7 @@ class Rehearsal:
             for key, buffer in layer.named_buffers(recurse=False)
         ]
         self._before = {name: (buffer, buffer._version) for name, buffer in self._model.named_buffers()}
-        self._sizes = _sizes_of(self._model)
+        self._sizes = sizes_of(self._model)
         self._handed = altered
         self._marks.hand_out(altered.batch)
         if self._loss == "rehearsed":
@@ -233,7 +232,7 @@ class Rehearsal:
         found = GradientRows.of(samples)
         self._still = part.randomness.still()
         self.fault = self.fault or difference_of_autograd(named, samples)
-        self.fault = self.fault or _difference_of_weights(self._sizes, _sizes_of(self._model))
+        self.fault = self.fault or difference_of_weights(self._sizes, sizes_of(self._model))
         if not altered.alike and not self._still:
             self.fault = self.fault or InvalidParameter(
                 "the loop draws random numbers, and no two batches of the collation have one shape, so that the "
@@ -313,7 +312,7 @@ class Rehearsal:
         buffers = dict(self._model.named_buffers())
         for altered, other, left in self._passes:
             self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm)
-            self.fault = self.fault or _difference_of_buffers(left, buffers)
+            self.fault = self.fault or difference_of_buffers(left, buffers)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
             self._compared += [] if self._part is None else [self._part.place[0]]
@@ -359,42 +358,6 @@ def _replace(layer: torch.nn.Module, key: str, buffer: torch.Tensor, value: torc
     with torch.no_grad():
         buffer.copy_(value)
     layer._buffers[key] = buffer
-
-
-def _difference_of_buffers(
-    left: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
-) -> InvalidParameter | None:
-    """Return the error if a pass over other examples has left a buffer with other values, or None."""
-    for name, value in left.items():
-        now = found.get(name)
-        if now is not None and now.shape == value.shape and not torch.equal(now, value):
-            name = name.removeprefix("_module.")
-            return InvalidParameter(
-                f"the buffer {name} follows the examples, as a running mean or a code book does: replacing some of a "
-                "batch left it with other values. It is released with the model and changes later gradients, and no "
-                "noise covers it; compute it on public data and keep it fixed, or take a layer without it (GroupNorm)",
-                field="model",
-            )
-    return None
-
-
-def _sizes_of(model: torch.nn.Module) -> dict[str, float]:
-    """Return the norms of all parameters by name, frozen ones too."""
-    held = {name.removeprefix("_module."): p.detach() for name, p in model.named_parameters() if p.is_floating_point()}
-    return {name: float(p.float().norm()) for name, p in held.items()}
-
-
-def _difference_of_weights(before: Mapping[str, float], after: Mapping[str, float]) -> InvalidParameter | None:
-    """Return the error if a parameter has another norm after a pass, in which nothing was released, or None."""
-    for name, size in after.items():
-        if abs(size - before.get(name, size)) > MAX_WEIGHT_CHANGE * size:
-            return InvalidParameter(
-                f"the parameter {name} is changed by the forward pass or by the loop before step(), as code books with "
-                "running means, layers that begin with the statistics of a batch and embeddings with max_norm are; no "
-                "noise covers that; change weights after step(), by what is released or public",
-                field="model",
-            )
-    return None
 
 
 def _schedules(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:

@@ -25,7 +25,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from factorize.adapters.given import empty_like
+from factorize.adapters.empty_batches import empty_like
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
 from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation

@@ -1,0 +1,48 @@
+"""Changes of a model by a pass over examples: buffers and parameters are released with it, and no noise covers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from factorize.errors import InvalidParameter
+
+MAX_WEIGHT_CHANGE = 1e-6
+"""The relative change of a parameter's norm that is explained by roundings, as of a mean of two equal tensors."""
+
+
+def difference_of_buffers(
+    left: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+) -> InvalidParameter | None:
+    """Return the error if a pass over other examples has left a buffer with other values, or None."""
+    for name, value in left.items():
+        now = found.get(name)
+        if now is not None and now.shape == value.shape and not torch.equal(now, value):
+            name = name.removeprefix("_module.")
+            return InvalidParameter(
+                f"the buffer {name} follows the examples, as a running mean or a code book does: replacing some of a "
+                "batch left it with other values. It is released with the model and changes later gradients, and no "
+                "noise covers it; compute it on public data and keep it fixed, or take a layer without it (GroupNorm)",
+                field="model",
+            )
+    return None
+
+
+def sizes_of(model: torch.nn.Module) -> dict[str, float]:
+    """Return the norms of all parameters by name, frozen ones too."""
+    held = {name.removeprefix("_module."): p.detach() for name, p in model.named_parameters() if p.is_floating_point()}
+    return {name: float(p.float().norm()) for name, p in held.items()}
+
+
+def difference_of_weights(before: Mapping[str, float], after: Mapping[str, float]) -> InvalidParameter | None:
+    """Return the error if a parameter has another norm after a pass, in which nothing was released, or None."""
+    for name, size in after.items():
+        if abs(size - before.get(name, size)) > MAX_WEIGHT_CHANGE * size:
+            return InvalidParameter(
+                f"the parameter {name} is changed by the forward pass or by the loop before step(), as code books with "
+                "running means, layers that begin with the statistics of a batch and embeddings with max_norm are; no "
+                "noise covers that; change weights after step(), by what is released or public",
+                field="model",
+            )
+    return None
