@@ -140,8 +140,9 @@ class BinsAuditor(Auditor, Secret):
         return f"BinsAuditor({shown})"
 
     def covers(self, calibration: Calibration) -> bool:
-        """Return whether the calibration relies on these draws."""
-        return calibration.sampling in self.covered
+        """Return whether the calibration relies on these draws, and on as many bins."""
+        drawn = calibration.presence if calibration.sampling in self.covered else None
+        return drawn is not None and drawn.period == self.bins
 
     def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
         """Check the examples of the next step, and go on to it; see `Auditor.record`. The first divisor is kept."""

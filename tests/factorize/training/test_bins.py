@@ -24,6 +24,7 @@ from private_cases import BinsNoise
 from specs import solved
 from training_cases import UnitNoise
 
+import factorize
 from factorize.accounting import calibrate_bins
 from factorize.auditor import ParticipationAuditor
 from factorize.client import load
@@ -405,6 +406,18 @@ class TestAuditor:
                 auditor.record(wrong)
         with pytest.raises(InvalidParameter, match=r"0\.\.9"):
             auditor.record([10])
+
+    @pytest.mark.parametrize(
+        ("sampling", "make"), [("balls_in_bins", balls_in_bins), ("random_allocation", random_allocation)]
+    )
+    def test_bins_of_another_number_than_the_calibrations(self, sampling, make):
+        factors = factorize.solve("prefix", n=12, epochs=3, mechanism="identity")
+        calibration = factors.calibrate(epsilon=2.0, delta=1e-5, sampling=sampling, bins=4)
+        for bins in (2, 3, 6, 12):  # with fewer bins everybody takes part more often than epsilon counts on
+            auditor = BinsAuditor.of(make(24, bins, 12 // bins, KEY))
+            with pytest.raises(InvalidParameter, match=r"BinsAuditor\.of\(order\)"):
+                factors.noise(calibration, 2, seed=1 << 70, auditor=auditor)
+        factors.noise(calibration, 2, seed=1 << 70, auditor=BinsAuditor.of(make(24, 4, 3, KEY))).close()
 
     def test_sizes(self):
         with pytest.raises(InvalidParameter, match="examples=0 is not an integer >= 1"):
