@@ -280,6 +280,9 @@ def _check_factors(statement: PrivacyStatement, factors: Sequence[CertifiedFacto
             "both the factors that make the noise, of both moments where squares have noise of their own",
             field="factors",
         )
+    if statement.steps != factors[0].steps:
+        message = f"the statement is of {statement.steps} steps, the factors are of {factors[0].steps}; state theirs"
+        raise InvalidParameter(message, field="steps")
     if statement.moments is None:
         check_own(statement.calibration, factors[0])
 

@@ -10,7 +10,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon, mu_by_name
-from factorize.numbers.scalars import double_above, root_above, whole_number
+from factorize.numbers.scalars import double_above, finite_real, root_above, whole_number
 from factorize.privacy import Calibration
 from factorize.privacy.selection import BestOf
 from factorize.samplings.calibrating import epsilon_of_first_steps
@@ -73,14 +73,17 @@ class PrivacyStatement:
     trials: int | BestOf = 1
 
     def __post_init__(self) -> None:
-        """Refuse an unknown way to look at the loss, and other releases without a guarantee.
+        """Refuse what the calibration does not bear out, and other releases without a guarantee.
 
         Raises:
-            InvalidParameter: the way is unknown; or there are other releases, but no mu or no delta.
+            InvalidParameter: the way to look at the loss is unknown; the sampling is not the calibration's; delta of
+                the capacity is no number >= 0; or there are other releases, but no mu or no delta.
         """
         if self.loss not in get_args(LossCheck):
             known = ", ".join(get_args(LossCheck))
             raise InvalidParameter(f"loss={str(self.loss)[:20]!r} is not one of {known}", field="loss")
+        remedy = "give what the capacity of batches adds to delta"
+        finite_real("overflow_delta", self.overflow_delta, strict=False, remedy=remedy)
         if not isinstance(self.trials, BestOf):
             whole_number("trials", self.trials, remedy="give the number of runs, or BestOf(mean)")
         others, search = self.composed, isinstance(self.trials, BestOf)
@@ -89,6 +92,12 @@ class PrivacyStatement:
                 f"runs compose by mu, and under {self.sampling} epsilon does not follow from mu; leave others and "
                 "trials out, and give the receipt of each run (BestOf.level says what the best of them has)",
                 field="others" if others else "trials",
+            )
+        if self.sampling != self.calibration.sampling:
+            raise InvalidParameter(
+                f"sampling={str(self.sampling)[:20]!r}, but the calibration relies on "
+                f"{self.calibration.sampling!r}; state calibration.sampling",
+                field="sampling",
             )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +260,16 @@ def test_no_step_is_released_after_the_end_or_after_a_gap(tmp_path: Path, factor
     assert checked(tmp_path, factors, "whole.json") == 0
 
 
+def test_a_statement_says_what_its_calibration_relies_on(factors: Any) -> None:
+    state = partial(PrivacyStatement, factors.calibrate(epsilon=2.0, delta=1e-5), factors.digest, N, 24, 24)
+    with pytest.raises(InvalidParameter, match="sampling='balls_in_bins', but the calibration relies on 'fixed'"):
+        state("balls_in_bins", "example")
+    for delta in (-1e-9, math.nan, math.inf):
+        with pytest.raises(InvalidParameter, match="overflow_delta"):
+            state("fixed", "example", overflow_delta=delta)
+    assert state("fixed", "example", overflow_delta=0.0).delta == 1e-5
+
+
 def test_a_receipt_is_of_the_factors_and_other_runs_of_its_statement(tmp_path: Path, factors: Any) -> None:
     other = factorize.solve("prefix", n=N, epochs=EPOCHS, mechanism="identity")
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
@@ -266,6 +278,7 @@ def test_a_receipt_is_of_the_factors_and_other_runs_of_its_statement(tmp_path: P
         (own, [other], "the statement is of the factors"),
         (own, [factors, other], "the statement is of the factors"),
         (replace(own, digest=other.digest), [other], "the calibration is for a sensitivity"),
+        (replace(own, steps=2 * N), [factors], "is of 24 steps, the factors are of 12"),
     ):
         with pytest.raises(InvalidParameter, match=words):
             Receipt(tmp_path / "wrong.json").begin(
