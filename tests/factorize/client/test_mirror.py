@@ -347,7 +347,7 @@ def test_an_address_without_an_index_says_what_belongs_there(
     told = capsys.readouterr().err
     assert "is not a path" in told and "takes all 64 digits" in told and "verify --strategy C.npy" in told
     monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "patience", 0.0)
-    assert "refused); a browser has to show there" in refusal(url)
+    assert "refused); check in a browser that it shows there" in refusal(url)
     untrusted = ssl.SSLCertVerificationError("x")
     untrusted.verify_message = "self-signed certificate"
     with mock.patch("http.client.HTTPConnection.request", side_effect=untrusted):
