@@ -157,6 +157,26 @@ def test_a_restart_goes_on(tmp_path: Path) -> None:
     assert torch.equal(flat(trained(whole.model)), flat(trained(again.model)))
 
 
+def test_a_restart_without_the_state_of_the_noise_is_refused(tmp_path: Path) -> None:
+    """Its weights are those of a later step, to which the noise of the first ones would be added again."""
+    whole = trainer(tmp_path, arguments={"save_strategy": "epoch", "save_only_model": True})
+    whole.train()
+    again = trainer(tmp_path, arguments={"save_only_model": True})
+    with pytest.raises(InvalidParameter, match=f"after step {N // EPOCHS}, and its noise after step 0.*optimizer.pt"):
+        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{N // EPOCHS}"))
+    assert again.private.optimizer.noise.step == 0
+
+
+def test_a_model_of_model_init_has_one_run(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    made = trainer(tmp_path)
+    made.model_init = lambda: lora()
+    made.train()
+    assert made.private.optimizer.noise.step == N
+    assert not [each for each in recwarn if "changed no bit" in str(each.message)]
+    with pytest.raises(InvalidParameter, match="a trainer has the noise of one; make a new"):
+        made.train()
+
+
 def test_bfloat16_adapters(tmp_path: Path) -> None:
     made = trainer(tmp_path, lora(torch.bfloat16))
     made.train()
@@ -178,8 +198,11 @@ def test_classes_and_words() -> None:
     logs = scores.log_softmax(2)
     found = example_losses(Output(scores), words)
     assert torch.allclose(found, torch.stack([-(logs[0, 0, 1] + logs[0, 1, 2]) / 2, -logs[1, 0, 4]]))
+    assert torch.equal(found, example_losses({"logits": scores}, words))
     with pytest.raises(InvalidParameter, match="neither classes, nor words"):
         example_losses(Output(logits), torch.zeros(2))
+    with pytest.raises(InvalidParameter, match=r"output \(tuple\) has no logits; give example_losses"):
+        example_losses((logits,), labels)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Losses of the models of transformers, one for each example."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,9 +17,13 @@ def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = Tr
         ahead: whether the logits of a token are for the label of the next one; None if that is unknown.
 
     Raises:
-        InvalidParameter: other shapes, or words if it is unknown which token a label belongs to.
+        InvalidParameter: no logits, other shapes, or words if it is unknown which token a label belongs to.
     """
-    logits, entropy = output.logits, torch.nn.functional.cross_entropy
+    entropy = torch.nn.functional.cross_entropy
+    logits: Any = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if not torch.is_tensor(logits):
+        message = f"the model's output ({type(output).__name__}) has no logits; give example_losses"
+        raise InvalidParameter(message, field="example_losses")
     if logits.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point():
         return entropy(logits.float(), labels, reduction="none")
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or ahead is None:

@@ -185,18 +185,17 @@ class PrivateTraining(_Mixed):
         """
         check_settings(self.args)
         lock = agree("output_dir", lambda: (self._lock(), {}))
-        names = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        before = [values_sum([p]) for _, p in names]
+        before = {name: values_sum([p]) for name, p in self.model.named_parameters() if p.requires_grad}
         try:
             done = super().train(*args, **others)
         finally:
             if lock is not None:
                 lock.release()
-        same = [name for (name, p), value in zip(names, before, strict=True) if values_sum([p]) == value]
+        same = [name for name, p in self.model.named_parameters() if before.get(name) == values_sum([p])]
         if same and done.global_step and self.args.learning_rate > 0:
             few = ", ".join(same[:3]) + (" ..." if len(same) > 3 else "")
             message = (
-                f"training changed no bit of {len(same)} of {len(names)} parameters ({few}): is the rate too small?"
+                f"training changed no bit of {len(same)} of {len(before)} parameters ({few}): is the rate too small?"
             )
             warnings.warn(message, stacklevel=2)
         metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET_LOGS}
@@ -262,9 +261,17 @@ class PrivateTraining(_Mixed):
         return -(-self.args.max_steps // max(1, steps))
 
     def create_optimizer(self, model: object = None) -> Any:
-        """Return the private optimizer, which was made with the loader."""
+        """Return the private optimizer, which was made with the loader.
+
+        Raises:
+            InvalidParameter: `model_init` has made another model than the one that was made private.
+        """
         if self.private is None:
             self.get_train_dataloader()
+        elif self.optimizer is None:
+            message = "model_init made another model for a second run, and a trainer has the noise of one; make a new "
+            message += "trainer for it, and add up the epsilons of all runs"
+            raise InvalidParameter(message, field="model_init")
         return self.optimizer
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: object = None) -> torch.Tensor:
@@ -272,8 +279,19 @@ class PrivateTraining(_Mixed):
 
         Returns:
             0 in place of the loss, which is secret.
+
+        Raises:
+            InvalidParameter: the run goes on from a checkpoint without the state of its noise.
         """
         assert self.private is not None
+        step = self.private.optimizer.noise.step
+        if step < self.state.global_step:
+            raise InvalidParameter(
+                f"the run goes on after step {self.state.global_step}, and its noise after step {step}: the checkpoint "
+                "has no state of the optimizer (save_only_model=True leaves it out), and the noise of earlier steps "
+                "would be released twice; resume from a checkpoint with optimizer.pt, or begin a run with another seed",
+                field="resume_from_checkpoint",
+            )
         model.train()
         for place, part in enumerate(inputs["parts"]):
             if place:
