@@ -30,7 +30,7 @@ def client_id(value: object) -> ClientId:
             around it, or with characters that are not printed.
     """
     if isinstance(value, str):
-        text = unicodedata.normalize("NFC", value)
+        text = str(unicodedata.normalize("NFC", value))  # numpy's texts are of another type
         if 0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable() and text == text.strip():
             return text
     elif isinstance(value, int | np.integer) and not isinstance(value, bool):

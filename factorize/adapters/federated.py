@@ -100,7 +100,7 @@ class FederatedRounds(Secret):
             raise InvalidParameter("a run without end has no budget of rounds; give factors with n", field="factors")
         self.clients = whole_number("clients", clients)
         whole_number("clients_a_round", clients_a_round, high=clients, remedy="give as many as the fleet has, or fewer")
-        self._parts = [(part.shape, np.dtype(part.dtype).str) for part in model]
+        self._parts = [(part.shape, part.dtype.str) for part in map(np.asarray, model)]
         if not self._parts or not all(np.issubdtype(kind, np.floating) for _, kind in self._parts):
             raise InvalidParameter("a model is one floating-point array or more; give those trained", field="model")
         self.calibration = calibrate(
@@ -207,7 +207,7 @@ class FederatedRounds(Secret):
         self._answered.add(known)
         try:
             arrays = [np.asarray(part) for part in update]
-        except (TypeError, ValueError, RuntimeError) as reason:
+        except Exception as reason:  # what a client has sent may break its reader in any way
             return self.refuse(known, "shape", f"its update is no list of arrays: {str(reason)[:80]}")
         shapes = [part.shape for part in arrays]
         if shapes != [shape for shape, _ in self._parts]:

@@ -6,7 +6,7 @@ reply in each round, the model with the noisy mean update, so that all that it c
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -194,21 +194,17 @@ class CorrelatedNoise(Strategy):
                 named[known] = node
         return named, refused
 
-    def _update(self, reply: Message, current: list[np.ndarray]) -> list[np.ndarray]:
-        """Return a client's model minus the given one; nothing if its arrays cannot be read as such."""
+    def _update(self, reply: Message, current: list[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield a client's model minus the given one; nothing if its arrays have other names."""
         records = list(reply.content.array_records.values())
         if len(records) != 1 or list(records[0]) != list(self._arrays):
-            return []
-        try:
-            arrays = records[0].to_numpy_ndarrays()
-        except (ValueError, TypeError, OSError, EOFError) as reason:
-            _log.warning("arrays of node %d cannot be read: %s", reply.metadata.src_node_id, str(reason)[:200])
-            return []
-        pairs = list(zip(arrays, current, strict=True))
-        if not all(np.issubdtype(new.dtype, np.floating) and new.shape == old.shape for new, old in pairs):
-            return arrays
-        with np.errstate(over="ignore", invalid="ignore"):  # entries that are not finite are refused by name
-            return [new.astype(np.float64) - old for new, old in pairs]
+            return
+        for given, old in zip(records[0].to_numpy_ndarrays(), current, strict=True):
+            new = np.asarray(given)
+            if np.issubdtype(new.dtype, np.floating) and new.shape == old.shape:
+                with np.errstate(over="ignore", invalid="ignore"):  # entries that are not finite are refused by name
+                    new = new.astype(np.float64) - old
+            yield new
 
 
 class _Chosen:

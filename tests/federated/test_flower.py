@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterable
+from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -160,9 +161,15 @@ def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
     left = iter(wrong)
     trained(CorrelatedNoise(FedAvg(), rounds), Nodes(lambda *_: next(left)), 1)
     assert rounds.refused == {"not finite": 1, "shape": 2} and rounds.step == 1
-    broken = Array("float32", (2, 3), "numpy.ndarray", b"no array")
-    spoilt = ArrayRecord({"weights": broken, "bias": Array(MODEL["bias"])})
-    trained(CorrelatedNoise(FedAvg(), rounds), Nodes(lambda *_: spoilt), 1)
+    np.savez(several := BytesIO(), MODEL["weights"])
+    huge = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }" + b" " * 50
+    unread = iter([b"no array", b"PK\x03\x04", several.getvalue(), huge])  # each breaks numpy's reader in its own way
+
+    def spoilt(*_: Any) -> ArrayRecord:
+        broken = Array("float32", (2, 3), "numpy.ndarray", next(unread))
+        return ArrayRecord({"weights": broken, "bias": Array(MODEL["bias"])})
+
+    trained(CorrelatedNoise(FedAvg(), rounds), Nodes(spoilt), 1)
     assert rounds.refused["shape"] == 2 + PLANNED and rounds.step == 2
 
 

@@ -256,7 +256,15 @@ def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"clients_a_round": 0}, {"clients_a_round": 21}, {"model": []}, {"model": [np.zeros(2, int)]}]
+    "change",
+    [
+        {"clients_a_round": 0},
+        {"clients_a_round": 21},
+        {"model": []},
+        {"model": [np.zeros(2, int)]},
+        {"model": {"weights": np.zeros(2)}},
+        {"model": [None]},
+    ],
 )
 def test_settings_that_make_no_run(tmp_path: Path, factors: Factorization, change: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
@@ -340,6 +348,7 @@ def test_clipping_bounds_the_norm_of_all_arrays_together(scale: float) -> None:
         (None, "shape"),
         ([*MODEL, MODEL[1]], "shape"),
         ([MODEL[0], np.full(4, 1e400, np.longdouble)], "not finite"),
+        (map({}.__getitem__, range(2)), "shape"),
     ],
 )
 def test_an_update_that_is_none_counts_as_zeros(
@@ -401,6 +410,7 @@ def test_an_id_has_one_form(tmp_path: Path, factors: Factorization) -> None:
     assert rounds.admit(odd) == rounds.choose(odd) == rounds.eligible(odd) == []
     assert rounds.refused["no client id"] == 2 * len(odd)
     assert rounds.admit([7]) == rounds.choose([7]) == [] and rounds.refused["another type of id"] == 2
+    assert rounds.admit(np.array(["phone-2"])) == ["phone-2"]
     numbers = tmp_path / "numbers"
     numbers.mkdir()
     rounds = rounds_in(numbers, factors)
