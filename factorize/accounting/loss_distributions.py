@@ -14,7 +14,7 @@ import numpy as np
 from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.manifest import CertifiedFactors
-from factorize.numbers.scalars import finite_real, multiplier_of
+from factorize.numbers.scalars import finite_real, multiplier_of, whole_number, within_scale
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import sampling_of
 
@@ -52,8 +52,9 @@ def loss_distribution(
         InvalidParameter: a value outside its range, or so little noise that the losses exceed 200.
         UnsupportedProblem: dp_accounting is not installed.
     """
-    noise = finite_real("sigma", sigma, remedy="give the standard deviation of Z")
-    clip = finite_real("clip_norm", clip_norm, remedy="give the norm that contributions are clipped to")
+    noise = within_scale("sigma", finite_real("sigma", sigma, remedy="give the standard deviation of Z"))
+    remedy = "give the norm that contributions are clipped to"
+    clip = within_scale("clip_norm", finite_real("clip_norm", clip_norm, remedy=remedy))
     gap = finite_real("interval", interval, remedy="give the discretization interval of the other distributions")
     named = sampling_of(sampling)
     law = named.law(factorization, SamplingOptions(bins=bins)) if "bins" in named.takes else None
@@ -73,8 +74,7 @@ def distribution_of(law: Law, multiplier: float, interval: float, points: int) -
             "composing loss distributions needs dp_accounting, which is not installed; install dp-accounting, or "
             "factorize with its extra 'accounting'"
         ) from None
-    if points < 2:
-        raise InvalidParameter(f"points={points} is too few for a curve; give at least 2", field="points")
+    whole_number("points", points, low=2, remedy="give at least 2, since fewer make no curve")
     largest = 1.0  # grows to an epsilon at which both deltas are negligible
     while law.log_delta(multiplier, largest) > _MIN_LOG_DELTA:
         largest *= 1.25

@@ -86,6 +86,8 @@ def test_a_run_composes_with_one_beside_it(base: Factorization) -> None:
         ({"sigma": 1e-2}, "use a larger sigma"),
         ({"sigma": -1.0}, "sigma"),
         ({"points": 1}, "at least 2"),
+        ({"points": 2.5}, "points=2.5 is not an integer"),
+        ({"clip_norm": 1e-300}, "clip_norm=1e-300 is outside"),
     ],
 )
 def test_what_has_no_distribution_is_refused(base: Factorization, options: dict[str, Any], message: str) -> None:
