@@ -192,8 +192,8 @@ def level_of(target: Question, name: str) -> dict[str, Any]:
         return {"epsilon": target.epsilon, "delta": target.delta, "sigma": target.sigma}
     if target.epsilon is None or target.delta is None:
         raise InvalidParameter(
-            f"rho and mu describe the noise without {name}, and an amplified run is no Gaussian mechanism; give "
-            "epsilon and delta",
+            f"rho, mu and spent_mu describe the noise without {name}, and an amplified run is no Gaussian mechanism; "
+            "give epsilon and delta alone",
             field="epsilon",
         )
     return {"epsilon": target.epsilon, "delta": target.delta}

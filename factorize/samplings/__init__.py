@@ -34,7 +34,7 @@ _UNCOVERED_SAMPLINGS = {
 
 def sampling_of(name: str) -> Sampling:
     """Return the sampling with a name; raise InvalidParameter where it is unknown, or has no accountant here."""
-    if name not in SAMPLINGS:
+    if not isinstance(name, str) or name not in SAMPLINGS:
         reason = _UNCOVERED_SAMPLINGS.get(str(name), f"use one of {', '.join(SAMPLINGS)}")
         raise InvalidParameter(f"sampling={str(name)[:20]!r} is not supported: {reason}", field="sampling")
     return SAMPLINGS[name]

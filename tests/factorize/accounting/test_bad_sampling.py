@@ -54,6 +54,14 @@ def test_what_no_sampling_covers_is_refused(base: Factorization, sampling: str) 
             factors.calibrate(**{**asked, name: value})
 
 
+def test_a_spent_budget_and_what_is_no_name_are_refused_by_name(base: Factorization) -> None:
+    with pytest.raises(InvalidParameter, match="spent_mu describe the noise without balls_in_bins"):
+        base.calibrate(epsilon=4.0, delta=1e-5, spent_mu=0.1, sampling="balls_in_bins")
+    for sampling in (["fixed"], None, "none"):
+        with pytest.raises(InvalidParameter, match="is not supported: use one of fixed, "):
+            base.calibrate(epsilon=4.0, delta=1e-5, sampling=sampling)  # type: ignore[arg-type]
+
+
 def test_n_need_not_be_a_multiple_of_b(base: Factorization) -> None:
     """13 bins in 48 steps: four epochs, the last one short; never more than four whole epochs take."""
     held = calibrate_sampling(base, TARGET, sampling="balls_in_bins", bins=13, method="deterministic")
