@@ -55,6 +55,7 @@ def obtain(spec: Spec, store: Store, *, progress: ProgressCallback) -> tuple[Man
     found = None if chosen.user_matrices() else look_first()(chosen)
     if found is not None:
         return keep(load(found.path), store), found.origin
+    store.check_writable()
     prover().start()  # it imports what it needs while the solve runs
     stages = Stages(progress)
     draft = solvers.search(bind(chosen, store), progress=stages.step)

@@ -89,9 +89,7 @@ class Readiness:
             self._store.check_format(create=False)
             readable = True
             if self._probed is None or time.monotonic() - self._probed > PROBE_SECONDS:
-                self._store.objects.probe()
-                with self._store.objects.stage() as staged:  # a file, as every put writes one; it is removed
-                    staged.write(b"ready")
+                self._store.check_writable()
                 self._probed = time.monotonic()
         except (FactorizeError, OSError) as error:
             if readable and self._probed is None and getattr(error, "state", "") == "store-forbidden":

@@ -76,6 +76,8 @@ def batch(
         results = existing_results(store) if dry_run else open_results(store, create=True)
         processors = load_settings().processors
         items = _expand(specs, results)
+        if not dry_run and results is not None and any(item.state == "to solve" for item in items):
+            results.check_writable()
         width = min(processors or machine_processors(), max(1, sum(item.state == "to solve" for item in items)))
         if results is not None:
             stored = results.manifest

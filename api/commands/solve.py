@@ -65,9 +65,9 @@ def solve(
         _warn(read_spec(spec), parse_spec(manifest.spec))
         return _shown(manifest, Origin("service", service), f"service       {service}", to, explain)
 
-    kept = results_to_fill(store)
     wanted = read_spec(spec)
     chosen = choose(wanted)
+    kept = results_to_fill(store, chosen)
     with ExitStack() as passing:
         results = kept or open_store(passing.enter_context(TemporaryDirectory(prefix="factorize.")))
         with prompt_interrupt(), display(chosen.label) as shown:

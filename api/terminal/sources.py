@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 MAX_SPEC_BYTES = 1 << 20
 
 
-def open_results(url: str | None, *, create: bool) -> Store:
+def open_results(url: str | None, *, create: bool, check: Callable[[Store], object] = lambda _store: None) -> Store:
     """Open the store of the option, of the settings, or the user's own.
 
     Args:
         url: what `--store` says, or None.
         create: whether a store that does not exist is made.
+        check: raises StoreUnavailable where the store does not serve.
 
     Raises:
         NotFound: there is no store, and none is to be made.
@@ -45,7 +46,9 @@ def open_results(url: str | None, *, create: bool) -> Store:
     """
     settings = load_settings(store=url)
     try:
-        return open_store(settings.store, create=create)
+        store = open_store(settings.store, create=create)
+        check(store)
+        return store
     except StoreUnavailable as error:
         text = f"the store {settings.store} cannot be opened: {error}"
         if "store" in settings.model_fields_set:
@@ -60,14 +63,23 @@ def existing_results(url: str | None) -> Store | None:
     return None
 
 
-def results_to_fill(url: str | None) -> Store | None:
-    """Open the store, and make it; None, with a warning, where the user's own cannot be opened: the answer needs none.
+def results_to_fill(url: str | None, answer: Spec | None = None) -> Store | None:
+    """Open the store, and make it; None, with a warning, where the user's own cannot be used: the answer needs none.
+
+    Args:
+        url: see `open_results`.
+        answer: what is asked; a store that has its answer need not be writable.
 
     Raises:
-        InvalidParameter: it was named, and cannot be opened.
+        InvalidParameter: it was named, and cannot be used.
     """
+
+    def check(store: Store) -> None:
+        if answer is None or store.find(answer) is None:
+            store.check_writable()
+
     try:
-        return open_results(url, create=True)
+        return open_results(url, create=True, check=check)
     except NoOwnStore as error:
         remark(f"warning: the answer is not kept: {error}")
         return None

@@ -317,6 +317,16 @@ class Store:
                 "file if it is damaged"
             )
 
+    def check_writable(self) -> None:
+        """Write a file, as every put does, and remove it: before work whose result could not be kept.
+
+        Raises:
+            StoreUnavailable: the medium takes no file, or breaks a promise.
+        """
+        self.objects.probe()
+        with self.objects.stage() as staged:
+            staged.write(b"ready")
+
     def check_present(self) -> None:
         """Raise StoreUnavailable where the store is away, its disk unmounted, say, so that its folders look empty."""
         try:

@@ -16,6 +16,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -25,7 +26,7 @@ from command_line import PROGRAM, ROOT, CommandLine, Run, environment
 from safetensors.numpy import load_file
 from specs import spec_text
 
-from factorize import __version__
+from factorize import __version__, solve
 from factorize.api.commands.batch_report import COLUMNS
 from factorize.api.terminal.targets import write_whole
 from factorize.errors import (
@@ -40,6 +41,7 @@ from factorize.errors import (
     Violation,
 )
 from factorize.factors.factor_file import load
+from factorize.format.files import Files
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 GROUPS = {
@@ -563,6 +565,33 @@ def test_an_answer_needs_no_store_that_nobody_named(factorize: CommandLine) -> N
     assert done.err.count("warning: ") == 1 and "--store or FACTORIZE_STORE" in done.err and "none (solved" in done.out
     assert "converged" in factorize("verify", factorize.home / "c.safetensors").out
     assert "cannot be opened" in factorize("batch", "-").error(2)  # whose results are the point
+
+
+def test_a_store_that_takes_no_files_is_said_before_the_work(
+    factorize: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has is still answered; where nobody named it, a warning is all."""
+    known, new, grid = spec_text(8, **SQUARE_ROOT), spec_text(9, **SQUARE_ROOT), tmp_path / "specs.jsonl"
+    assert factorize("solve", known).code == 0
+    grid.write_text(new)
+    own, create = tmp_path / ".local/share/factorize", Files.create
+
+    def refuse(files: Files, path: Path) -> int:
+        if path.is_relative_to(own):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return create(files, path)
+
+    monkeypatch.setattr(Files, "create", refuse)
+    assert "known before" in factorize("solve", known).out
+    done = factorize("solve", new)
+    assert done.code == 0 and done.err.count("warning: ") == 1 and "Read-only" in done.err
+    for place in ("solvers.search", "api.commands.recommend.advise", "api.commands.batch._run"):
+        monkeypatch.setattr(f"factorize.{place}", Mock(side_effect=AssertionError("the work has begun")))
+    for command, code in ((["solve", new], 2), (JOB.split(), 2), (["batch", grid], 3)):
+        done = factorize(*command, "--store", own)
+        assert done.code == code and "Read-only" in done.err
+    with pytest.raises(StoreUnavailable, match="Read-only"):
+        solve(json.loads(new), store=own)
 
 
 def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
