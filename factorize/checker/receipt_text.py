@@ -68,7 +68,8 @@ def page(name: str, report: Report, receipt: Mapping[str, object]) -> str:
     if not name.endswith(".json"):
         return _read(name).format_map(values)
     entry = _filled(json.loads(_read(name)), values)
-    entry["deployment"]["privacy_loss"]["privacy_parameters"] = {key: receipt[key] for key in ("epsilon", "delta")}
+    seen = _seen(receipt)
+    entry["deployment"]["privacy_loss"]["privacy_parameters"] = {key: seen[key] for key in ("epsilon", "delta")}
     return json.dumps(entry, indent=2) + "\n"
 
 
@@ -81,8 +82,11 @@ def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, s
     calibration, data, steps = receipt["calibration"], receipt["data"], receipt["steps"]
     unit, examples, together = receipt["unit"], _several(data["examples"], "example"), receipt["together"]
     runs = f"{len(receipt['others'])}{', and those of a search' * ('trials' in receipt)}"
+    mean = receipt.get("trials", {"mean": 1})["mean"]
     return {
-        "level": say_level(receipt),
+        "level": say_level(_seen(receipt)),
+        "best": f" as the best of {at_most(mean)} runs in the mean" if "trials" in receipt else "",
+        "each": " for each of these runs" if "trials" in receipt else "",
         "Unit": unit.title(),
         "whose": f"one {unit} of {examples}" if unit == "example" else f"one user of {data['users']} with {examples}",
         "adjacency": calibration["adjacency"],
@@ -102,6 +106,11 @@ def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, s
         "factors": ", ".join(entry["digest"] for entry in receipt["factors"]),
         "digest": receipt["digest"],
     }
+
+
+def _seen(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part that states epsilon and delta of what is seen: of the run, or of the best run of a search."""
+    return dict(receipt["together"]) if "trials" in receipt else receipt
 
 
 def say_level(stated: Mapping[str, Any]) -> str:

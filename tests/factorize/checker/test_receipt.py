@@ -21,11 +21,12 @@ from receipt_runs import GUARANTEED, KINDS, Run, in_fixed_order, in_one_epoch, s
 
 import factorize
 from factorize.auditor import ParticipationAuditor
-from factorize.checker.__main__ import main
+from factorize.checker.__main__ import PAGES, main
 from factorize.checker.receipt import check_receipt
-from factorize.checker.receipt_text import UNKNOWN
+from factorize.checker.receipt_text import UNKNOWN, page
 from factorize.encoding import canonical_json
 from factorize.errors import CorruptObject, InvalidParameter
+from factorize.format.quantities import at_most
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.privacy import BestOf
 from factorize.training.orders import fixed_order
@@ -45,6 +46,19 @@ def test_the_receipt_of_a_run_is_proved(run: Run) -> None:
     assert check_receipt(run.text, run.files).supported
     assert {name: run.document[name] for name in GUARANTEED} == GUARANTEED
     assert run.document["steps"]["processes"] == [[0, 12]]
+
+
+@pytest.mark.parametrize("name", PAGES.values())
+def test_every_page_states_the_guarantee_of_what_is_seen(run: Run, name: str) -> None:
+    report, document = check_receipt(run.text, run.files), run.document
+    seen = document["together"] if "trials" in document else document  # the best run of a search has seen the others
+    made = page(name, report, document)
+    if name == "registry.json":
+        stated = json.loads(made)["deployment"]["privacy_loss"]["privacy_parameters"]
+        assert stated == {"epsilon": seen["epsilon"], "delta": seen["delta"]}
+    else:
+        assert f" | ({at_most(seen['epsilon'])}, {at_most(seen['delta'])})-differential privacy" in made
+        assert ("privacy as the best of 5 runs in the mean" in made) == ("trials" in document)
 
 
 def changes(value: Any) -> list[Any]:
@@ -330,7 +344,7 @@ def test_the_command_prints_pages_and_needs_no_heavy_package(
     assert main([*names, "--output", "nist"]) == 0
     page = capsys.readouterr().out
     assert "whose data are protected? | one example of 24 examples |" in page
-    assert "| Data security and access control | not in the receipt |" in page and "- clipping: that one" in page
+    assert "| Data security and access control | not in the receipt |" in page and "- clipping: the job states" in page
     assert main([*names, "--output", "registry"]) == 0
     entry = json.loads(capsys.readouterr().out)
     jsonschema.validate(entry, REGISTRY)
@@ -347,7 +361,7 @@ def test_the_command_prints_pages_and_needs_no_heavy_package(
 import sys
 for name in ("numba", "pydantic", "scipy", "threadpoolctl"):
     sys.modules[name] = None
-from factorize.checker.__main__ import main
+from factorize.checker.__main__ import PAGES, main
 sys.exit(main(sys.argv[1:]))
 """
     done = subprocess.run([sys.executable, "-c", alone, *names], capture_output=True, text=True)
