@@ -122,7 +122,8 @@ class Rehearsal:
 
         At least as many steps lie between two rehearsals as there were before.
         """
-        if self._compared and step - self._compared[-1] >= len(self._compared):
+        ready = self._loss == "rehearsed" or self._model.training  # a loop may call train() when it has the batch
+        if ready and self._compared and step - self._compared[-1] >= len(self._compared):
             self._seen = None
 
     def names(self, parameters: Sequence[torch.nn.Parameter]) -> list[tuple[str, torch.nn.Parameter]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -260,6 +261,16 @@ class TestRefusals:
     def test_a_placement_that_nobody_knows(self):
         with pytest.raises(InvalidParameter, match="redistribute it to Shard or Replicate"):
             placements._side(Placement(), 2)
+
+    def test_a_rank_whose_store_is_gone_says_so_or_keeps_its_own_reason(self, monkeypatch):
+        gone = mock.Mock(set=mock.Mock(side_effect=torch.distributed.DistNetworkError("reset by peer")))
+        monkeypatch.setattr(agreement, "world_size", lambda: 2)
+        monkeypatch.setattr(agreement, "own_rank", lambda: 1)
+        monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: gone)
+        with pytest.raises(InvalidParameter, match="rank 0 left"):
+            agreement.agree("x", lambda: (None, {}))
+        with pytest.raises(ZeroDivisionError):
+            agreement.agree("x", lambda: (1 // 0, {}))
 
     def test_torch_without_a_process_group(self):
         with pytest.raises(InvalidParameter, match="init_process_group"):

@@ -570,16 +570,29 @@ class TestChanges:
 
 
 class TestPasses:
-    def made(self, passes: int) -> Private:
+    def made(self, passes: int, **options: Any) -> Private:
         n, model = passes * EXAMPLES // SIZE, network()
         factors = handmade(ToeplitzMatrix(np.eye(1, n)[0], n), {"kind": "fixed_epochs", "epochs": passes})
-        settings = {"epsilon": 8.0, "delta": 1e-2, "epochs": passes, "seed": 2**70, "batch_size": SIZE}
+        settings = {"epsilon": 8.0, "delta": 1e-2, "epochs": passes, "seed": 2**70, "batch_size": SIZE, **options}
         return make_private(model, torch.optim.SGD(model.parameters(), lr=0.5), vectors(), factors, **settings)
 
     def test_begin_with_a_rehearsal_ever_more_steps_apart(self):
         made = self.made(9)
         more = [train(made, mean) - EXAMPLES // SIZE for _ in range(9)]
         assert more == [1, 1, 1, 1, 1, 0, 1, 0, 1] and made.optimizer.noise.step == 9 * EXAMPLES // SIZE
+
+    @pytest.mark.parametrize("loss", ["rehearsed", lambda m, b: mean(m, b, reduction="none")])
+    def test_begin_after_an_evaluation(self, loss: Any):
+        made, came = self.made(3, loss=loss), 0
+        for _ in range(3):
+            for batch in made.loader:
+                made.model.train()
+                mean(made.model, batch).backward()
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+                came += 1
+            made.model.eval()
+        assert came == 3 * EXAMPLES // SIZE + (3 if loss == "rehearsed" else 0)
 
     def test_a_loss_that_mixes_from_a_later_pass_on_is_refused_there(self):
         made = self.made(3)

@@ -99,17 +99,21 @@ def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, 
         return judge([told])
     number, store = next(_NUMBERS), torch.distributed.distributed_c10d._get_default_store()
     mine, verdict = f"factorize/{number}/{own_rank()}", f"factorize/{number}/verdict"
-    store.set(mine, json.dumps({"kind": kind, **told}))
-    if own_rank() == 0:
-        store.set(verdict, json.dumps(_verdict(store, number, judge)))
-    answer = _wait(store, verdict, 2 * PATIENCE)
-    if answer is None:
-        raise InvalidParameter(f"rank 0 did not come to {kind!r} within {2 * PATIENCE:g} s; see its log", field="ranks")
-    said = json.loads(answer)
-    if number > 1:  # all have read the exchange before the last
-        store.delete_key(f"factorize/{number - 2}/{own_rank()}")
+    answer = None
+    with suppress(RuntimeError):  # the process that holds the store may have ended
+        store.set(mine, json.dumps({"kind": kind, **told}))
         if own_rank() == 0:
-            store.delete_key(f"factorize/{number - 2}/verdict")
+            store.set(verdict, json.dumps(_verdict(store, number, judge)))
+        answer = _wait(store, verdict, 2 * PATIENCE)
+        if number > 1:  # all have read the exchange before the last
+            store.delete_key(f"factorize/{number - 2}/{own_rank()}")
+            if own_rank() == 0:
+                store.delete_key(f"factorize/{number - 2}/verdict")
+    if answer is None:
+        raise InvalidParameter(
+            f"rank 0 left, or did not come to {kind!r} within {2 * PATIENCE:g} s; see its log", field="ranks"
+        )
+    said = json.loads(answer)
     if "error" in said:
         raise InvalidParameter(said["error"], field=said.get("field", "ranks"))
     return said["result"]
