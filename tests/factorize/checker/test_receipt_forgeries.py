@@ -473,7 +473,7 @@ def test_two_changed_fields_make_no_receipt_say_more_than_is_true(runs: dict[str
             "is 1e-60, outside [1e-30, 1e+30]",
         ),
         ("in_fixed_order", {"calibration/participation/epochs": True}, "epochs is 'True'"),
-        ("in_fixed_order", {"calibration/participation/note": "x"}, "fields of its kind"),
+        ("in_fixed_order", {"calibration/participation/note": "x"}, "has others than kind, epochs"),
         ("in_fixed_order", {"unit": "user"}, "users"),
         ("in_fixed_order", {"overflow_delta": 1e-9}, "overflow"),
         (
@@ -493,7 +493,7 @@ def test_two_changed_fields_make_no_receipt_say_more_than_is_true(runs: dict[str
         ("in_bins", {"calibration/participation": {"kind": "single"}}, "do not make"),
         ("sampled_by_poisson", {"calibration/groups": 12, "calibration/compositions": 1}, "do not make"),
         ("sampled_by_poisson", {"calibration/groups": 10**6, "calibration/compositions": 1}, "do not make"),
-        ("sampled_by_poisson", {"calibration/compositions": 3}, "make 6 compositions, and 3 are stated"),
+        ("sampled_by_poisson", {"calibration/compositions": 3}, "make 6 compositions, but 3 are stated"),
         ("sampled_by_poisson", {"calibration/participation": {"kind": "single"}}, "do not make"),
         ("sampled_by_poisson", {"calibration/sampling_probability": 0.1}, "do not make the sampling probability"),
         ("sampled_by_poisson", {"calibration/dataset_size": 240}, "are not of 24 examples"),
