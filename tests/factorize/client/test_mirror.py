@@ -351,7 +351,7 @@ def test_an_address_without_an_index_says_what_belongs_there(
     untrusted = ssl.SSLCertVerificationError("x")
     untrusted.verify_message = "self-signed certificate"
     with mock.patch("http.client.HTTPConnection.request", side_effect=untrusted):
-        assert refusal(url).endswith("(self-signed certificate); name the file of its authority in SSL_CERT_FILE")
+        assert refusal(url).endswith("(self-signed certificate); set SSL_CERT_FILE to the file of its authority")
 
 
 def test_a_mirror_in_a_bucket(made: Path, bucket: str) -> None:
