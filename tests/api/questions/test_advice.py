@@ -235,7 +235,7 @@ def test_optimizers_are_said_in_words_and_their_code_is_their_own() -> None:
         factorize.recommend("sophia", **numbers)
     with pytest.raises(InvalidSpec, match="/workload/beta1: Input should be less than 1"):
         factorize.recommend("adam", beta1=2, **numbers)
-    with pytest.raises(InvalidParameter, match="epsilon, delta is of sampling, which is nothing unless it is named"):
+    with pytest.raises(InvalidParameter, match="epsilon, delta belongs to sampling, which is not set"):
         factorize.solve("prefix", n=8, epsilon=2.0, delta=1e-5)
 
 
