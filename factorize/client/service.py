@@ -328,7 +328,7 @@ def spec_bytes(spec: SpecSource) -> bytes:
     if isinstance(spec, str):
         return spec.encode("utf-8", "surrogatepass")
     if not isinstance(spec, (Documented, Mapping)):
-        message = f"a {type(spec).__name__} does not name factors; give a path, a digest, a URL, or a spec"
+        message = f"this {type(spec).__name__} does not name factors; give a path, a digest, a URL, or a spec"
         raise InvalidParameter(message, field="source")
     return canonical_json(spec.document() if isinstance(spec, Documented) else dict(spec))
 

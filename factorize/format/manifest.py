@@ -337,6 +337,6 @@ class CertifiedFactors(ABC):
 def certified(given: object) -> CertifiedFactors:
     """Return a factorization or factors; raise InvalidParameter for anything else."""
     if not isinstance(given, CertifiedFactors):
-        message = f"a {type(given).__name__} is not a factorization; pass what load or solve returned"
+        message = f"this {type(given).__name__} is not a factorization; pass what load or solve returned"
         raise InvalidParameter(message, field="factors")
     return given

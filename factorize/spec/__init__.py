@@ -229,7 +229,9 @@ def parse_spec(source: SpecSource) -> Spec:
     if isinstance(source, Spec):
         return source if source.is_canonical else source.canonical()
     if not isinstance(source, (bytes, str, Mapping)):
-        message = f"a {type(source).__name__} is not a spec; give a Spec, its JSON text, or plain data (docs/spec.md)"
+        message = (
+            f"this {type(source).__name__} is not a spec; give a Spec, its JSON text, or plain data (docs/spec.md)"
+        )
         raise InvalidSpec([Violation("", message)])
     data = dict(source) if isinstance(source, Mapping) else read_json(source)
     try:

@@ -92,7 +92,7 @@ class TestJax:
         first, after = update(GRADIENT, state)
         error = jax.errors.JaxRuntimeError if jit else InvalidParameter
         for again in (start, state):
-            with pytest.raises(error, match="was used before, up to step 1"):
+            with pytest.raises(error, match="steps up to 1 was used before"):
                 jax.block_until_ready(update(GRADIENT, again))
         update(GRADIENT, after)
         noise.close()  # nobody has seen it

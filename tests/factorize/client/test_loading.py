@@ -311,5 +311,5 @@ def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
     for shape in ((2.7,), "2", (2**70,), (2**30, 2**30)):
         with pytest.raises(InvalidParameter, match="give the parameters' shape"):
             toeplitz.noise(toeplitz.calibrate(mu=1.0), shape, seed=1 << 64)
-    with pytest.raises(InvalidSpec, match="a ndarray is not a spec"):
+    with pytest.raises(InvalidSpec, match="this ndarray is not a spec"):
         factorize.Factorization.from_strategy(toeplitz.C, toeplitz.spec)

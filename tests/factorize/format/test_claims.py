@@ -50,7 +50,7 @@ def noise_of(factors: Factors) -> bytes:
 
 
 def test_something_else_is_no_factorization() -> None:
-    with pytest.raises(InvalidParameter, match="a dict is not a factorization; pass what load or solve returned"):
+    with pytest.raises(InvalidParameter, match="this dict is not a factorization; pass what load or solve returned"):
         certified({"digest": "0" * 64})
 
 
