@@ -113,8 +113,10 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 def _axes(grid: Mapping[str, object], path: Path) -> dict[str, list[object]]:
     axes = _flat(grid)
     for field, values in axes.items():
-        if not isinstance(values, list) or not values:
+        if not isinstance(values, list):
             raise InvalidParameter(f"{path}: the grid's field {field!r} needs a list of values; write [{values!r}]")
+        if not values:
+            raise InvalidParameter(f"{path}: the grid's field {field!r} lists no value; give one at least")
     for outer, inner in itertools.permutations(axes, 2):
         if inner.startswith(f"{outer}."):  # one would overwrite the other
             raise InvalidParameter(

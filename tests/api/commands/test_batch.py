@@ -90,7 +90,7 @@ def test_toml_values_that_json_has_not_are_bad_specs(tmp_path: Path, value: str)
         ("grid = 3\n", "grid must be a table"),
         ("exclude = {n = 3}\n", "written [[exclude]]"),
         ("[grid]\nn = 4\n", "needs a list of values"),
-        ("[grid]\nn = []\n", "needs a list of values"),
+        ("[grid]\nn = []\n", "lists no value; give one"),
         ('[grid]\nworkload = [{kind = "prefix", n = 4}]\nn = [4]\n', "a part of it"),
         ("[grid]\nn = [4]\n[[exclude]]\nm = 4\n", "neither [grid] nor [spec] sets"),
         ("[spec]\nworkload = 3\n[grid]\nn = [4]\n", "gives 'workload' a value and no fields"),
