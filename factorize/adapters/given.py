@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import AbstractGradSampleModule, GradSampleModule
@@ -167,20 +168,25 @@ def refuse_repeats(dataset: object) -> None:
         InvalidParticipation: the data set does, so that these examples take part more often than the participation
             allows.
     """
-    parts, named = [dataset], []
-    if isinstance(dataset, Subset):
-        parts, named = [dataset.dataset], list(dataset.indices)
-    elif isinstance(dataset, ConcatDataset):
-        parts, named = list(dataset.datasets), [id(part) for part in dataset.datasets]
-    if len(set(named)) < len(named):
+    entries = _entries(dataset)
+    if len(np.unique(entries, axis=0)) < len(entries):
         raise InvalidParticipation(
             f"the {type(dataset).__name__} names some of its examples more than once, and each would take part oftener "
             "than the participation allows; give each once, or users=[number of the example of each item], whose "
             "items take turns",
             field="data",
         )
-    for part in parts if named else ():
-        refuse_repeats(part)
+
+
+def _entries(dataset: Any) -> np.ndarray:
+    """Return for each item of a data set the data set that holds it, and its index there, shape (items, 2)."""
+    if isinstance(dataset, Subset):
+        return _entries(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([_entries(part) for part in dataset.datasets])
+    chosen: Any = getattr(dataset, "_indices", None)  # of `datasets`, which keep a choice of rows in a table
+    rows = chosen.column(0).to_numpy() if hasattr(chosen, "column") else np.arange(len(dataset))
+    return np.column_stack([np.full(len(rows), id(dataset)), rows])
 
 
 class ExampleGradients(GradSampleModule):

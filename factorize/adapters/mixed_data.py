@@ -47,7 +47,9 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
         last = one == two != three
         columns = (_find_mixed_column(dataset, place) for place in ([] if last else places[:2]))
         column = next(filter(None, columns), None)
-        mixed = not (last or column) and any(_is_mixed(items, collate, axis, draw) for draw in range(MAX_DRAWS))
+        read = getattr(dataset, "__getitems__", None)  # torch reads a whole batch by it
+        given, make = (items, collate) if read is None else (places, lambda chosen: collate(read(chosen)))
+        mixed = not (last or column) and any(_is_mixed(given, make, axis, draw) for draw in range(MAX_DRAWS))
     finally:
         before.restore()
     if column or last or mixed:
@@ -57,7 +59,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
             else (
                 "an item of the data set depends on those read before it"
                 if last
-                else "the collation mixes examples, or moves them to other places of the batch"
+                else "the collation, or a transform of whole batches, mixes examples or moves them to other places"
             )
         )
         raise InvalidParameter(
@@ -137,17 +139,19 @@ def _find_mixed_column(dataset: Any, place: int) -> str | None:
 
 
 def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: int, draw: int) -> bool:
-    """Return whether rows of a batch change with another one, and with nothing else."""
-    found = []
+    """Return whether rows of a batch change with another one, and with nothing else, as with other random numbers."""
+    found, after = [], []
     for chosen in ((0, 1, 2, 3), (0, 1, 2, 3), (0, 4, 2, 3)):
         try:
             batch = _call_seeded(draw, collate, [copy(items[i]) for i in chosen])
         except Exception:  # examples of other shapes cannot always be stacked
             return False
+        after.append((random.random(), float(np.random.random()), float(torch.rand(()))))
         tensors = [each for each in tensors_of(batch) if each.dim() > axis and each.shape[axis] == len(chosen)]
         found.append([(each.shape, _digest(each.movedim(axis, 0)[[0, 2, 3]])) for each in tensors])
     pairs = zip(found[0], found[2], strict=False)
-    return found[0] == found[1] and any(mine != other and mine[0] == other[0] for mine, other in pairs)
+    same = found[0] == found[1] and len(set(after)) == 1
+    return same and any(mine != other and mine[0] == other[0] for mine, other in pairs)
 
 
 def share_of_examples(some: Any, data: Any) -> float:

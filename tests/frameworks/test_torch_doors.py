@@ -343,6 +343,17 @@ class Items(Dataset[Any]):
         return (own[0] + own[1] if self.how == "last" else own[0] + torch.randn(own[0].shape)), Y[i]
 
 
+class Batches(TensorDataset):
+    """Examples that are read a batch at a time, centred by the batch, or each with as many draws as it asks for."""
+
+    centred = True
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        if self.centred:
+            return [(x, Y[i]) for x, i in zip(X[indices] - X[indices].mean(0), indices, strict=True)]
+        return [(X[i] * torch.rand(1 + i % 3)[0], Y[i]) for i in indices]
+
+
 def own_step(door: Any, folder: Path) -> None:
     """A loop that goes on with the optimizer it had."""
     run = door.begin(folder)
@@ -588,24 +599,30 @@ class Made(Door):
             return x + x.roll(len(x) // 2, 0), y
 
         ways = "pair", "last", "any", "any row", "standard"
-        given: list[DataLoader[Any]] = [DataLoader(Items(how), batch_size=SIZE) for how in ways]
+        batches, own = Batches(X, Y), Batches(X, Y)
+        own.centred = False
+        given: list[DataLoader[Any]] = [DataLoader(data, batch_size=SIZE) for data in (*map(Items, ways), batches)]
         for data in (*given, loader(collate_fn=half), loader(collate_fn=halves)):
             made = self.made(data=data)
             with pytest.raises(FactorizeError, match="of one example alone"):
                 next(iter(made.loader))
             self.end(Job(made.model, made.optimizer, None))
-        for right in ("noise", "counted"):
-            made = self.made(data=DataLoader(Items(right), batch_size=SIZE))
+        for right in (Items("noise"), Items("counted"), own):
+            made = self.made(data=DataLoader(right, batch_size=SIZE))
             self.step(Job(made.model, made.optimizer, self.batches(made)))
             self.end(Job(made.model, made.optimizer, None))
         next(iter(self.made(data=DataLoader(Items("pair"), batch_size=SIZE)).loader))
 
     def _repeated(self, folder: Path) -> None:
         items = loader().dataset
-        again = [Subset(items, [0, 1, 2, 3, 4, 4]), ConcatDataset([Subset(items, range(3))] * 2)]
+        part = Subset(items, range(3))
+        again = [Subset(items, [0, 1, 2, 3, 4, 4]), ConcatDataset([part] * 2)]
+        again.append(ConcatDataset([part, Subset(Subset(items, [5, 0, 3]), range(3))]))  # two splits that overlap
         for data in again:
             with pytest.raises(FactorizeError, match="more than once"):
                 self.made(data=DataLoader(data, batch_size=SIZE))
+        made = self.made(data=DataLoader(ConcatDataset([part, Subset(items, [5, 4, 3])]), batch_size=SIZE))
+        self.end(Job(made.model, made.optimizer, None))
         self.made(data=DataLoader(Subset(ConcatDataset(again[:1]), range(EXAMPLES)), batch_size=SIZE))
 
     def _reordered(self, folder: Path) -> None:
