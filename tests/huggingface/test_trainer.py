@@ -242,11 +242,21 @@ def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
         def compute_loss(self, *args: Any, **others: Any) -> Any:
             return super().compute_loss(*args, **others)
 
+    class Balanced(PrivateTrainer):
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return torch.utils.data.WeightedRandomSampler([1.0] * EXAMPLES, EXAMPLES)
+
+    class Grouped(PrivateTrainer):
+        def create_optimizer(self, model: object = None) -> Any:
+            return torch.optim.SGD(self.model.parameters(), lr=0.1)
+
     args, rows = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]), data()
     privacy = PrivacyArguments(epsilon=4.0, delta=1e-5)
     for kind, given, said in (
         (PrivateTrainer, {"compute_loss_func": lambda *_: None}, "example_losses"),
         (Own, {}, "example_losses"),
+        (Balanced, {}, "_get_train_sampler of Balanced would not be used; the order"),
+        (Grouped, {}, "create_optimizer of Grouped would not be used; give optimizers="),
         (PrivateTrainer, {"eval_dataset": rows}, "other data"),
     ):
         with pytest.raises(InvalidParameter, match=said):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from door_contract import (
     CLIP,
     EPOCHS,
@@ -29,7 +30,7 @@ from door_contract import (
 from transformers import TrainerCallback, TrainingArguments
 
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.training.receipt import Receipt
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.single_use]  # of libraries about one another
@@ -224,7 +225,12 @@ class HuggingFace(Door):
         }
 
     def _repeated(self, folder: Path) -> None:
-        self.made(folder, data=torch.utils.data.Subset(DATA, [0, 1, 2, 3, 4, 4]))
+        rows = Dataset.from_dict({"x": X.tolist(), "labels": [i % 2 for i in range(EXAMPLES)]}).with_format("torch")
+        self.end(self.made(folder, data=rows.shuffle(seed=1)))
+        for data in (rows.select([0, 1, 2, 3, 4, 4]), torch.utils.data.Subset(DATA, [0, 1, 2, 3, 4, 4])):
+            with pytest.raises(InvalidParticipation, match="more than once"):
+                self.made(folder, data=data)
+        self.made(folder, data=torch.utils.data.Subset(rows.select([0] * EXAMPLES), range(EXAMPLES)))
 
     def _reordered(self, folder: Path) -> None:
         run = self.begin(folder)

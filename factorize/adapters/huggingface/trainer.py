@@ -34,6 +34,13 @@ from factorize.training.run_lock import RunLock
 
 _SECRET_LOGS = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 
+_UNUSED_METHODS = {
+    "create_optimizer": "give optimizers=(optimizer, None)",
+    "get_train_dataloader": "give train_dataset and data_collator: the order is one public permutation",
+    "_get_train_sampler": "the order is one public permutation; for a part of the data give a torch.utils.data.Subset",
+}
+"""Methods of the Trainer that a private job does not call, with the remedy."""
+
 
 @dataclass(frozen=True)
 class PrivacyArguments:
@@ -128,6 +135,11 @@ class PrivateTraining(_Mixed):
         if self.compute_loss_func is not None or type(self).compute_loss is not type(self).of_batches:
             message = f"compute_loss takes the loss of a whole batch, and each example has one; {LOSSES_REMEDY}"
             raise InvalidParameter(message, field="compute_loss_func")
+        own = type(self).__mro__[: type(self).__mro__.index(PrivateTraining)]
+        for name, instead in _UNUSED_METHODS.items():
+            if any(name in vars(kind) for kind in own):
+                message = f"{name} of {type(self).__name__} would not be used; {instead}"
+                raise InvalidParameter(message, field=name)
         if getattr(self, "aux_loss_enabled", False):
             message = "a router's auxiliary loss is one of the whole batch; give router_aux_loss_coef=0.0"
             raise InvalidParameter(message, field="router_aux_loss_coef")
