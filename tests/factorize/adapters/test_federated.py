@@ -164,6 +164,17 @@ class Killed(Exception):
     """The process ends here."""
 
 
+def test_no_round_is_released_after_the_receipt_was_closed(tmp_path: Path, factors: Factorization) -> None:
+    receipt = Receipt(tmp_path / "receipt.json")
+    rounds = rounds_in(tmp_path, factors, receipt=receipt)
+    one_round(rounds)
+    receipt.close()
+    with pytest.raises(InvalidParameter, match="ended after 1 steps, and step 1 would be released without it"):
+        one_round(rounds)
+    assert_proved(tmp_path, factors)
+    assert json.loads(receipt.path.read_bytes())["steps"]["processes"] == [[0, 1]]
+
+
 @pytest.mark.parametrize("killed", range(0, 4 * N, 5))
 def test_a_killed_server_goes_on_with_the_same_bits(
     tmp_path: Path, factors: Factorization, killed: int, monkeypatch: pytest.MonkeyPatch
