@@ -122,9 +122,9 @@ class Calibration:
         """Return the divisor, for noise that is added to means; raise InvalidParameter where there is none."""
         if self.divisor is None:
             raise InvalidParameter(
-                f"sigma_of_sums={self.sigma_of_sums:.6g} is for sums, and this calibration has no divisor: noise for "
-                "means of an unknown divisor is none; add it to sums, or calibrate with divisor=, the fixed public "
-                "number that the sums are divided by",
+                f"sigma_of_sums={self.sigma_of_sums:.6g} is for sums, and this calibration has no divisor for means; "
+                "add the noise to sums, or calibrate with divisor=, the fixed public number that the sums are divided "
+                "by",
                 field="divisor",
             )
         return self.divisor
@@ -143,7 +143,7 @@ class Calibration:
         if not norm <= most:
             raise InvalidParameter(
                 f"the norm of the mean is above {most:.6g}, the most at clip_norm={self.clip_norm:g} and "
-                f"divisor={divisor}: it is a sum, to which noise of means gives no privacy; use add_to_sum, or clip",
+                f"divisor={divisor}, so it is a sum, which noise for means does not protect; use add_to_sum, or clip",
                 field="mean",
             )
 
@@ -162,9 +162,9 @@ class Calibration:
             return None
         if given is None or isinstance(given, str):
             raise InvalidParameter(
-                f"epsilon={self.epsilon} counts on {self.sampling}, and auditor={given!r} is told of no batch; use "
-                "make_private, which samples so, or give the auditor of that sampling and record each batch; "
-                f"auditor={NOT_LOOKED_AT!r} says that you answer for the batches",
+                f"epsilon={self.epsilon} assumes {self.sampling} sampling, but auditor={given!r} checks no batch; use "
+                "make_private, which samples so, or give the auditor of that sampling and record each batch. With "
+                f"auditor={NOT_LOOKED_AT!r} you vouch for the batches yourself",
                 field="auditor",
             )
         given.check_calibration(self)
@@ -219,7 +219,7 @@ class Calibration:
         rate, mu = false_positive_rate, self.mu
         rate = finite_real("false_positive_rate", rate, remedy="give a rate above 0 and below 1")
         if rate >= 1:
-            message = f"false_positive_rate={rate!r} is not below 1; give one"
+            message = f"false_positive_rate={rate!r} is not below 1; give a rate above 0 and below 1"
             raise InvalidParameter(message, field="false_positive_rate")
         touching = abs(mu * NormalDist().inv_cdf(rate) + mu**2 / 2)  # each epsilon has a bound: this one touches
         known = [(min(touching, _MAX_EPSILON), gaussian_delta(min(touching, _MAX_EPSILON), mu))]
@@ -245,8 +245,8 @@ class Calibration:
         if wrong:
             name, theirs, ours = wrong
             raise InvalidParameter(
-                f"the calibration is for a sensitivity of {name} {theirs!r}, this factorization has {ours!r}; "
-                "calibrate this one: use its own calibrate()",
+                f"the calibration is for a sensitivity of {name} {theirs!r}, but this factorization has {ours!r}; "
+                "calibrate this one with its own calibrate()",
                 field="calibration",
             )
 
@@ -271,7 +271,7 @@ class Calibration:
         check_own(self, factors)
         certified, loss = factors.sensitivity.value, factors.manifest.certificate["loss"]["rmse"]
         if loss is None:
-            message = "the workload has no last step, and its error grows without limit; give factors with n"
+            message = "the workload has no last step, so its error grows without limit; give factors for a finite n"
             raise InvalidParameter(message, field="factors")
         return float(loss * (self.sigma_of_sums / certified))
 
@@ -302,8 +302,8 @@ def refuse_infinite(what: str, *, finite: bool) -> None:
     """
     if not finite:
         raise InvalidParameter(
-            f"the {what} has entries that are NaN or infinite: no noise hides them, and no clipped gradient has them; "
-            "clip each example's gradient before the sum, and count one that is not finite as zeros",
+            f"the {what} has NaN or infinite entries, which no noise hides; clip each example's gradient before the "
+            "sum, and replace a gradient that is not finite by zeros",
             field=what,
         )
 
@@ -311,7 +311,7 @@ def refuse_infinite(what: str, *, finite: bool) -> None:
 def check_kind(calibration: object) -> Calibration:
     """Return a calibration; raise InvalidParameter for a bare number, or anything else."""
     if not isinstance(calibration, Calibration):
-        message = f"the scale of the noise is a bare {type(calibration).__name__}; pass a Calibration"
+        message = f"calibration is a bare {type(calibration).__name__}, not a Calibration; make one with calibrate()"
         raise InvalidParameter(message, field="calibration")
     return calibration
 

@@ -36,13 +36,13 @@ class Adjacency(StrEnum):
         reason = "is not known"
         if "add" in word or "remove" in word:
             reason = (
-                "is not covered: removing a record from a fixed order moves later ones to other steps, which no "
-                "sensitivity here bounds. Where a null record keeps the slot and the divisor is a fixed public number, "
-                "the relation is zero_out"
+                "is not supported: removing a record from a fixed order moves later ones to other steps, which no "
+                "sensitivity here bounds. If a null record keeps the slot and the divisor is a fixed public number, "
+                "your relation is zero_out"
             )
         raise UnsupportedAdjacency(
-            f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL) or replace_one (REPLACE_ONE), the latter "
-            "without sampling alone",
+            f"adjacency={word!r} {reason}; use zero_out (REPLACE_SPECIAL), or without sampling replace_one "
+            "(REPLACE_ONE)",
             field="adjacency",
         )
 
@@ -51,7 +51,7 @@ def check_zero_out(adjacency: Adjacency | str) -> None:
     """Raise UnsupportedAdjacency for replace_one and add/remove, which the proofs of sampling do not cover."""
     if Adjacency.parse(adjacency) is not Adjacency.ZERO_OUT:
         raise UnsupportedAdjacency(
-            "adjacency='replace_one' is not covered with sampling: twice the sigma is not proved to suffice; use "
-            "zero_out, or calibrate without sampling",
+            "adjacency='replace_one' is not supported with sampling: there is no proof that twice the sigma suffices; "
+            "use zero_out, or calibrate without sampling",
             field="adjacency",
         )

@@ -40,13 +40,13 @@ class PrivacyTarget:
         targets = [name for name in ("epsilon", "rho", "mu") if getattr(self, name) is not None]
         if len(targets) != 1:
             raise InvalidParameter(
-                f"{len(targets)} privacy targets given ({', '.join(targets) or 'none'}), exactly one is needed;"
+                f"{len(targets)} privacy targets given ({', '.join(targets) or 'none'}), but exactly one is needed;"
                 " give epsilon with delta, or rho, or mu",
                 field=targets[1] if targets else "epsilon",
             )
         if self.epsilon is not None and self.delta is None:
             raise InvalidParameter(
-                f"epsilon={self.epsilon} has no delta, and a Gaussian mechanism is never (epsilon, 0)-DP;"
+                f"epsilon={self.epsilon} needs a delta, since a Gaussian mechanism is never (epsilon, 0)-DP;"
                 " give delta in (0, 1), well below 1 / (number of users)",
                 field="delta",
             )
@@ -88,8 +88,8 @@ class GivenNoise:
         if (self.epsilon is None) == (self.delta is None):
             count = "both" if self.epsilon is not None else "neither"
             raise InvalidParameter(
-                f"sigma={self.sigma!r} with {count} of epsilon and delta is no question; give one of the two, and the "
-                "other is answered",
+                f"sigma={self.sigma!r} came with {count} of epsilon and delta; give exactly one of the two to compute "
+                "the other",
                 field="sigma",
             )
         noise = finite_real("sigma", self.sigma, remedy="give the standard deviation of Z")
@@ -135,12 +135,13 @@ def question_of(
         return PrivacyTarget(mu=remaining_mu(budget.noise_multiplier, spent_mu), delta=delta)
     if spent_mu is not None:
         raise InvalidParameter(
-            "spent_mu is of a budget, and sigma names none; give the budget, or compose the two mu (compose_mu)",
+            "spent_mu is part of a budget, which sigma does not name; give the budget (epsilon and delta, rho or mu), "
+            "or compose the two mu with compose_mu",
             field="spent_mu",
         )
     if rho is not None or mu is not None:
         raise InvalidParameter(
-            "sigma with rho or mu is two questions; give sigma with epsilon or delta, whose answer states rho and mu",
+            "sigma cannot come with rho or mu; give sigma with epsilon or delta, and the answer states rho and mu",
             field="sigma",
         )
     return GivenNoise(sigma=sigma, epsilon=epsilon, delta=delta)
@@ -192,8 +193,8 @@ def level_of(target: Question, name: str) -> dict[str, Any]:
         return {"epsilon": target.epsilon, "delta": target.delta, "sigma": target.sigma}
     if target.epsilon is None or target.delta is None:
         raise InvalidParameter(
-            f"rho, mu and spent_mu describe the noise without {name}, and an amplified run is no Gaussian mechanism; "
-            "give epsilon and delta alone",
+            f"sampling={name!r} needs epsilon and delta alone: rho, mu and spent_mu describe a Gaussian mechanism, which "
+            "an amplified run is not",
             field="epsilon",
         )
     return {"epsilon": target.epsilon, "delta": target.delta}

@@ -77,7 +77,7 @@ class Batches(ABC):
 
     def micro_batches(self, step: int) -> MicroBatches:
         """Return one step's batch in parts of `physical_batch`; raise InvalidParameter where there are none."""
-        raise InvalidParameter("there are no parts without a physical_batch; give one", field="physical_batch")
+        raise InvalidParameter("the order has no physical_batch, so no parts; give it one", field="physical_batch")
 
     def used(self, examples: int) -> int:
         """Return the number of examples that may take part."""
@@ -95,11 +95,11 @@ class Batches(ABC):
         """
         n = len(self) if steps is None else steps
         if len(self) > n:
-            raise InvalidParticipation(f"the order has {len(self)} steps, the factorization n={n}; use a larger n")
+            raise InvalidParticipation(f"the order has {len(self)} steps, more than n={n}; solve for n={len(self)}")
         reason = self.breach(participation, n)
         if reason:
             raise InvalidParticipation(
-                f"the order is not the participation {dict(participation)} of the sensitivity: {reason}", field="order"
+                f"the order breaks the participation {dict(participation)} of the sensitivity: {reason}", field="order"
             )
 
     @abstractmethod
@@ -126,7 +126,7 @@ class AuditedBatches:
 
     def __init__(self, order: Batches, auditor: Auditor, *, physical: int | None = None) -> None:
         if order.drawn and order.physical_batch is None:
-            message = f"batches of {order.sampling} come in parts here; give the order a physical_batch"
+            message = f"this job takes batches of {order.sampling} in equal parts; give the order a physical_batch"
             raise InvalidParameter(message, field="physical_batch")
         if physical is not None:
             whole_number("physical_batch_size", physical)

@@ -63,19 +63,19 @@ def checked_key(key: object, public_seed: int | None) -> bytes:
         InvalidParameter: the key is no bytes, too short, the public seed of the run in some form, or plainly not
             random.
     """
-    remedy = f"draw it with secrets.token_bytes({KEY_BYTES}), for this run alone, and keep it where secrets are kept"
+    remedy = f"draw a new one for this run with secrets.token_bytes({KEY_BYTES}), and store it as a secret"
     if not isinstance(key, bytes) or len(key) < MIN_KEY_BYTES:
         what = f"{len(key)} bytes" if isinstance(key, bytes) else f"a {type(key).__name__}"
-        message = f"secret_key is {what}, at least {MIN_KEY_BYTES} random bytes are needed; {remedy}"
+        message = f"secret_key is {what}, but must be at least {MIN_KEY_BYTES} random bytes; {remedy}"
         raise InvalidParameter(message, field="secret_key")
     if public_seed is not None and public_seed in (int.from_bytes(key, "little"), int.from_bytes(key, "big")):
         raise InvalidParameter(
-            f"secret_key is the public seed of the run: everybody could compute every bin; {remedy}", field="secret_key"
+            f"secret_key is the run's public seed, so anyone could compute every bin; {remedy}", field="secret_key"
         )
     if len(set(key)) < MIN_KEY_BYTES // 2:
         raise InvalidParameter(
-            f"secret_key has {len(set(key))} different bytes, as a small number or a password has: the hash in the "
-            f"checkpoint would let it be guessed; {remedy}",
+            f"secret_key has {len(set(key))} different bytes, fewer than {MIN_KEY_BYTES // 2}, like a small number or "
+            f"a password, which can be guessed from its hash in a checkpoint; {remedy}",
             field="secret_key",
         )
     return key

@@ -32,32 +32,31 @@ MAX_REFUSED_CHANCE = 2.0**-64
 MIN_REGULARITY = 1e-6
 """The smallest probability of sizes as equal as these, for honest bins, without a warning."""
 
-_REMEDY = "do not release the step, and take batches from orders.balls_in_bins"
 _MOVED_EXAMPLES = (
-    "examples come in other steps than their bin's, as with shuffle=True, or with bins that are drawn again in each "
-    "epoch: epsilon counts on one bin for the whole run"
+    "some examples are not in the step of their bin. Epsilon assumes that an example keeps its bin for the whole run; "
+    "a loader with shuffle=True, or new bins in each epoch, breaks that"
 )
-_OTHER_STEPS = "examples come in other steps than the order's: epsilon counts on what the order's key draws"
+_OTHER_STEPS = "some examples are in other steps than the order's key draws, and epsilon assumes those"
 _KEPT_BINS = (
-    "every example is in the bin of the epoch before, as with balls in bins, or a shuffle that is made once: epsilon "
-    "counts on steps that every epoch draws anew"
+    "every example is in the same bin as in the epoch before, as under balls in bins or one shuffle for the whole run. "
+    "Epsilon assumes that each epoch draws new steps"
 )
 _MISSING_EXAMPLES = (
-    "examples of the bin are missing, as where a batch is truncated, or padded so that it drops some: then the bins of "
-    "the others show in which bin an example is; give every batch room for all (capacity)"
+    "some examples of the bin are missing, as when a batch is truncated. Whoever knows the other bins could then tell "
+    "which bin an example is in; give every batch room for all of its examples (capacity)"
 )
 _SECOND_STEP = (
-    "an example takes part twice in one epoch, as under Poisson sampling, or with replacement; each example has one "
-    "step in an epoch"
+    "an example takes part twice in one epoch, as under Poisson sampling or sampling with replacement. Each example "
+    "must have exactly one step in an epoch"
 )
 _ABSENT_EXAMPLES = (
-    "the epoch ends and examples have had no step, as with drop_last: then the bins of the others show in which bin an "
-    "example is; every example has one bin"
+    "the epoch ends and some examples had no step, as with drop_last=True. Each example must have one bin, or whoever "
+    "knows the other bins can tell which bin it is in"
 )
 _EQUAL_SIZES = (
-    "all batches have equal sizes, as where a permutation is cut into batches: that is not balls in bins. Whoever "
-    "knows the others' bins then knows an example's (two bins, C = I, sigma 0.6: delta(2) is at least 0.201, not "
-    "0.119); draw each example's bin for itself"
+    "all batches have the same size, as when a permutation is cut into batches. Whoever knows the others' bins then "
+    "knows the last example's (two bins, C = I, sigma 0.6: delta(2) is at least 0.201, not 0.119); draw each example's "
+    "bin independently"
 )
 
 
@@ -110,8 +109,8 @@ class BinsAuditor(Auditor, Secret):
             whole_number(name, number)
         if order is not None and (order.examples, order.bins, order.epochs) != (examples, bins, epochs):
             raise InvalidParameter(
-                f"the order has {order.examples} examples and {order.bins} bins in {order.epochs} epochs, here are "
-                f"{examples}, {bins} and {epochs}; give the order's own",
+                f"the order has {order.examples} examples, {order.bins} bins and {order.epochs} epochs, but the "
+                f"auditor was given {examples}, {bins} and {epochs}; use BinsAuditor.of(order)",
                 field="order",
             )
         super().__init__(bins * epochs, "example" if users is None else "user", divisor)
@@ -157,7 +156,9 @@ class BinsAuditor(Auditor, Secret):
         reason = self._reason_to_learn(who) if learning else self._reason(who)
         if reason:
             raise InvalidParticipation(
-                f"step {self.step} is not {self.sampling.replace('_', ' ')}: {reason}; {_REMEDY}", field="order"
+                f"step {self.step} is not {self.sampling.replace('_', ' ')}: {reason}. Do not release this step; take "
+                f"batches from orders.{self.sampling}",
+                field="order",
             )
         if learning:
             own = self.step % self.bins
@@ -188,7 +189,7 @@ class BinsAuditor(Auditor, Secret):
             InvalidParameter: the state belongs to other sizes or another key, or is damaged.
         """
         if state.get("version") != _VERSION:
-            raise InvalidParameter("the checkpoint has no auditor of balls in bins; restore its own", field="version")
+            raise InvalidParameter("the checkpoint has no auditor of bins; restore this one's own", field="version")
         if self._order is not None:
             self._order.check_state(state)
         known = {} if None in (self.divisor, state.get("divisor")) else {"divisor": self.divisor}
@@ -238,8 +239,8 @@ class BinsAuditor(Auditor, Secret):
             return _EQUAL_SIZES
         if regularity(sizes) < MIN_REGULARITY:
             warnings.warn(
-                "the sizes of the bins are more equal than those of independent bins in all but one of a million "
-                "runs; batches cut from a permutation are not balls in bins: draw each example's bin for itself",
+                "the bins are more equal in size than chance makes them in all but one of a million runs; batches cut "
+                "from a permutation are not balls in bins, so draw each example's bin independently",
                 RegularBins,
                 stacklevel=3,
             )
@@ -254,12 +255,12 @@ class BinsAuditor(Auditor, Secret):
     def _identify(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         flat = users_of(example_indices(indices, field="indices"), self._users)
         if flat.max(initial=0) >= self.examples:
-            message = f"indices of examples are integers in 0..{self.examples - 1}; pass positions in the data"
+            message = f"an index of an example is outside 0..{self.examples - 1}; pass positions in the data"
             raise InvalidParameter(message, field="indices")
         if len(np.unique(flat)) < len(flat):
             raise InvalidParticipation(
-                f"step {self.step} has an example twice, and the sensitivity allows one contribution of the clip norm; "
-                "clip per example and record each once",
+                f"step {self.step} has an example twice, but the sensitivity allows it one contribution of the clip "
+                "norm; clip per example, and record each example once",
                 field="order",
             )
         return flat
@@ -271,8 +272,8 @@ class BinsAuditor(Auditor, Secret):
     def _derived(self, purpose: bytes) -> bytes:
         if self._key is None:
             raise InvalidParameter(
-                "the auditor's state is everybody's bin, which a checkpoint must not show; give the auditor the order, "
-                "or a secret key= to encrypt it with",
+                "the auditor's state contains every example's bin, which a checkpoint must not reveal; give the "
+                "auditor the order, or a secret key= to encrypt the bins",
                 field="key",
             )
         return hashlib.sha256(b"factorize bins audit 1\0" + purpose + b"\0" + self._key).digest()
@@ -294,8 +295,8 @@ class BinsAuditor(Auditor, Secret):
         whole = {"divisor": None, **state, "step": step}
         if not hmac.compare_digest(self._tag(whole, nonce, hidden), str(state.get("tag"))):
             raise InvalidParameter(
-                "the checkpoint's bins are damaged, or hidden with another key; restore a whole one, with the key of "
-                "the run",
+                "the checkpoint's bins are damaged or encrypted with another key; restore an undamaged checkpoint, "
+                "with this run's key",
                 field="key",
             )
         return np.frombuffer(self._masked(nonce, hidden), dtype="<i8").astype(np.int64)

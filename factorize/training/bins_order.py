@@ -101,9 +101,9 @@ class BallsInBins(Batches, Secret):
                 self._draw(turn)
                 if int(np.diff(self._starts).max()) > self.capacity:
                     raise InvalidParticipation(
-                        f"a bin holds more than capacity={self.capacity} examples, which happens with probability "
-                        f"tau={self.tau:.3g} at most; use a larger capacity, or another key and charge "
-                        "extra_delta(epsilon)",
+                        f"a bin has more than capacity={self.capacity} examples, which happens with at most "
+                        f"probability tau={self.tau:.3g}; use a larger capacity, or another key and add "
+                        "extra_delta(epsilon) to delta",
                         field="capacity",
                     )
         self._draw(0)
@@ -192,8 +192,8 @@ class BallsInBins(Batches, Secret):
         check_stated(state, mine)
         if state.get("commitment") != own:
             raise InvalidParameter(
-                "the checkpoint was made with another secret key: all bins would be drawn again, and epsilon counts on "
-                "one key for the whole run; restart with the key of the run",
+                "the checkpoint was made with another secret key, but epsilon assumes one key for the whole run; "
+                "restart with that secret_key",
                 field="secret_key",
             )
 
@@ -202,8 +202,8 @@ class BallsInBins(Batches, Secret):
         if self._fits(participation, n):
             return None
         return (
-            f"there are {self.bins} bins in {self.epochs} epochs, and n={n}; factor n={len(self)} for "
-            f"{self.participation}"
+            f"the order has {self.bins} bins and {self.epochs} epochs, the factorization n={n}; solve for "
+            f"n={len(self)} and {self.participation}"
         )
 
     def _fits(self, participation: Mapping[str, Any], n: int) -> bool:
@@ -229,8 +229,8 @@ class BallsInBins(Batches, Secret):
         if drawn is None or drawn.period != self.bins:
             what = f"the sampling {calibration.sampling!r}" if drawn is None else f"{drawn.period} bins"
             raise InvalidParameter(
-                f"the calibration is for {what}, the order is balls in {self.bins} bins; calibrate with "
-                f"sampling={self.sampling!r}, bins={self.bins}",
+                f"the calibration is for {what}, but the order draws {self.sampling} with {self.bins} bins; calibrate "
+                f"with sampling={self.sampling!r}, bins={self.bins}",
                 field="calibration",
             )
         check_zero_out(calibration.adjacency)
@@ -292,13 +292,13 @@ def _checked_room(
         raise InvalidParameter(f"overflow={overflow[:20]!r} is not abort or unlimited", field="overflow")
     if physical is None or overflow == "unlimited":
         if capacity is not None:
-            message = f"capacity={capacity} needs a physical_batch, and overflow='abort'; give both, or no capacity"
+            message = f"capacity={capacity} needs physical_batch= and overflow='abort'; give both, or no capacity"
             raise InvalidParameter(message, field="capacity")
         return (None if physical is None else whole_number("physical_batch", physical)), None
     physical = whole_number("physical_batch", physical)
     if capacity is None:
         return physical, capacity_for(examples, bins, physical_batch=physical, tau=TAU / draws)
     if whole_number("capacity", capacity) % physical:
-        message = f"capacity={capacity} is no multiple of physical_batch={physical}; the parts of a step are equal"
+        message = f"capacity={capacity} is not a multiple of physical_batch={physical}; give one that is"
         raise InvalidParameter(message, field="capacity")
     return physical, capacity

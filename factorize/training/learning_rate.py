@@ -195,8 +195,8 @@ def note_on_rate(rate: float, best: float | None) -> list[str]:
     if best is None or SPREAD**-2 <= rate / best <= SPREAD**2:
         return []
     return [
-        f"The learning rate {rate:g} is {rate / best:.2g} times {best:.2g}, near which models learned most from such "
-        f"noise in our study (docs/choose.md), within a factor of {SPREAD:g}."
+        f"The learning rate {rate:g} is {rate / best:.2g} times {best:.2g}, the rate that suits this noise; in our "
+        f"study (docs/choose.md), models learned most within a factor of {SPREAD:g} of it."
     ]
 
 
@@ -212,7 +212,7 @@ def note_on_decay(rate: float, decay: float, summed: float) -> list[str]:
     if exponent <= MAX_DECAY:
         return []
     return [
-        f"weight_decay={decay:g} is multiplied by the rate, and at {rate:g} it leaves {math.exp(-exponent):.0%} of "
-        "what the first step learned, which cost a job of our study 3 points (docs/choose.md); give less, at most "
+        f"weight_decay={decay:g} is multiplied by the learning rate: at {rate:g} it leaves {math.exp(-exponent):.0%} "
+        "of what the first step learned, and that cost a job of our study 3 points (docs/choose.md); use at most "
         f"{decay * MAX_DECAY / exponent:.1g}."
     ]

@@ -83,25 +83,25 @@ def audit_scores(
     claimed = finite_real("epsilon", epsilon, strict=False, remedy="give the epsilon of the claim")
     if not 0 <= delta < 1 or not 0.5 <= confidence < 1:
         raise InvalidParameter(
-            f"delta={delta!r} has to be in [0, 1), and confidence={confidence!r} in [0.5, 1); give the delta of the "
-            "claim, and 0.95, say",
+            f"delta={delta!r} must be in [0, 1) and confidence={confidence!r} in [0.5, 1); give the delta of the "
+            "claim, and confidence=0.95, for example",
             field="delta",
         )
     held, coins = np.asarray(scores, dtype=float), np.asarray(members)
     if held.ndim != 1 or held.shape != coins.shape or len(held) < 20 or np.isnan(held).any():
         raise InvalidParameter(
-            f"scores have shape {held.shape}, members {coins.shape}: give one of each for 20 examples or more, no NaN",
+            f"scores has shape {held.shape}, members {coins.shape}; give one of each for at least 20 examples, no NaN",
             field="scores",
         )
     if not np.isin(coins, (0, 1)).all():
         other = coins[~np.isin(coins, (0, 1))][0]
-        message = f"members holds {str(other)[:20]!r}; give 1 for what was put in, 0 for what was left out"
+        message = f"members contains {str(other)[:20]!r}; give 1 for an example in the data, 0 for one left out"
         raise InvalidParameter(message, field="members")
     count, fewer = int(coins.sum()), int(min(coins.sum(), len(coins) - coins.sum()))
     if binom.cdf(fewer, len(coins), 0.5) < 1e-9:
         raise InvalidParameter(
-            f"{count} of {len(coins)} examples are members: no fair coin for each decided that, and nothing "
-            "follows from the scores; train with examples that coins chose",
+            f"{count} of {len(coins)} examples are members, which fair coins would almost never give, so the scores "
+            "prove nothing; train with examples that fair coins chose",
             field="members",
         )
     order = np.argsort(held, kind="stable")

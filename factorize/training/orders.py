@@ -38,11 +38,11 @@ class Order(Batches):
         self.epochs = epochs
         self._made_for = None if participation is None else dict(participation)
         if not self._batches or epochs < 1:
-            message = f"{len(self._batches)} batches and epochs={epochs} make no run; give at least one of each"
+            message = f"an order of {len(self._batches)} batches and epochs={epochs} is empty; give at least 1 of each"
             raise InvalidParameter(message, field="batches")
         twice = next((t for t, batch in enumerate(self._batches) if len(np.unique(batch)) < len(batch)), None)
         if twice is not None:
-            raise InvalidParameter(f"batch {twice} holds an example twice; clip per example once", field="batches")
+            raise InvalidParameter(f"batch {twice} contains an example twice; list each one once", field="batches")
 
     def __len__(self) -> int:
         """Return the number of steps, n."""
@@ -65,7 +65,7 @@ class Order(Batches):
         """Return the participation's objection to the distances and the number of an example's steps, or None."""
         gaps, most = self._gaps()
         reason = read_participation(participation).violation(n, gaps, most)
-        return reason and f"{reason}; factor for {self.participation}, or for min_sep, and calibrate again"
+        return reason and f"{reason}; solve for {self.participation}, or for min_sep, and calibrate again"
 
     def _gaps(self) -> tuple[np.ndarray, int]:
         """Return the distances between neighbouring steps of one example, and the largest number of steps of one.
@@ -109,9 +109,9 @@ def fixed_order(
     full = (examples + over) // batch_size if batch_size > 0 else 0
     used = full if batches is None else batches
     if not 1 <= used <= full:
-        asked = "" if batches is None else f", and batches={batches}"
-        text = f"{examples} examples make {full} full batches of batch_size={batch_size}{asked}"
-        raise InvalidParameter(f"{text}; use smaller batches{' or fewer' if asked else ''}", field="batch_size")
+        asked = "" if batches is None else f", so batches={batches} must be from 1 to {full}"
+        text = f"{examples} examples make {full} batches of batch_size={batch_size}{asked}"
+        raise InvalidParameter(f"{text}; use a batch_size from 1 to {examples}, or fewer batches", field="batch_size")
     indices = np.arange(examples) if seed is None else np.random.default_rng(seed).permutation(examples)
     return Order([indices[j * batch_size : (j + 1) * batch_size] for j in range(used)], epochs=epochs)
 
@@ -135,8 +135,8 @@ def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, s
     """
     if min(batch_size, min_sep, steps) < 1 or examples // min_sep < batch_size:
         raise InvalidParameter(
-            f"{min_sep} groups of {examples} examples do not each have a batch of {batch_size} for {steps} steps; use "
-            "smaller batches or a smaller min_sep, and sizes of at least 1",
+            f"min_sep={min_sep} groups of batch_size={batch_size} must fit into {examples} examples, and steps={steps} "
+            "be at least 1; use smaller batches or a smaller min_sep, each at least 1",
             field="batch_size",
         )
     rng = np.random.default_rng(seed)
@@ -178,8 +178,8 @@ class _Owned(NamedTuple):
     def check(self, present: np.ndarray) -> None:
         """Raise InvalidParameter for users who have no example."""
         if present.max(initial=-1) >= len(self.counts):
-            message = f"the order has user {present.max()}, and the examples are of {len(self.counts)} users"
-            raise InvalidParameter(f"{message}; order those", field="users")
+            message = f"the order has user {present.max()}, but the examples belong to users 0..{len(self.counts) - 1}"
+            raise InvalidParameter(f"{message}; make an order of {len(self.counts)} users", field="users")
 
     def at(self, present: np.ndarray, turn: np.ndarray | int) -> np.ndarray:
         """Return the example that each user gives in a turn of theirs."""

@@ -120,8 +120,8 @@ class Receipt:
         """
         if statement.unit != auditor.unit or (statement.unit == "user") != (statement.users is not None):
             message = (
-                f"the statement is about one {statement.unit} (users={statement.users}), and the auditor counts "
-                f"{auditor.unit}s; give the auditor users=, or unit=, and the statement the number of users"
+                f"the statement protects one {statement.unit} (users={statement.users}), but the auditor counts "
+                f"{auditor.unit}s; give the auditor users= or unit=, and the statement the number of users"
             )
             raise InvalidParameter(message, field="users")
         _check_factors(statement, factors)
@@ -144,7 +144,7 @@ class Receipt:
             read_receipt(self._text())
         except ClaimRefused as reason:
             self._document = None
-            raise InvalidParameter(f"no receipt can state this run: {reason}", field="receipt") from None
+            raise InvalidParameter(f"a receipt cannot describe this run: {reason}", field="receipt") from None
         self._lock = RunLock(self.path, field="receipt")
         auditor.on_step = self._count
         self._write()
@@ -169,7 +169,7 @@ class Receipt:
             InvalidParameter: no run has begun, or steps were taken twice.
         """
         if self._statement is None or self._document is None:
-            raise InvalidParameter(f"{self.path} is the receipt of no run yet; begin one", field="receipt")
+            raise InvalidParameter(f"no run has begun for {self.path}; give it to make_private", field="receipt")
         refuse_repeated(self._document)
         return self._statement.epsilon_so_far(self.taken, delta)
 
@@ -185,7 +185,7 @@ class Receipt:
             OSError: the model cannot be read, or the receipt not written.
         """
         if self._document is None or self._auditor is None or self._lock is None:
-            raise InvalidParameter("the receipt has no run yet; give it to make_private", field="receipt")
+            raise InvalidParameter(f"no run has begun for {self.path}; give it to make_private", field="receipt")
         if model is not None:
             self._document["model"] = model_digest(model)
         self._document["steps"]["ended"] = True
@@ -209,12 +209,10 @@ class Receipt:
         try:
             kept = read_receipt(self._on_disk)
         except (MalformedJson, ClaimRefused) as reason:
-            message = f"{self.path} holds no receipt, or a damaged one ({reason}); give another path"
+            message = f"{self.path} is not a receipt, or is damaged ({reason}); give another path"
             raise InvalidParameter(message, field="receipt") from None
         if kept["steps"]["ended"]:
-            raise InvalidParameter(
-                f"{self.path} is the receipt of a run that has ended; give another path", field="receipt"
-            )
+            raise InvalidParameter(f"{self.path} is the receipt of a finished run; give another path", field="receipt")
         return kept
 
     def _count(self, step: int) -> None:
@@ -247,8 +245,8 @@ class Receipt:
         """Replace the file as a whole."""
         if self._read() != self._on_disk:
             raise InvalidParameter(
-                f"{self.path} was changed by somebody else since this run wrote it, so another process may have used "
-                "this noise; release no further step, and keep both files for who checks the run",
+                f"{self.path} has changed since this run wrote it, so another process may have used the same noise; "
+                "release no further step, and keep both receipts for whoever checks the run",
                 field="receipt",
             )
         text = self._text()

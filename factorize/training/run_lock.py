@@ -41,7 +41,7 @@ class RunLock:
         self._path = whole.with_name(whole.name + ".lock")
         known = _held.get(self._path)
         if known is not None and alone:
-            raise InvalidParameter(f"this process continues {whole} already; stop that run first", field=field)
+            raise InvalidParameter(f"this process already continues {whole}; stop that run first", field=field)
         _held[self._path] = (self._take(field) if known is None else known[0], self)
 
     def release(self) -> None:
@@ -61,9 +61,9 @@ class RunLock:
             if not isinstance(error, BlockingIOError | PermissionError):  # POSIX allows both for a lock that is held
                 raise
             raise InvalidParameter(
-                f"{self._path.with_suffix('')} is continued by {holder or 'another process'}, and a second process "
-                "would use the noise of the same steps twice; end that process first, or begin a run with a seed and a "
-                "path of its own",
+                f"{self._path.with_suffix('')} is in use by {holder or 'another process'}, and a second process would "
+                "use the noise of the same steps twice; end that process first, or begin a new run with its own seed "
+                "and path",
                 field=field,
             ) from None
         os.ftruncate(descriptor, 0)

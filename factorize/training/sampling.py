@@ -40,12 +40,12 @@ class CyclicPoisson(Batches, Secret):
     def __init__(self, examples: int, calibration: Any, *, steps: int, seed: int) -> None:
         if not self._fits(calibration):
             raise InvalidParameter(
-                f"a {type(calibration).__name__} does not count on sampling by {self.sampling}; calibrate for it, or "
-                "use a fixed order",
+                f"this {type(calibration).__name__} is not for sampling={self.sampling!r}; calibrate for it, or use a "
+                "fixed order",
                 field="calibration",
             )
         if examples < calibration.groups or steps < 1:
-            message = f"examples={examples}, steps={steps}: need {calibration.groups} examples and a step"
+            message = f"examples={examples}, steps={steps}: give at least {calibration.groups} examples and 1 step"
             raise InvalidParameter(message, field="examples")
         self.groups, self.probability = calibration.groups, calibration.sampling_probability
         self.period = self.groups
@@ -76,7 +76,7 @@ class CyclicPoisson(Batches, Secret):
         apart = participation.get("min_sep") if participation.get("kind") == "min_sep" else None
         most = participation.get("max_participations")
         if apart is None or apart > self.groups or (most is not None and most < -(-self._steps // self.groups)):
-            return f"sampling is cyclic, from {self.groups} groups; use the calibration of calibrate_amplified"
+            return f"{self.sampling} over {self.groups} groups breaks it; calibrate with sampling={self.sampling!r}"
         return None
 
 

@@ -24,9 +24,9 @@ number for each example, by a rehearsal of the first step through the caller's l
 from its own data, or not at all."""
 
 _LOSS_NOTES = {
-    "per_example": " The loss is one for each example; it was compared before the first step.",
-    "rehearsed": " The loss was looked at in a rehearsal of the first step.",
-    "per_client": " Each client makes its update from its own data, and the server clips it.",
+    "per_example": " The loss function returns one loss for each example, which was checked before the first step.",
+    "rehearsed": " A rehearsal of the first step checked the loss.",
+    "per_client": " Each client computes its update from its own data, and the server clips it.",
 }
 
 
@@ -89,8 +89,9 @@ class PrivacyStatement:
         others, search = self.composed, isinstance(self.trials, BestOf)
         if (others or search) and (self.sampling != "fixed" or self.delta is None):
             raise InvalidParameter(
-                f"runs compose by mu, and under {self.sampling} epsilon does not follow from mu; leave others and "
-                "trials out, and give the receipt of each run (BestOf.level says what the best of them has)",
+                f"runs compose by mu, from which epsilon follows only with sampling='fixed' and a delta, not with "
+                f"sampling={self.sampling!r} and delta={self.delta}; leave out others and trials, and give the receipt "
+                "of each run (BestOf.level has the guarantee of the best of them)",
                 field="others" if others else "trials",
             )
         if self.sampling != self.calibration.sampling:
@@ -107,12 +108,12 @@ class PrivacyStatement:
         units = self.examples if self.users is None else self.users
         if delta is not None and delta * units > 1:
             notes.append(
-                f"Warning: delta {at_most(delta)} is above 1/{units}: publishing the data of one {self.unit} would "
+                f"Warning: delta {at_most(delta)} is above 1/{units}: even publishing one {self.unit}'s data would "
                 "satisfy it."
             )
         if epsilon is not None and epsilon > MAX_MEANINGFUL_EPSILON:
             notes.append(
-                f"Warning: epsilon {at_most(epsilon)} is above {MAX_MEANINGFUL_EPSILON:g}: it rules out next to no "
+                f"Warning: epsilon {at_most(epsilon)} is above {MAX_MEANINGFUL_EPSILON:g}: it rules out almost no "
                 "attack."
             )
         return notes
@@ -172,7 +173,7 @@ class PrivacyStatement:
         """
         if self.factors is None:
             raise InvalidParameter(
-                "the statement holds no factors; give them to it, or use `factors.calibrate(sigma=, delta=, steps=)`",
+                "the statement has no factors; give it factors=, or use factors.calibrate(sigma=, delta=, steps=)",
                 field="factors",
             )
         noise = (self.moments or self.calibration).document()
@@ -194,14 +195,14 @@ class PrivacyStatement:
         if self.moments is not None:
             sigma = at_least(self.moments.second.sigma_of_sums)
             second = (
-                f" Sums of squares of clipped gradients have noise of sigma {sigma} by factorization "
-                f"{self.moments.digests[1]}, and the sensitivity is of both."
+                f" Sums of squares of clipped gradients have noise of sigma {sigma} from factorization "
+                f"{self.moments.digests[1]}; the sensitivity covers both."
             )
         said = "".join(f" {note}" for note in self.notes)
         unseen = ""
         if self.loss == "not_looked_at":
             unseen = (
-                "The loss was not looked at: the guarantee holds only if no example changes the gradients of others.\n"
+                "The loss was not checked: the guarantee holds only if no example changes the gradients of others.\n"
             )
         level = f"{at_most(c.mu)}-Gaussian "
         if c.epsilon is not None and self.delta is not None:
@@ -209,7 +210,7 @@ class PrivacyStatement:
         sums = "no divisor" if c.divisor is None else f"divisor {c.divisor}"
         chosen = "The choice of hyperparameters is not covered."
         if self.together is not None:
-            best = f" as the best of {self.trials.mean:g} runs in the mean" if isinstance(self.trials, BestOf) else ""
+            best = f" as the best of {self.trials.mean:g} runs on average" if isinstance(self.trials, BestOf) else ""
             names = f" with {', '.join(self.composed)}" if self.composed else ""
             pair = f"({at_most(self.together['epsilon'])}, {at_most(self.together['delta'])})"
             chosen = f"The data have {pair}-differential privacy{best}{names}; other choices are not covered."

@@ -105,7 +105,7 @@ def test_gradients_are_the_derivatives_of_the_losses(model: str) -> None:
 
 
 def test_an_order_longer_than_the_factorization_is_refused() -> None:
-    with pytest.raises(InvalidParticipation, match="larger n"):
+    with pytest.raises(InvalidParticipation, match="solve for n=4"):
         descended(fixed_order(4, 1), independent(3, 1))
 
 

@@ -166,7 +166,7 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (CALIBRATE, {**TARGET, "sampling": "shuffle"}, "invalid-parameter", "gives away"),
     (CALIBRATE, {**BINS, "adjacency": "replace_one"}, "invalid-parameter", "zero_out"),
     (CALIBRATE, {**BINS, "bins": 33}, "invalid-parameter", "n=32"),
-    (CALIBRATE, {"mu": 1.0, "sampling": "balls_in_bins"}, "invalid-parameter", "no Gaussian"),
+    (CALIBRATE, {"mu": 1.0, "sampling": "balls_in_bins"}, "invalid-parameter", "needs epsilon and delta"),
     (CALIBRATE, {**BINS, "epsilon": 1e9}, "invalid-parameter", "/epsilon"),
     (CALIBRATE, APART, "invalid-parameter", "/sampling"),
     (CALIBRATE, {**APART, "sampling": "cyclic_poisson"}, "invalid-parameter", "/sampling"),

@@ -233,11 +233,11 @@ class TestCyclicPoisson:
         ):
             with pytest.raises(InvalidParticipation):
                 order.check(wrong)
-        with pytest.raises(InvalidParticipation, match="larger n"):
+        with pytest.raises(InvalidParticipation, match="solve for n="):
             order.check(order.participation, N - 1)
 
     def test_needs_a_calibration_that_counts_on_it(self):
-        with pytest.raises(InvalidParameter, match="does not count on sampling by cyclic_poisson"):
+        with pytest.raises(InvalidParameter, match="is not for sampling='cyclic_poisson'"):
             CyclicPoisson(40, Sensitivity(1.0, "exact", "by hand", SINGLE), steps=N, seed=1 << 64)
         with pytest.raises(InvalidParameter, match="4 examples"):
             CyclicPoisson(3, amplified(), steps=N, seed=1 << 64)

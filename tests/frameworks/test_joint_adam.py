@@ -110,7 +110,7 @@ def test_one_call_trains_with_both_and_says_what_for() -> None:
     assert said["second_sigma_of_sums"] == moments.second.sigma_of_sums and said["digests"] == [
         each.digest for each in FACTORS
     ]
-    assert f"{moments.second.sigma_of_sums:.6g} by factorization {FACTORS[1].digest}" in str(made_private.statement)
+    assert f"{moments.second.sigma_of_sums:.6g} from factorization {FACTORS[1].digest}" in str(made_private.statement)
     model = GradSampleModule(network(), loss_reduction="mean")
     auditor = ParticipationAuditor.of(moments.first, N)
     by_hand = JointAdam(torch.optim.Adam(model.parameters(), lr=RATE), *FACTORS, moments, seed=SECRET, auditor=auditor)

@@ -267,7 +267,7 @@ class TestRefusals:
         with pytest.raises(InvalidParameter, match="private already"):
             CorrelatedOptimizer(made.optimizer, factors(), made.statement.calibration, seed=1 << 64)
         theirs = DPOptimizer(plain, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=SIZE)
-        with pytest.raises(InvalidParameter, match="counts on cyclic"):
+        with pytest.raises(InvalidParameter, match="assumes cyclic"):
             CorrelatedOptimizer(theirs, factors(), made.statement.calibration, seed=1 << 64)
         own, scale = ParticipationAuditor.of(made.statement.calibration, N), made.statement.calibration
         for auditor, said in (
@@ -551,7 +551,7 @@ class TestBallsInBins:
     def test_the_optimizer_wants_the_auditor_of_bins(self):
         for auditor in (None, ParticipationAuditor({"kind": "fixed_epochs", "epochs": EPOCHS}, N)):
             with pytest.raises(
-                InvalidParameter, match="counts on balls_in_bins|batches that the calibration does not cover"
+                InvalidParameter, match="assumes balls_in_bins|batches that the calibration does not cover"
             ):
                 optimizer = torch.optim.SGD(network().parameters())
                 CorrelatedOptimizer(optimizer, factors(), bins_noise(), seed=SECRET, auditor=auditor)

@@ -609,7 +609,7 @@ class TestWhatIsSaid:
             statement = private(network(), loss=loss).statement
             assert statement.document()["loss"] == said and str(statement).startswith("(8, 0.01)-differential privacy")
         statement = private(network(), loss="not_looked_at").statement
-        assert str(statement).splitlines()[0].startswith("The loss was not looked at")
+        assert str(statement).splitlines()[0].startswith("The loss was not checked")
         with pytest.raises(InvalidParameter, match="is not one of per_example"):
             private(network(), loss="seen")
 

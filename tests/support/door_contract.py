@@ -85,7 +85,7 @@ def of_unseen_batches(make: Callable[..., Any]) -> dict[str, Mistake]:
         sampled = Sampled(**vars(calibrated(factors(), SIZE)))
         make(sampled, auditor=NOT_LOOKED_AT).close()
         for given in ("believed", None):
-            refused(lambda given=given: make(sampled, auditor=given), "counts on fixed.*told of no batch")  # type: ignore[misc]
+            refused(lambda given=given: make(sampled, auditor=given), "assumes fixed sampling.*checks no batch")  # type: ignore[misc]
         make(sampled)
 
     row = "a calibration that counts on sampling, where nobody is told of the batches"

@@ -81,5 +81,5 @@ def test_clients_get_what_the_command_line_gets(live_service: LiveService, diges
     assert done.json() == Service(live_service.url).calibrate(digest, TARGET)
     refused = CommandLine(tmp_path)("calibrate", "x.safetensors", "--service", live_service.url, "--mu", 1)
     assert refused.code == 2 and "leave out --service" in refused.err
-    with pytest.raises(ServiceError, match="no Gaussian"):
+    with pytest.raises(ServiceError, match="needs epsilon and delta"):
         Service(live_service.url).calibrate(digest, {"mu": 1.0, "sampling": "balls_in_bins"})

@@ -34,7 +34,7 @@ def test_a_signed_c_is_taken_by_its_absolute_values_and_says_so() -> None:
 
 REFUSED: list[tuple[str, Any, str]] = [
     ("adjacency", "replace_one", "use zero_out"),
-    *(("adjacency", name, "divisor is a fixed public number, the relation is zero_out")
+    *(("adjacency", name, "divisor is a fixed public number, your relation is zero_out")
       for name in ("add_or_remove_one", "ADD_REMOVE", "remove")),
     *((name, value, name) for name, value in (("epsilon", 0.0), ("epsilon", -1.0), ("delta", 1.0), ("clip_norm", -1.0),
                                               ("divisor", 0), ("batch_size", 1.5))),

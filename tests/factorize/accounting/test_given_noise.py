@@ -125,7 +125,7 @@ def test_factors_and_the_command_line_answer_alike(base: Factorization, file: Pa
     [
         ({"sigma": 1.0}, "neither of epsilon and delta"),
         ({"sigma": 1.0, "epsilon": 1.0, "delta": 1e-5}, "both of epsilon and delta"),
-        ({"sigma": 1.0, "mu": 1.0}, "two questions"),
+        ({"sigma": 1.0, "mu": 1.0}, "cannot come with rho or mu"),
         ({"sigma": -1.0, "delta": 1e-5}, "sigma"),
         ({"sigma": math.inf, "delta": 1e-5}, "sigma"),
         ({"sigma": 1.0, "delta": 2.0}, "below 1"),

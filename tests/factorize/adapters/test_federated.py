@@ -244,7 +244,7 @@ def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
     one_round(rounds)
     old = (tmp_path / "state").read_bytes()
     one_round(rounds)
-    with pytest.raises(InvalidParameter, match="this process continues .* already"):
+    with pytest.raises(InvalidParameter, match="this process already continues"):
         rounds_in(tmp_path, factors)
     rounds.stop()
     with pytest.raises(InvalidParticipation, match="begin again"):

@@ -241,9 +241,9 @@ def test_a_receipt_is_continued_by_its_own_run_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="another run"):
         in_fixed_order(tmp_path)
     path.write_text("{}")
-    with pytest.raises(InvalidParameter, match="no receipt, or a damaged one"):
+    with pytest.raises(InvalidParameter, match="not a receipt, or is damaged"):
         begun(path)
-    with pytest.raises(InvalidParameter, match="has no run yet"):
+    with pytest.raises(InvalidParameter, match="no run has begun"):
         Receipt(path).close()
 
 

@@ -105,9 +105,9 @@ def test_one_process_at_a_time_writes_a_receipt(tmp_path: Path, factors: Any) ->
 
     again = Receipt(path)  # a cell of a notebook that runs again: the noise goes on from step 0
     take_again = begun(again, factors)
-    with pytest.raises(InvalidParameter, match="was changed by somebody else"):
+    with pytest.raises(InvalidParameter, match="has changed since this run wrote it"):
         take(4)
-    with pytest.raises(InvalidParameter, match="was changed by somebody else"):
+    with pytest.raises(InvalidParameter, match="has changed since this run wrote it"):
         first.close()
     take_again(N)
     again.close()
@@ -122,7 +122,7 @@ def test_a_receipt_that_was_changed_on_the_disk_is_written_no_more(tmp_path: Pat
     kept = receipt.path.read_bytes()
     take(2)
     receipt.path.unlink() if change == "gone" else receipt.path.write_bytes(kept)
-    with pytest.raises(InvalidParameter, match="was changed by somebody else"):
+    with pytest.raises(InvalidParameter, match="has changed since this run wrote it"):
         take(3)
 
 

@@ -57,7 +57,7 @@ def test_noise_for_means_without_a_divisor_is_refused() -> None:
     sums = calibrate(Certified(), PrivacyTarget(mu=1))
     for ask in (sums.divisor_of_means, lambda: sums.check_mean(0.1)):
         with pytest.raises(
-            InvalidParameter, match=r"sigma_of_sums=2 is for sums.*add it to sums, or calibrate with div"
+            InvalidParameter, match=r"sigma_of_sums=2 is for sums.*add the noise to sums, or calibrate with div"
         ):
             ask()
 
@@ -204,11 +204,11 @@ def test_what_is_no_calibration_is_refused(given: dict[str, Any], words: str, fi
 @pytest.mark.parametrize(
     ("given_target", "message"),
     [
-        ({}, r"0 privacy targets given \(none\), exactly one"),
-        ({"delta": 1e-5}, r"0 privacy targets given \(none\), exactly one"),
+        ({}, r"0 privacy targets given \(none\), but exactly one"),
+        ({"delta": 1e-5}, r"0 privacy targets given \(none\), but exactly one"),
         ({"epsilon": 1.0, "delta": 1e-5, "rho": 0.1}, r"2 privacy targets given \(epsilon, rho\)"),
         ({"rho": 1.0, "mu": 1.0}, r"2 privacy targets given \(rho, mu\)"),
-        ({"epsilon": 1.0}, r"epsilon=1.0 has no delta"),
+        ({"epsilon": 1.0}, r"epsilon=1.0 needs a delta"),
         ({"epsilon": 0.0, "delta": 1e-5}, r"epsilon=0.0 must be"),
         ({"epsilon": 1.0, "delta": 0.0}, r"delta=0.0 must be"),
         ({"epsilon": 1.0, "delta": 1.0}, r"delta=1.0 must be"),
@@ -275,7 +275,7 @@ def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
     search = replace(made, others={"pilot": 0.3}, trials=BestOf(10.0))
     expected = BestOf(10.0).epsilon(1e-5, calibration.mu, math.hypot(calibration.mu, 0.3))
     assert search.together is not None and search.together["epsilon"] == pytest.approx(expected)
-    assert "as the best of 10 runs in the mean with pilot" in str(search)
+    assert "as the best of 10 runs on average with pilot" in str(search)
     for changes, named in (
         ({"trials": 0}, "trials"),
         ({"trials": 2.5}, "trials"),

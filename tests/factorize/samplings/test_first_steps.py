@@ -91,7 +91,7 @@ def test_what_is_left_of_a_budget_composes_with_what_was_spent_to_no_more(run, s
 def test_a_spent_budget_has_no_noise(run):
     with pytest.raises(InvalidParameter, match="nothing is left"):
         run.calibrate(mu=0.5, spent_mu=0.5)
-    with pytest.raises(InvalidParameter, match="sigma names none"):
+    with pytest.raises(InvalidParameter, match="sigma does not name"):
         run.calibrate(sigma=1.0, delta=1e-5, spent_mu=0.5)
 
 

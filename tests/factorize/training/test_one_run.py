@@ -61,9 +61,9 @@ def test_the_bound_is_that_of_the_theorem(guesses: int, correct: int) -> None:
     ("scores", "members", "match"),
     [
         ([1.0] * 19, [0, 1] * 9 + [0], "20 examples"),
-        ([1.0] * 20, [0, 2] * 10, "members holds '2'"),
+        ([1.0] * 20, [0, 2] * 10, "members contains '2'"),
         ([float("nan")] * 20, [0, 1] * 10, "no NaN"),
-        ([1.0] * 100, [1] * 100, "no fair coin"),
+        ([1.0] * 100, [1] * 100, "which fair coins"),
     ],
 )
 def test_what_is_no_audit_is_refused(scores: list[float], members: list[int], match: str) -> None:

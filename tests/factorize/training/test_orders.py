@@ -36,7 +36,7 @@ def test_a_fixed_order_repeats_its_batches_and_drops_the_rest() -> None:
     assert order.participation == {"kind": "fixed_epochs", "epochs": 2}
     assert len(fixed_order(10, 3, batches=2)) == 2
     for size, batches in ((0, None), (11, None), (3, 4), (3, 0)):
-        with pytest.raises(InvalidParameter, match="full batches"):
+        with pytest.raises(InvalidParameter, match="use a batch_size from 1 to"):
             fixed_order(10, size, batches=batches)
     with pytest.raises(InvalidParameter, match="drop or pad"):
         fixed_order(11, 4, remainder="keep")
@@ -90,7 +90,7 @@ def test_users_with_one_example_each_have_the_order_of_their_examples() -> None:
     order = fixed_order(9, 4, epochs=2, seed=3)
     for batch, own in zip(order, take_turns(order, range(100, 109)), strict=True):
         np.testing.assert_array_equal(batch, own)
-    with pytest.raises(InvalidParameter, match="and the examples are of 5 users"):
+    with pytest.raises(InvalidParameter, match="make an order of 5 users"):
         take_turns(order, [0, 1, 2, 3, 4])
 
 
