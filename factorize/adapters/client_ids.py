@@ -36,7 +36,7 @@ def client_id(value: object) -> ClientId:
     elif isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
     raise InvalidParameter(
-        f"{str(value)[:40]!r} ({type(value).__name__}) is no id of a client; give a whole number, or printable text of "
+        f"{str(value)[:40]!r} ({type(value).__name__}) is not a client id; give a whole number, or printable text of "
         f"at most {MAX_ID_CHARACTERS} characters without spaces around it",
         field="client_id",
     )
@@ -45,7 +45,7 @@ def client_id(value: object) -> ClientId:
 def listed(clients: Iterable[object]) -> list[object]:
     """Return clients as a list; raise InvalidParameter for a text, whose characters would be taken for clients."""
     if isinstance(clients, str | bytes):
-        raise InvalidParameter(f"{str(clients)[:40]!r} is one text; give a list of ids", field="client_id")
+        raise InvalidParameter(f"{str(clients)[:40]!r} is one text; give a list of client ids", field="client_id")
     return list(clients)
 
 
@@ -76,7 +76,7 @@ class KnownClients:
             InvalidParameter: the run knows its clients by another id, so that its timers would not hold for these.
         """
         if self.numbers and self.named_by != by:
-            message = f"the run knows its clients by {self.named_by!r}, not by {by!r}; name clients as when it began"
+            message = f"the run began with client ids from {self.named_by!r}, not {by!r}; give client_id= as then"
             raise InvalidParameter(message, field="client_id")
         self.named_by = by
 
@@ -106,7 +106,7 @@ class KnownClients:
             elif known in self.numbers:
                 able.add(known)
             elif kind not in (None, type(known)):
-                why = f"ids of this run are {kind.__name__}, not {type(known).__name__}: 7 and '7' are not one client"
+                why = f"ids of this run are {kind.__name__}, not {type(known).__name__}: 7 and '7' are two clients"
                 refused.append((known, "another type of id", why))
             elif len(self.numbers) >= self.most:
                 refused.append((known, "fleet is full", _FULL_FLEET.format(clients=self.most)))

@@ -47,7 +47,7 @@ def check_roundings(
     together: int = MAX_ADDED_EXAMPLES,
     *,
     unit: str = "examples",
-    remedy: str = "take fewer examples in a step, or parts of 1024 (physical_batch_size)",
+    remedy: str = "use a smaller batch_size, or parts of 1024 (physical_batch_size)",
     field: str = "batch_size",
 ) -> None:
     """Refuse a sum whose roundings the clip norm does not pay for.
@@ -66,8 +66,8 @@ def check_roundings(
     additions = together + count // together + parts + 8
     if count * additions > MAX_ROUNDED_ADDITIONS:
         raise InvalidParameter(
-            f"{count} {unit} in {parts} parts: the roundings of such a sum may let one of them move it by more than "
-            f"the clip norm; {remedy}",
+            f"in a sum of {count} {unit} in {parts} parts, rounding may let one of them change it by more than the "
+            f"clip norm; {remedy}",
             field=field,
         )
 
@@ -83,8 +83,8 @@ def shrink_for_float32(examples: int) -> float:
     """
     if examples > MAX_EXAMPLES_IN_FLOAT32:
         raise InvalidParameter(
-            f"a sum over {examples} examples, padding included, in float32 may move by more than the clip norm through "
-            f"one of them; take at most {MAX_EXAMPLES_IN_FLOAT32}, or parameters in float64 (jax_enable_x64)",
+            f"in a float32 sum over {examples} examples (padding included), rounding may let one of them change it by "
+            f"more than the clip norm; use at most {MAX_EXAMPLES_IN_FLOAT32}, or float64 parameters (jax_enable_x64)",
             field="batch_size",
         )
     return CLIP_FACTOR - 2.0**-22 * examples
@@ -102,7 +102,7 @@ def clipped(update: Sequence[np.ndarray], clip_norm: float) -> np.ndarray | None
     """
     kinds = {np.asarray(part).dtype for part in update}
     if not all(np.issubdtype(kind, np.floating) for kind in kinds):
-        message = f"the update has arrays of {', '.join(sorted(map(str, kinds)))}; give floating-point numbers"
+        message = f"the update has arrays of {', '.join(sorted(map(str, kinds)))}; send floating-point numbers"
         raise InvalidParameter(message, field="update")
     flat = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in update])
     largest = float(np.abs(flat).max(initial=0.0))

@@ -58,15 +58,14 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
         if own != expected:
             counts = [" + ".join(map(str, each)) for each in (own, expected)]
             raise InvalidParameter(
-                f"{name} has {counts[0]} per-example gradients, and the batch has {counts[1]} examples: its layer works"
-                " on inputs without the batch's axis in front (position ids of shape (tokens,) or "
-                "(1, tokens), an expert's share of the tokens, time first), so that no row is one example's; expand "
-                "them to (batch, ...), or register a grad sampler with Opacus",
+                f"{name} has {counts[0]} per-example gradients, but the batch has {counts[1]} examples. Inputs of its "
+                "layer do not begin with the batch axis (position ids of shape (tokens,) or (1, tokens), an expert's "
+                "share of the tokens, time first); expand them to (batch, ...), or register a grad sampler with Opacus",
                 field="model",
             )
         if any(each.shape[1:] != p.shape for each in passes):
             shapes = [tuple(each.shape[1:]) for each in passes]
-            raise InvalidParameter(f"{name} of shape {tuple(p.shape)} has gradients of shape {shapes}", field="model")
+            raise InvalidParameter(f"{name} has shape {tuple(p.shape)}, but gradients of shape {shapes}", field="model")
     return [passes[0] if len(passes) == 1 else torch.cat([*map(_whole, passes)]) for _, _, passes in found]
 
 
@@ -80,9 +79,9 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
     if samples is None:
         raise InvalidParameter(
             f"{name} has no per-example gradient: the loss does not use it, its layer is in eval mode, its forward "
-            "pass ran again (gradient checkpointing, or a second call), step() was called twice, or the model is not "
-            "the one in Opacus's GradSampleModule; call model.train(), call the model and step() once for each batch, "
-            "and freeze (requires_grad=False) what a step may leave out before the job is made private",
+            "pass ran again (gradient checkpointing, or a second call), step() was called twice, or the model called "
+            "is not the private one. Call model.train(), call the private model and step() once per batch, and before "
+            "you make the job private freeze (requires_grad=False) what a step may leave out",
             field="model",
         )
     return samples if isinstance(samples, list) else [samples]
@@ -247,7 +246,7 @@ def _squares_of_all(samples: Sequence[torch.Tensor], compiled: bool) -> torch.Te
     """Return the squared norms of the examples that are in memory."""
     rows = sorted({len(sample) for sample in samples})
     if len(rows) > 1:
-        message = f"gradients of {rows} examples: every parameter needs one row for each example of the batch"
+        message = f"parameters have gradients of {rows} examples and of others; give each one row per example"
         raise InvalidParameter(message, field="model")
     squares = torch.zeros(rows[0], dtype=torch.float64, device=_home(samples[0].device))
     for sample in samples:

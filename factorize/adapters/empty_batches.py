@@ -56,8 +56,8 @@ def empty_like(batch: Any, axis: int = 0) -> Any:
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     what = f"tensor of {batch.dim()} axes" if torch.is_tensor(batch) else type(batch).__name__
     raise InvalidParameter(
-        f"a batch of the loader has a field of type {what}, and sampled batches may be empty: nobody knows what "
-        "it is then; have collate_fn give tensors or lists with one entry for each example, or leave the field out",
+        f"the loader's batches have a field of type {what}. Sampled batches may be empty, and an empty one cannot be "
+        "made of that type; let collate_fn return tensors or lists with one entry per example, or leave the field out",
         field="data",
     )
 

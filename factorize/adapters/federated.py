@@ -38,8 +38,8 @@ from factorize.training.statement import PrivacyStatement
 
 Arrays = Sequence[np.ndarray]
 _RECEIPT_NOTE = (
-    "Warning: no receipt is kept, so nobody sees rounds that are released again with the same noise, from a backup's "
-    "state or at another path with this seed: give receipt="
+    "Warning: there is no receipt, so nobody would notice rounds that are released again with the same noise, for "
+    "example from a backup's state or from another path with this seed; give receipt="
 )
 _VERSION = 2
 """The version of the state in its file."""
@@ -97,12 +97,12 @@ class FederatedRounds(Secret):
     ) -> None:
         held = certified(factors)
         if held.steps is None:
-            raise InvalidParameter("a run without end has no budget of rounds; give factors with n", field="factors")
+            raise InvalidParameter("factors without a last step have no budget; give a finite n", field="factors")
         self.clients = whole_number("clients", clients)
-        whole_number("clients_a_round", clients_a_round, high=clients, remedy="give as many as the fleet has, or fewer")
+        whole_number("clients_a_round", clients_a_round, high=clients, remedy="give as many as clients, or fewer")
         self._parts = [(part.shape, part.dtype.str) for part in map(np.asarray, model)]
         if not self._parts or not all(np.issubdtype(kind, np.floating) for _, kind in self._parts):
-            raise InvalidParameter("a model is one floating-point array or more; give those trained", field="model")
+            raise InvalidParameter("the model must be floating-point arrays, at least one; give those", field="model")
         self.calibration = calibrate(
             held.sensitivity, target, clip_norm=clip_norm, divisor=clients_a_round, adjacency=adjacency
         )
@@ -175,7 +175,7 @@ class FederatedRounds(Secret):
         """
         self._refuse_past()
         before, admitted, asked = len(self._open), list[ClientId](), listed(clients)
-        remedy = "admit fewer to a round"
+        remedy = "admit fewer clients to a round"
         check_roundings(before + len(asked), 1, unit="clients", remedy=remedy, field="clients_a_round")
         for client in asked:
             able, refused = self._sort_out([client])
@@ -203,15 +203,15 @@ class FederatedRounds(Secret):
         if known is None or known not in self._open:
             return self.refuse(client, "not admitted", "it was not admitted to this round")
         if known in self._answered:
-            return self.refuse(known, "twice", "it has answered in this round")
+            return self.refuse(known, "twice", "it has already answered in this round")
         self._answered.add(known)
         try:
             arrays = [np.asarray(part) for part in update]
         except Exception as reason:  # what a client has sent may break its reader in any way
-            return self.refuse(known, "shape", f"its update is no list of arrays: {str(reason)[:80]}")
+            return self.refuse(known, "shape", f"its update is not a list of arrays: {str(reason)[:80]}")
         shapes = [part.shape for part in arrays]
         if shapes != [shape for shape, _ in self._parts]:
-            return self.refuse(known, "shape", f"its arrays have shapes {str(shapes)[:80]}, not the model's")
+            return self.refuse(known, "shape", f"its arrays have shapes {str(shapes)[:80]}, which are not the model's")
         try:
             vector = clipped(arrays, self.calibration.clip_norm)
         except InvalidParameter as reason:
@@ -233,7 +233,7 @@ class FederatedRounds(Secret):
             InvalidParameter: another reason, which no receipt can state.
         """
         if reason not in REFUSALS:
-            message = f"reason={reason[:40]!r} is none that a receipt counts: {', '.join(REFUSALS)}"
+            message = f"reason={reason[:40]!r} is not one that a receipt counts; give one of {', '.join(REFUSALS)}"
             raise InvalidParameter(message, field="reason")
         self.refused[reason] += 1
         _log.warning("round %d refuses client %r: %s", self.step, client, why)
@@ -280,7 +280,7 @@ class FederatedRounds(Secret):
         self._refuse_past(rounds)
         if model is not None and [np.shape(part) for part in model] != [shape for shape, _ in self._parts]:
             raise InvalidParameter(
-                "the model has other shapes than the one that the rounds were made for; give them that model",
+                "the model has other shapes than the one that the rounds were created with; give arrays of its shapes",
                 field="model",
             )
 
@@ -303,11 +303,11 @@ class FederatedRounds(Secret):
 
     def _refuse_past(self, rounds: int = 1) -> None:
         if self._broken:
-            raise InvalidParticipation("the last round could not be written; begin again from the state on the disk")
+            raise InvalidParticipation("the last round was not written to the file; start again from the file")
         if self.step + rounds > self.steps:
             raise InvalidParticipation(
-                f"round {self.step + rounds} is past n={self.steps}, which spends the whole budget, and "
-                f"{self.steps - self.step} rounds are left; plan no more than these"
+                f"round {self.step + rounds} is past n={self.steps}, where the whole budget is spent; plan at most "
+                f"{self.steps - self.step} more rounds"
             )
 
     def _shaped(self, vector: np.ndarray) -> list[np.ndarray]:
@@ -339,8 +339,8 @@ class FederatedRounds(Secret):
                 count_step(self.step - 1)
             elif behind:
                 raise InvalidParameter(
-                    f"the receipt has {receipt.taken} rounds and the state {self.step}: going on would use "
-                    "noise twice; restore the newest state",
+                    f"the receipt has {receipt.taken} rounds but the state {self.step}, so going on would use noise "
+                    "twice; restore the newest state",
                     field="path",
                 )
 

@@ -63,11 +63,11 @@ def advise_fleet(
     if check_in is not None:
         whole_number("check_in", check_in, remedy="give rounds")
     if not 0 <= offline < 1:
-        raise InvalidParameter(f"offline={offline} is no share of the fleet below 1", field="offline")
+        raise InvalidParameter(f"offline={offline} is outside [0, 1); give a share of the fleet", field="offline")
     busy = math.ceil(clients_a_round / (1 - offline))  # as many of these clients as are planned will answer
     if busy > clients:
         raise InvalidParameter(
-            f"of {clients} clients fewer than {clients_a_round} answer while {offline:.0%} are offline; ask fewer",
+            f"of {clients} clients, fewer than {clients_a_round} can answer while {offline:.0%} are offline; ask fewer",
             field="clients_a_round",
         )
     allowed = 1 + (clients - busy) // clients_a_round
@@ -76,9 +76,9 @@ def advise_fleet(
     participation = {"kind": "min_sep", "min_sep": apart, "max_participations": most}
     spread = f"a client takes part in at most {most} of {rounds} rounds, at least {apart} apart"
     if apart == 1:
-        note = f"{spread}: where everybody may be in every round, correlation gains nothing; take independent noise"
+        note = f"{spread}: correlated noise gains nothing if every client may be in every round; use independent noise"
     else:
-        note = f"{spread}; take correlated noise, and compare it with independent noise by `factorize compare`"
+        note = f"{spread}; use correlated noise, and compare it with independent noise by `factorize compare`"
     spec = {
         "workload": {**(workload or {"kind": "prefix"}), "n": rounds},
         "participation": {"kind": "single"} if most == 1 else participation,
@@ -125,10 +125,10 @@ def worst_ratio(
         own = certified_for(run, rounds, {"kind": "min_sep", "min_sep": apart, "max_participations": most})
         best = solve(parse_spec({**own.spec.document(), "mechanism": {"kind": "auto"}}))
         if best.certificate.lower_bound is None:
-            message = f"no lower bound is certified for {rounds} rounds, min_sep {apart}; leave that fleet out"
+            message = f"there is no certified lower bound for {rounds} rounds and min_sep={apart}; leave that fleet out"
             raise InvalidParameter(message, field="fleets")
         ratio = own.certificate.loss.objective / best.certificate.lower_bound.objective
         ratios.append(math.sqrt(ratio) * (1 + 2.0**-50))
     if not ratios:
-        raise InvalidParameter("there are no fleets to compare; give one at least", field="fleets")
+        raise InvalidParameter("fleets is empty; give at least one fleet", field="fleets")
     return max(ratios)

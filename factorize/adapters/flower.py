@@ -61,19 +61,19 @@ class CorrelatedNoise(Strategy):
     ) -> None:
         if not isinstance(strategy, FedAvg):
             message = (
-                f"{type(strategy).__name__} is not derived from FedAvg, whose replies are models; wrap one that is"
+                f"{type(strategy).__name__} is not a subclass of FedAvg, so replies may be no models; wrap one that is"
             )
             raise InvalidParameter(message, field="strategy")
         if strategy.fraction_train != 1.0 or strategy.fraction_evaluate not in (0.0, 1.0):
             message = (
-                f"fraction_train={strategy.fraction_train} and fraction_evaluate={strategy.fraction_evaluate} are not "
-                f"used: {rounds.clients_a_round} clients train in each round and none evaluates; leave both out"
+                f"fraction_train={strategy.fraction_train} and fraction_evaluate={strategy.fraction_evaluate} have no "
+                f"effect: {rounds.clients_a_round} clients train in each round and none evaluates. Leave both out"
             )
             raise InvalidParameter(message, field="strategy")
         if not callable(client_id) and not (isinstance(client_id, str) and client_id):
             message = (
-                f"client_id={client_id!r} names no id: a restarted SuperNode has another node id, and its client would "
-                "take part too often; name the key of the clients' answers, or give a function of the node's id"
+                f"client_id={client_id!r} names no id. A restarted SuperNode has another node id, so its client would "
+                "take part too often; give the key of the clients' answers, or a function of the node's id"
             )
             raise InvalidParameter(message, field="client_id")
         rounds.fleet.name(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
@@ -166,9 +166,9 @@ class CorrelatedNoise(Strategy):
             self.rounds.refuse(f"node {node}", reason, why)
         if not enough:
             raise InvalidParticipation(
-                f"of {len(nodes)} connected nodes {len(named)} have told a client id within {self._seconds:g} s, and a "
-                f"round needs {self._available} (min_available_nodes, min_train_nodes): nobody was asked to train and "
-                "no round is spent; have clients answer query.client_id (docs/federated.md), and start again"
+                f"{len(named)} of {len(nodes)} connected nodes sent a client id within {self._seconds:g} s, but a "
+                f"round needs {self._available} (min_available_nodes, min_train_nodes). Nobody trained and no round "
+                "was spent; let clients answer query.client_id (docs/federated.md), and start again"
             )
         return named
 
@@ -186,10 +186,10 @@ class CorrelatedNoise(Strategy):
             try:
                 known = client_id(told.get(node))
             except InvalidParameter as reason:
-                refused.append((node, "no client id", f"it told no {self._client_id}: {reason}"))
+                refused.append((node, "no client id", f"it sent no valid {self._client_id}: {reason}"))
                 continue
             if known in named:
-                refused.append((node, "same client id", f"it has the id {known!r} of node {named[known]}"))
+                refused.append((node, "same client id", f"it has the same id {known!r} as node {named[known]}"))
             else:
                 named[known] = node
         return named, refused

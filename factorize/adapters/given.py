@@ -74,19 +74,19 @@ class GivenData:
         if not isinstance(data, DataLoader):
             _check_dataset(data)
             if batch_size is None:
-                message = "a data set has no batch size; give batch_size=, or a DataLoader"
+                message = "a data set needs batch_size=; give it, or give a DataLoader"
                 raise InvalidParameter(message, field="batch_size")
             return cls(data, batch_size, {})
         _check_dataset(data.dataset)
         batches = _plain_batches(data)
         if batch_size is not None and batch_size != batches.batch_size:
             message = (
-                f"batch_size={batch_size}, and the loader has {batches.batch_size}; leave batch_size out, or give the "
-                "data set in place of the loader"
+                f"batch_size={batch_size} differs from the loader's {batches.batch_size}; leave batch_size out, or "
+                "give the data set instead of the loader"
             )
             raise InvalidParameter(message, field="batch_size")
         if batches.drop_last and remainder == "pad":
-            message = "the loader has drop_last=True and the job remainder='pad'; leave one out"
+            message = "the loader's drop_last=True contradicts remainder='pad'; leave one out"
             raise InvalidParameter(message, field="remainder")
         kept = {name: getattr(data, name) for name in _KEPT_SETTINGS if hasattr(data, name)}
         return cls(data.dataset, batches.batch_size, kept, tuple(_replaced(batches, sampling)))
@@ -103,9 +103,9 @@ def refuse_sampling(loader: Any) -> None:
     """
     if isinstance(_plain_batches(loader).sampler, RandomSampler):
         raise InvalidParticipation(
-            "the loader has shuffle=True, a new order in every epoch, and the sensitivity is for one order that every "
-            "epoch repeats; shuffle once (torch.utils.data.Subset(data, permutation)), give the optimizer an auditor, "
-            "or use make_private, which makes the order",
+            "the loader's shuffle=True draws a new order in every epoch, but the sensitivity assumes that every epoch "
+            "repeats one order; shuffle once (torch.utils.data.Subset(data, permutation)), give the optimizer an "
+            "auditor, or use make_private, which makes the order",
             field="data",
         )
 
@@ -119,12 +119,12 @@ def _plain_batches(loader: Any) -> BatchSampler:
     batches, examples = getattr(loader, "batch_sampler", None), len(loader.dataset)
     if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
         raise InvalidParticipation(
-            f"the loader's {type(batches).__name__} draws Poisson samples, and correlated noise needs a fixed order; "
+            f"the loader's {type(batches).__name__} draws Poisson samples, but correlated noise needs a fixed order; "
             "use poisson_sampling=False, or make_private(data set, sampling='cyclic_poisson') with a banded C",
             field="data",
         )
     if batches is None:
-        message = "the loader has batch_size=None, so that an item may be any number of examples; give it a batch size"
+        message = "the loader has batch_size=None, so one item may be any number of examples; give it a batch size"
         raise InvalidParameter(message, field="batch_size")
     own = type(loader).__iter__ is not DataLoader.__iter__
     sampler: Any = getattr(batches, "sampler", None)
@@ -134,10 +134,10 @@ def _plain_batches(loader: Any) -> BatchSampler:
         return batches
     maker = loader if own else batches if type(batches) is not BatchSampler else sampler
     raise InvalidParticipation(
-        f"the loader's {type(maker).__name__} decides which of the {examples} examples take part, and when, and the "
-        "sensitivity is for an order of all of them. For a part of the data give torch.utils.data.Subset(data, "
-        "indices); leave a DistributedSampler out, since every rank gets its share of each batch; else give the data "
-        "set with batch_size=",
+        f"the loader's {type(maker).__name__} decides which of the {examples} examples take part and when, but the "
+        "sensitivity assumes an order of all of them. To use part of the data, give torch.utils.data.Subset(data, "
+        "indices). Leave a DistributedSampler out, since every rank gets its share of each batch. Otherwise give the "
+        "data set with batch_size=",
         field="data",
     )
 
@@ -148,15 +148,15 @@ def _replaced(batches: BatchSampler, sampling: str) -> Iterable[str]:
     if isinstance(batches.sampler, RandomSampler):
         yield f"The loader's shuffle=True was replaced by {order}."
     if batches.drop_last and sampling != "fixed":
-        yield f"The loader's drop_last=True was replaced by {order}: sizes of batches are random."
+        yield f"The loader's drop_last=True was replaced by {order}, which draws batches of random sizes."
 
 
 def _check_dataset(dataset: object) -> None:
     """Refuse data without an order of their own."""
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise InvalidParameter(
-            f"{type(dataset).__name__} has no length or no index, so that nobody knows which examples a step holds; "
-            "give a data set with __len__ and __getitem__ (list(stream), for one that fits into the memory)",
+            f"{type(dataset).__name__} has no length or no index, so nobody can tell which examples a step uses; give "
+            "a data set with __len__ and __getitem__ (list(stream), if it fits into memory)",
             field="data",
         )
 
@@ -171,8 +171,8 @@ def refuse_repeats(dataset: object) -> None:
     entries = _entries(dataset)
     if len(np.unique(entries, axis=0)) < len(entries):
         raise InvalidParticipation(
-            f"the {type(dataset).__name__} names some of its examples more than once, and each would take part oftener "
-            "than the participation allows; give each once, or users=[number of the example of each item], whose "
+            f"the {type(dataset).__name__} lists some examples more than once, so they would take part more often "
+            "than the participation allows; list each once, or give users=[number of the example of each item], whose "
             "items take turns",
             field="data",
         )
@@ -229,8 +229,8 @@ class ExampleGradients(GradSampleModule):
         """
         if getattr(module, "activations", None) == []:
             raise InvalidParameter(
-                f"a second backward pass came through one forward pass of a {type(module).__name__}; add losses up, "
-                "and call backward() once for each batch",
+                f"a {type(module).__name__} got a second backward pass for one forward pass; add the losses up, and "
+                "call backward() once per batch",
                 field="model",
             )
         return super().rearrange_grad_samples(module=module, **others)
@@ -279,20 +279,20 @@ def check_model(model: torch.nn.Module) -> None:
             raise InvalidParameter(f"{f'module {name}' if name else 'the model'} {reason}", field="model")
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not trained:
-        raise InvalidParameter("no parameter of the model has requires_grad; thaw what is trained", field="model")
+        raise InvalidParameter("no parameter of the model has requires_grad; set it for some", field="model")
     complex_ones = [name for name, p in trained if p.is_complex()]
     if complex_ones:
-        message = f"{_listed(complex_ones)}: complex parameters; hold the real and the imaginary part apart"
+        message = f"{_listed(complex_ones)}: complex parameters; use two real ones for real and imaginary part"
         raise InvalidParameter(message, field="model")
     errors = ModuleValidator.validate(model, strict=False)
     if errors:
-        raise InvalidParameter(f"Opacus refuses the model: {errors[0]}; see ModuleValidator.fix", field="model")
+        raise InvalidParameter(f"Opacus rejects the model: {errors[0]}; try ModuleValidator.fix", field="model")
     for name, module in model.named_modules():
         if next(module.buffers(), None) is not None and any(p.requires_grad for p in module.parameters(recurse=False)):
             raise InvalidParameter(
-                f"{f'module {name}' if name else 'the model'} has trained parameters of its own, and buffers in it (as "
-                "spectral_norm, pruning and tables of positions have), of which Opacus makes no gradients of examples; "
-                "hold the parameters in a layer of their own",
+                f"{f'module {name}' if name else 'the model'} has trained parameters of its own and also buffers (as "
+                "with spectral_norm, pruning, or tables of positions), so Opacus gives no per-example gradients for "
+                "it; move the parameters into their own layer",
                 field="model",
             )
 
@@ -302,49 +302,49 @@ def _misfit(module: torch.nn.Module) -> str | None:
     own = list(module.parameters(recurse=False))
     if isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
         return (
-            f"is a {type(module).__name__}, which would add noise in every process; give the model inside it, on one "
-            f"device, or in Opacus's {DifferentiallyPrivateDistributedDataParallel.__name__} for all ranks"
+            f"is a {type(module).__name__}, which would add noise in every process; give the model inside it on one "
+            f"device, or use Opacus's {DifferentiallyPrivateDistributedDataParallel.__name__} for all ranks"
         )
     if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
-        return "is sharded by FSDP1; clip in your own loop over a model of fully_shard, and take NoiseGenerator"
+        return "is sharded by FSDP1; use fully_shard, clip in your own loop, and use NoiseGenerator"
     if isinstance(module, AbstractGradSampleModule) or hasattr(module, "autograd_grad_sample_hooks"):
-        return "is wrapped by Opacus already; give the model before it was wrapped, or take CorrelatedOptimizer"
+        return "is already wrapped by Opacus; give the unwrapped model, or use CorrelatedOptimizer"
     if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-        return "is compiled, and Opacus's hooks do not see into it; give the model that was not compiled (_orig_mod)"
+        return "is compiled, so Opacus's hooks do not run inside it; give the model before torch.compile (_orig_mod)"
     if getattr(module, "max_norm", None) is not None and isinstance(
         module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
     ):
-        return "has max_norm, by which the words of a batch change its weights without noise; leave max_norm out"
+        return "has max_norm, so the words of a batch change its weights without noise; leave max_norm out"
     if any(is_lazy(p) for p in own):
-        return "has parameters without a shape yet; call the model once on a batch, and make the optimizer after that"
+        return "has lazy parameters without a shape; call the model once on a batch before you make the optimizer"
     if getattr(module, "gradient_checkpointing", False) is True:
-        return "has gradient checkpointing on, which runs hooks twice; turn it off, and give physical_batch_size="
-    if getattr(module, "merged", False) is True:
         return (
-            "has adapters that are merged into it, which get no gradient; call unmerge_adapter(), and merge at the end"
+            "uses gradient checkpointing, which runs Opacus's hooks twice; turn it off, and give physical_batch_size="
         )
+    if getattr(module, "merged", False) is True:
+        return "has merged adapters, which get no gradient; call unmerge_adapter(), and merge after training"
     made = [name for name, each in vars(module).items() if torch.is_tensor(each) and each.requires_grad]
     if any(name in ("weight", "bias") or vars(module)[name].is_leaf for name in made):
         return (
-            f"has the tensor {made[0]}, which has a gradient and is no parameter, as weight_norm of torch.nn.utils "
-            "leaves it; take torch.nn.utils.parametrizations, or make it a torch.nn.Parameter"
+            f"has the tensor {made[0]}, which has a gradient but is not a parameter, as weight_norm of torch.nn.utils "
+            "leaves it; use torch.nn.utils.parametrizations, or make it a torch.nn.Parameter"
         )
     if type(module).__name__ == "DoraLinearLayer":
-        return "is DoRA's, which Opacus cannot call for one example; use LoRA without use_dora"
+        return "is a DoRA layer, for which Opacus has no per-example gradients; use LoRA without use_dora"
     if isinstance(module, (torch.nn.ParameterDict, torch.nn.ParameterList)) and any(p.requires_grad for p in own):
         return (
-            "holds trained parameters that no layer of their own uses, as adapters of an embedding do, and Opacus has "
-            "no gradient of them for one example; leave embeddings out of target_modules, and trainable_token_indices "
-            "away, or train them whole (modules_to_save)"
+            "has trained parameters outside of any layer, as adapters of an embedding do, and Opacus has no "
+            "per-example gradients for them; take embeddings out of target_modules and leave out "
+            "trainable_token_indices, or train embeddings whole (modules_to_save)"
         )
     state: Any = getattr(module, "state", None)
     if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # the class belongs to bitsandbytes
         return (
-            f"has 8 bits with llm_int8_threshold={state.threshold:g}: on a GPU a large entry of one example changes "
-            "the digits in which others of the batch are computed; load it with llm_int8_threshold=0.0, or in 4 bits"
+            f"is in 8 bits with llm_int8_threshold={state.threshold:g}, so on a GPU a large entry of one example "
+            "changes how other examples of the batch are rounded; load it with llm_int8_threshold=0.0, or in 4 bits"
         )
     if not module.training and any(p.requires_grad for p in own):
-        return "is in eval mode, where Opacus takes no gradients; call model.train(), or freeze its parameters"
+        return "is in eval mode, where Opacus gives no gradients; call model.train(), or freeze its parameters"
     return None
 
 
@@ -361,16 +361,16 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         message = (
-            f"{type(optimizer).__name__} computes several gradients in a step, and one is released; use SGD or Adam"
+            f"{type(optimizer).__name__} computes several gradients per step, but only one is released; use SGD or Adam"
         )
         raise InvalidParameter(message, field="optimizer")
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise InvalidParameter("SparseAdam takes sparse gradients, and noise is dense; use Adam", field="optimizer")
+        raise InvalidParameter("SparseAdam needs sparse gradients, but noise is dense; use Adam", field="optimizer")
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p._post_accumulate_grad_hooks for p in held):
         raise InvalidParameter(
-            "parameters have hooks that run in the backward pass, where gradients have no noise yet: an optimizer may "
-            "step there; make the model without register_post_accumulate_grad_hook",
+            "some parameters have post-accumulate-grad hooks, which run before the noise is added and may take a "
+            "step; create the model without register_post_accumulate_grad_hook",
             field="optimizer",
         )
     if model is None:
@@ -379,22 +379,22 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
     strange = [f"one of shape {tuple(p.shape)}" for p in held if id(p) not in named]
     if strange:
         message = (
-            f"the optimizer holds parameters that are not the model's: {_listed(strange)}; make it of this model's"
+            f"the optimizer has parameters of another model ({_listed(strange)}); create it from this one's parameters"
         )
         raise InvalidParameter(message, field="optimizer")
     ids = {id(p) for p in held}
     left = [name for key, (name, p) in named.items() if p.requires_grad and key not in ids]
     if left:
         raise InvalidParameter(
-            f"the optimizer leaves out {_listed(left)}, which the model trains, so that its raw gradients would stand "
-            "beside the statement; give the optimizer all of them, or freeze these (requires_grad=False)",
+            f"the optimizer leaves out {_listed(left)}, whose gradients would stay without noise; give it all trained "
+            "parameters, or freeze these (requires_grad=False)",
             field="optimizer",
         )
     stale = [name for key, (name, p) in named.items() if key in ids and not p.requires_grad and p.grad is not None]
     if stale:
         raise InvalidParameter(
-            f"{_listed(stale)}: frozen, and still with a gradient, by which the optimizer would move it without noise; "
-            "call optimizer.zero_grad(), or leave it out of the optimizer",
+            f"{_listed(stale)}: frozen, but with an old gradient, which the optimizer would apply without noise; call "
+            "optimizer.zero_grad(), or take these parameters out of the optimizer",
             field="optimizer",
         )
 

@@ -24,9 +24,9 @@ SHARE_OF_LARGEST = 1e-3
 """The share of the largest gradient below which a gradient is compared with this share: its roundings are larger."""
 
 WAY_OUT = (
-    "take one loss for each example (reduction='none', without weights of classes that a mean divides by) and its mean "
-    "over the batch, keep layers and losses from comparing examples, and draw random numbers from global generators "
-    "alone; loss='not_looked_at' goes on, and the statement then says so"
+    "use one loss per example (reduction='none', without class weights that a mean divides by) and its mean over the "
+    "batch, no layer or loss that compares examples, and random numbers from global generators only; with "
+    "loss='not_looked_at' the job runs anyway, and its statement tells that"
 )
 
 
@@ -111,14 +111,14 @@ def difference_of_passes(
     with_gradient = [int(norms[0].count_nonzero()), int(norms[1][theirs].count_nonzero())]
     if max(by, share) <= allowed and with_gradient[0] == 1 < len(kept) and with_gradient[1] <= 1:
         return InvalidParameter(
-            f"one of {len(rows.norms)} examples has a gradient, and all others have none: the loss takes one example "
-            f"of a batch (its largest, say), and which one depends on the others; {WAY_OUT}",
+            f"only one of {len(rows.norms)} examples has a gradient, so the loss picks one example of the batch (its "
+            f"largest loss, for example), and the others decide which; {WAY_OUT}",
             field="loss",
         )
     if altered.alike and altered.other and torch.equal(rows.sketch, other.sketch):
         return InvalidParameter(
-            f"replacing {len(rows.norms) - len(kept)} of {len(rows.norms)} examples changed no gradient: the loop does "
-            "not train on the batch that was handed out, but on one that it keeps or reads itself, whose examples take "
+            f"replacing {len(rows.norms) - len(kept)} of {len(rows.norms)} examples changed no gradient, so the loop "
+            "does not train on the batch it was given, but on one that it keeps or reads itself, whose examples take "
             "part more often than the participation allows; train on each batch as it comes",
             field="loss",
         )
@@ -127,9 +127,9 @@ def difference_of_passes(
     what = "replacing" if altered.rows == len(rows.norms) else "leaving out"
     return InvalidParameter(
         f"{what} {len(rows.norms) - len(altered.kept)} of {len(rows.norms)} examples moved the clipped gradients of "
-        f"the others by more than the {allowed:.1g} clip norms, or parts of a gradient's norm, that rounding explains: "
-        "the loss or a layer mixes the examples of a batch, so that one of them can move the sum by more than the clip "
-        f"norm; {WAY_OUT}",
+        f"the others by more than the {allowed:.1g} clip norms (or parts of a gradient's norm) that rounding "
+        "explains. The loss or a layer mixes the examples of a batch, so one of them can change the sum by more than "
+        f"the clip norm; {WAY_OUT}",
         field="loss",
     )
 
@@ -163,9 +163,9 @@ def difference_of_autograd(
         return None
     worst = int(np.argmax(errors))
     return InvalidParameter(
-        f"the gradients of examples that Opacus has for {named[worst][0]} add up to another gradient than that of the "
-        "batch by plain autograd: it is used outside of its own layer, tied to another parameter or penalized in the "
-        "loss, Opacus's rule does not know a setting of its layer, or p.grad was changed; use it in its layer alone, "
-        "the optimizer's weight_decay for penalties and grad_sample_mode='functorch' for such settings",
+        f"Opacus's per-example gradients of {named[worst][0]} do not add up to the batch gradient of plain autograd: "
+        "the parameter is used outside of its own layer, tied to another one or penalized in the loss, Opacus ignores "
+        "a setting of its layer, or p.grad was changed. Use it in its layer only, weight_decay for penalties, and "
+        "grad_sample_mode='functorch' for such settings",
         field="model",
     )

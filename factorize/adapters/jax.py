@@ -158,7 +158,7 @@ class _CorrelatedNoise(Secret):
         try:
             held = shape.flatten_up_to(state.buffers) if streams else [None] * len(leaves)
         except ValueError as reason:
-            message = f"the gradients are not those of the parameters that init was given: {str(reason)[:200]}"
+            message = f"the gradients do not match the parameters that init was given: {str(reason)[:200]}"
             raise InvalidParameter(message, field="parameters") from None
         noisy, kept = [], []
         for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs_of(self._specs, updates), strict=True)):
@@ -208,8 +208,8 @@ def noising_matrix(factors: object, *, dtype: Precision = "float64") -> Any:
         return jnp.asarray(_inverse(source), dtype=kind)
     if source.recurrence().redraws:
         raise UnsupportedProblem(
-            "the noise of this C takes draws of earlier steps again, which jax_privacy's StreamingMatrix does not hand "
-            "over; use correlated_noise, which draws for itself, or pass C^-1 as an array: factors.rows('C_inv', 0, n)",
+            "the noise of this C draws again from earlier steps, which jax_privacy's StreamingMatrix does not "
+            "support; use correlated_noise, or pass C^-1 as an array: factors.rows('C_inv', 0, n)",
             field="factors",
         )
     from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
@@ -239,8 +239,8 @@ def checked_dtype(dtype: str) -> np.dtype:
         raise InvalidParameter(f"dtype {str(dtype)[:20]!r} is not float32 or float64", field="dtype")
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise InvalidParameter(
-            'JAX would read these float64 numbers as float32; call jax.config.update("jax_enable_x64", True) first, or '
-            'accept numbers rounded to 24 bits with dtype="float32"',
+            'JAX would read these float64 numbers as float32; call jax.config.update("jax_enable_x64", True) first, '
+            'or accept 24 bits of precision with dtype="float32"',
             field="dtype",
         )
     return np.dtype(dtype)
@@ -256,8 +256,8 @@ def refuse_unfit(value: ArrayLike) -> None:
     kind = jnp.result_type(value)
     if jnp.finfo(kind).eps > jnp.finfo(np.float32).eps:
         raise InvalidParameter(
-            f"the sum of clipped gradients (or its noise) is {kind}, and rounding it before the noise is added "
-            "raises its sensitivity; clip and sum in float32: clipped_grad(..., dtype=jnp.float32) in jax_privacy",
+            f"the sum of clipped gradients (or its noise) is {kind}, and rounding it before the noise is added raises "
+            "its sensitivity; clip and sum in float32: clipped_grad(..., dtype=jnp.float32) in jax_privacy",
             field="dtype",
         )
 
@@ -285,15 +285,15 @@ def refuse_unreal(name: str, value: ArrayLike) -> None:
     """
     if isinstance(value, optax.MaskedNode):
         raise InvalidParameter(
-            f"optax has masked the parameter {name}, and its gradient would be released without noise; put the noise "
-            "first, over all parameters, and mask after it: optax.chain(noise, optax.multi_transform(...))",
+            f"optax masks the parameter {name}, so its gradient would be released without noise; put the noise first, "
+            "over all parameters, and mask after it: optax.chain(noise, optax.multi_transform(...))",
             field="parameters",
         )
     kind = getattr(value, "dtype", None) or np.asarray(value).dtype
     if not jnp.issubdtype(kind, jnp.floating):
         raise InvalidParameter(
-            f"the parameter or gradient {name} is {getattr(kind, 'name', kind)}, and the noise is real; train real "
-            "and imaginary parts as two parameters, and leave others out of the tree that is trained",
+            f"the parameter or gradient {name} is {getattr(kind, 'name', kind)}, but the noise is real; split a "
+            "complex parameter into two real ones, and take other types out of the trained tree",
             field="parameters",
         )
 

@@ -103,8 +103,8 @@ class ClippedGradients:
         for each in arrays if examples is not None else ():
             if each.shape[:1] != (examples,):
                 raise InvalidParameter(
-                    f"an array of the data has shape {each.shape}, and the job was made for examples={examples}: for "
-                    "each row that is missing JAX would take the last one; give the arrays whole",
+                    f"an array of the data has shape {each.shape}, but the job was made for examples={examples}, and "
+                    "JAX would repeat the last row for each missing one; give the whole arrays",
                     field="data",
                 )
         return arrays
@@ -162,7 +162,7 @@ class ClippedGradients:
             shape, kind = getattr(value, "shape", type(value).__name__), getattr(value, "dtype", None)
             if shape != () or not jnp.issubdtype(kind, jnp.floating):
                 shown = kind if shape == () else shape
-                message = f"the loss of a batch of one is {shown}, not one number; return its mean"
+                message = f"the loss of a batch of one example is {shown}, not one number; return its mean"
                 raise InvalidParameter(message, field="loss")
             self._refuse_closure(params, data)
             examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
@@ -176,8 +176,8 @@ class ClippedGradients:
                     break
             else:
                 raise InvalidParameter(
-                    "the gradients of the loss are not finite at parameters, or data, that were drawn to look at it; "
-                    "call gradients(params, data, indices, mask) once outside of jit, with yours",
+                    "the gradients of the loss are not finite at the random parameters or data of this check; call "
+                    "gradients(params, data, indices, mask) once outside of jit, with your own",
                     field="loss",
                 )
             self._refuse_mixing(own, examples, rows)
@@ -194,8 +194,8 @@ class ClippedGradients:
             alike = (jnp.shape(constant), jnp.result_type(constant)) in shapes
             if alike or any(_have_common_rows(constant, each) for each in data):
                 raise InvalidParameter(
-                    f"the loss closes over an array of shape {jnp.shape(constant)}, which has the shape or examples "
-                    "of the data: these would be in every gradient; take what the loss reads from its arguments alone",
+                    f"the loss closes over an array of shape {jnp.shape(constant)}, which looks like the data and "
+                    "would enter every example's gradient; pass everything that the loss reads as arguments",
                     field="loss",
                 )
 
@@ -209,9 +209,9 @@ class ClippedGradients:
         off = min(float(np.linalg.norm(together * times - total)) for times in (1, count))
         if not off <= MAX_RELATIVE_ROUNDING * sum(map(np.linalg.norm, rows)):
             raise InvalidParameter(
-                f"the loss mixes examples: its gradient over {count} of them is neither the sum of their own nor the "
-                "mean. Give a loss that is a mean, or a sum, "
-                "of one term for each example, which no other example changes; random numbers come from the data",
+                f"the loss mixes examples: its gradient over {count} of them is neither the sum nor the mean of their "
+                "own gradients. Return a mean, or a sum, of one term per example, which no other example changes; "
+                "random numbers must come from the data",
                 field="loss",
             )
         sums = jax.jit(lambda present: self._sums(params, examples, jnp.arange(count)[None], present[None]))
@@ -223,8 +223,8 @@ class ClippedGradients:
             rounding = MAX_RELATIVE_ROUNDING * min(norm, self._clip_norm) + 1e-5 * self._clip_norm * count
             if not (moved <= self._clip_norm * (1 + 1e-4 * count) and wrong <= rounding):
                 raise InvalidParameter(
-                    f"example {i} moves the sum of clipped gradients by more than clip_norm={self._clip_norm:g}, or by "
-                    "another vector than its own gradient; its term of the loss must not depend on other examples",
+                    f"example {i} changes the sum of clipped gradients by more than clip_norm={self._clip_norm:g}, or "
+                    "not by its own gradient; let no other example change its term of the loss",
                     field="loss",
                 )
 

@@ -81,13 +81,13 @@ class StepGuard:
         refuse_infinite("sum", finite=bool(finite))
         if not np.array_equal(np.asarray(commitment), own):
             raise InvalidParameter(
-                "the state is of another seed, factorization, scale, dtype or of other parameters, and the noise would "
-                "not go on where it stopped; restore the state of this run, or begin with init(params)",
+                "the noise cannot continue from this state, which is of another seed, factorization, scale, dtype or "
+                "other parameters; restore this run's own state, or begin with init(params)",
                 field="commitment",
             )
         if int(step) >= self._steps:
             raise InvalidParameter(
-                f"step {int(step) + 1} is past n={self._steps}: no sensitivity covers it; stop, or factor a larger n",
+                f"step {int(step) + 1} is past n={self._steps}, the last step covered; stop, or solve for a larger n",
                 field="step",
             )
         if self._auditor is not None:
@@ -97,8 +97,8 @@ class StepGuard:
 
 def _refused(size: int, batched: object, values: object) -> NoReturn:
     raise InvalidParameter(
-        f"under vmap the {size} members would get one row of noise, and their differences none; give each a "
-        "transformation with a seed of its own, outside of vmap",
+        f"under vmap all {size} members would get the same noise, so their differences would have none; give each its "
+        "own transformation and seed, outside of vmap",
         field="updates",
     )
 
@@ -166,22 +166,22 @@ class GuardedBatches(AuditedBatches):
             return  # the noise refuses this
         if step != self._next:
             raise InvalidParticipation(
-                f"the noise is at step {step}, and the batch that comes next is that of step {self._next}; take "
-                "batches in their order, and the newest state, or restore the optimizer's state and "
-                "batches.state_dict() of one checkpoint",
+                f"the noise is at step {step}, but the next batch is that of step {self._next}; use the batches in "
+                "order with the newest state, or restore the optimizer's state and batches.state_dict() from one "
+                "checkpoint",
                 field="step",
             )
         if self._marked is None or bits != self._marked[0]:
             raise InvalidParameter(
-                "the updates are not the sums over examples that gradients(...) returned last: they were scaled, added "
-                "up, averaged or never clipped; give update the sums as they are, with the noise first in optax.chain, "
-                "or take correlated_noise for sums that your own code clips",
+                "the updates are not the sums that gradients(...) returned last; they were scaled, added up, averaged "
+                "or never clipped. Give update those sums unchanged, with the noise first in optax.chain, or use "
+                "correlated_noise for sums that your own code clips",
                 field="updates",
             )
         if self._handed.get(step) != self._marked[1]:
             raise InvalidParticipation(
-                f"gradients(...) did not sum the examples of step {step}; give it the indices and the mask of each "
-                "batch as they were handed out, in their order, and leave no batch out",
+                f"gradients(...) did not sum the examples of step {step}; give it the indices and mask of every batch "
+                "as handed out, in order",
                 field="indices",
             )
         self._handed.pop(step)

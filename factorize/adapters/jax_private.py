@@ -115,7 +115,7 @@ def make_private(
         UnsupportedAdjacency: balls in bins with another adjacency than zero-out.
     """
     if adaptive != "joint" and betas is not None:
-        message = f"betas={betas} are those of adaptive='joint'; with {adaptive!r} give them to your optimizer"
+        message = f"betas={betas} is only for adaptive='joint'; with {adaptive!r} give them to your optimizer"
         raise InvalidParameter(message, field="betas")
     b1, b2 = betas or (0.9, 0.999)
     sums = partial(adam_workload, "iterate", b1) if adaptive == "joint" else _running_sums

@@ -166,8 +166,8 @@ def specs_of(specs: object, tree: object) -> list[PartitionSpec | None]:
         return [None] * count
     if specs is None:
         raise InvalidParameter(
-            "inside shard_map and pmap every device would draw the same noise for its own shard; give correlated_noise "
-            "specs=, the PartitionSpecs that shard_map has for the gradients, or call it outside, under jit",
+            "inside shard_map and pmap, every device would draw the same noise for its own shard; give "
+            "correlated_noise specs=, shard_map's PartitionSpecs for the gradients, or call it outside, under jit",
             field="specs",
         )
     spread = jax.tree.broadcast(specs, tree, is_leaf=lambda each: isinstance(each, PartitionSpec))

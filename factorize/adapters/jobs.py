@@ -92,14 +92,14 @@ class FactorSource(Source):
     ) -> CertifiedFactors:
         """Return the named factorization, or load or solve the one that is asked for."""
         if self.memory is not None and not self.automatic:
-            message = f"memory={self.memory} is for 'auto', and a factorization or a spec is given; leave one out"
+            message = f"memory={self.memory} is for 'auto', but a factorization or a spec was given; leave one out"
             raise InvalidParameter(message, field="memory")
         if isinstance(self.spec, CertifiedFactors):
             return self.spec
         spec = self._asked(steps, participation, amplified) if self.automatic else self.spec
         if self.solve is not None:
             if not callable(self.solve):
-                message = f"solve={str(self.solve)[:20]} is no function; give solve=factorize.solve, or leave it out"
+                message = f"solve={str(self.solve)[:20]} is not a function; give solve=factorize.solve, or leave it out"
                 raise InvalidParameter(message, field="solve")
             factors = self.solve(parse_spec(spec))
         else:
@@ -108,7 +108,7 @@ class FactorSource(Source):
             except InvalidParameter as error:
                 if not self.automatic or error.field != "source":
                     raise
-                message = f"{error}; or solve=factorize.solve, which solves it here"
+                message = f"{error}; or give solve=factorize.solve to solve it here"
                 raise InvalidParameter(message, field="solve") from None
         if self.automatic and self.memory is None:
             warn_of_dense(factors, "memory=4, say,")
@@ -145,26 +145,26 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
     """
     data, name, ranks = job.data, job.batching.sampling, job.batching.ranks
     if data.users is not None and len(data.users) != data.examples:
-        message = f"{len(data.users)} users for {data.examples} examples; name one for each"
+        message = f"users names {len(data.users)} users for {data.examples} examples; name one per example"
         raise InvalidParameter(message, field="users")
     if name not in known:
         message = f"sampling={str(name)[:20]!r} is not one of {', '.join(known)}"
         raise InvalidParameter(message, field="sampling")
     sampling = SAMPLINGS[name]
     if ranks > 1 and job.noise.seed is None:
-        message = "every rank has to have the same seed; draw one on rank 0 and send it by broadcast_object_list"
+        message = "every rank needs the same seed; draw one on rank 0 and send it by broadcast_object_list"
         raise InvalidParameter(message, field="seed")
     if ranks > 1 and sampling.drawn:
-        message = f"sampling={name!r} is secret, and ranks tell each other their batches; use sampling='fixed'"
+        message = f"sampling={name!r} is secret, but ranks share their batches; use sampling='fixed'"
         raise InvalidParameter(message, field="sampling")
     if data.units < job.batching.size and data.users is not None:
-        message = f"a batch takes one example of each user, and {data.units} make none of {job.batching.size}"
-        raise InvalidParameter(f"{message}; use smaller ones", field="batch_size")
+        message = f"a batch takes one example per user, and {data.units} users cannot fill {job.batching.size}"
+        raise InvalidParameter(f"{message}; use smaller batches", field="batch_size")
     if job.noise.seed is not None:
         secret_seed(job.noise.seed, job.batching.order_seed)
     squares = _squares(job, sampling)
     if job.noise.calibration is not None and "bins" not in sampling.takes:
-        message = f"calibration= is for sampling in bins; with {name!r} the job's own is computed"
+        message = f"calibration= is only for sampling in bins; with sampling={name!r} the job computes its own"
         raise InvalidParameter(message, field="calibration")
     drawn = sampling.plan(job, squares)
     auditor = sampling.auditor(drawn, data.users)
@@ -182,17 +182,17 @@ def _squares(job: TrainingJob, sampling: Sampling) -> Source | None:
     noise = job.noise
     automatic = isinstance(noise.second, str) and noise.second == "auto"
     if noise.adaptive not in ("plain", "joint"):
-        message = f"adaptive={str(noise.adaptive)[:20]!r} is not known; use plain or joint"
+        message = f"adaptive={str(noise.adaptive)[:20]!r} must be plain or joint"
         raise InvalidParameter(message, field="adaptive")
     if noise.adaptive == "plain":
         if automatic:
             return None
-        message = "second= is the factorization for squares of gradients; adaptive='plain' has none, leave it out"
+        message = "second= factors the squares of gradients, which adaptive='plain' does not release; leave it out"
         raise InvalidParameter(message, field="second")
     if sampling.drawn:
         raise InvalidParameter(
-            f"sampling={sampling.name!r} has no accountant for two moments together; use "
-            "sampling='fixed', or adaptive='plain', where second moments are made of noisy gradients",
+            f"sampling={sampling.name!r} has no accountant for two moments; use sampling='fixed', or "
+            "adaptive='plain', which computes second moments from noisy gradients",
             field="sampling",
         )
     memory, workload = noise.source.memory if automatic else None, partial(adam_workload, "moment", noise.beta)
@@ -223,5 +223,5 @@ def check_floor(floor: float) -> float:
         InvalidParameter: it is not positive and finite.
     """
     if not 0 < floor < float("inf"):
-        raise InvalidParameter(f"floor={floor!r} is not a positive number; give one, 1e-3 say", field="floor")
+        raise InvalidParameter(f"floor={floor!r} is not a positive number; give 1e-3, for example", field="floor")
     return float(floor)

@@ -80,7 +80,7 @@ class PrivateLoader(DataLoader[Any]):
         if physical is not None:
             whole_number("physical_batch_size", physical)
         if share[1] > 1 and min(len(order[step]) for step in range(len(order))) < share[1]:
-            message = f"a batch has fewer examples than the {share[1]} ranks; use larger ones"
+            message = f"a batch has fewer examples than there are ranks ({share[1]}); use larger ones"
             raise InvalidParameter(message, field="batch_size")
         sampled = order.drawn and order.physical_batch is None
         loading = given.loading
@@ -118,13 +118,13 @@ class PrivateLoader(DataLoader[Any]):
         """
         left = self.parts_left()
         if not left:
-            raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers another pass")
+            raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers more")
         fetched = super().__iter__()
         for t, some, masks in left:
             if t != self._optimizer.noise.step:
                 raise InvalidParticipation(
-                    f"the batch of step {t - 1} was handed out, and its step not taken; call step() once for each "
-                    "batch, or examples and noise part ways"
+                    f"the batch of step {t - 1} was handed out, but its step was not taken, so the next noise would "
+                    "meet the wrong examples; call step() once per batch"
                 )
             yield self._signal(t, some, masks, fetched)
 

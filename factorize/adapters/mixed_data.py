@@ -54,7 +54,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
         before.restore()
     if column or last or mixed:
         what = (
-            f"the data set reads several entries of its {column} for one item, or a mean of all"
+            f"the data set reads several entries of its {column} for one item, or their mean"
             if column
             else (
                 "an item of the data set depends on those read before it"
@@ -63,7 +63,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
             )
         )
         raise InvalidParameter(
-            f"{what}, so that an example takes part more often than the participation allows; make each item of one "
+            f"{what}, so an example takes part more often than the participation allows; make each item from one "
             "example alone, keep its place, and take means from public data",
             field="data",
         )

@@ -21,9 +21,9 @@ def difference_of_buffers(
         if now is not None and now.shape == value.shape and not torch.equal(now, value):
             name = name.removeprefix("_module.")
             return InvalidParameter(
-                f"the buffer {name} follows the examples, as a running mean or a code book does: replacing some of a "
-                "batch left it with other values. It is released with the model and changes later gradients, and no "
-                "noise covers it; compute it on public data and keep it fixed, or take a layer without it (GroupNorm)",
+                f"the buffer {name} depends on the examples, like a running mean or a code book. It is released with "
+                "the model and changes later gradients, but no noise covers it; compute it on public data and keep it "
+                "fixed, or use a layer without it (GroupNorm)",
                 field="model",
             )
     return None
@@ -40,9 +40,9 @@ def difference_of_weights(before: Mapping[str, float], after: Mapping[str, float
     for name, size in after.items():
         if abs(size - before.get(name, size)) > MAX_WEIGHT_CHANGE * size:
             return InvalidParameter(
-                f"the parameter {name} is changed by the forward pass or by the loop before step(), as code books with "
-                "running means, layers that begin with the statistics of a batch and embeddings with max_norm are; no "
-                "noise covers that; change weights after step(), by what is released or public",
+                f"the forward pass, or the loop before step(), changes the parameter {name}, as code books with "
+                "running means, layers that begin with a batch's statistics and embeddings with max_norm do. No noise "
+                "covers that; change weights after step(), using only released or public values",
                 field="model",
             )
     return None

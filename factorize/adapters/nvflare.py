@@ -47,12 +47,12 @@ class CorrelatedAggregator(ModelAggregator):
         self.fl_ctx = fl_ctx
         client = shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, "")
         if not client or shareable.get_return_code() != ReturnCode.OK:
-            _log.warning("an answer of client %r has no name, or says that it failed", client)
+            _log.warning("ignored an answer of client %r, which has no name or reports a failure", client)
             return False
         try:
             model = FLModelUtils.from_shareable(shareable, fl_ctx)
         except (ValueError, TypeError, KeyError, AttributeError) as reason:
-            _log.warning("an answer of client %r is no model: %s", client, str(reason)[:200])
+            _log.warning("the answer of client %r is not a model: %s", client, str(reason)[:200])
             model = FLModel(params_type=ParamsType.DIFF, params={"": 0.0})
         model.current_round = shareable.get_cookie(AppConstants.CONTRIBUTION_ROUND, model.current_round)
         model.meta = {"client_name": client}
@@ -67,7 +67,7 @@ class CorrelatedAggregator(ModelAggregator):
         meta = model.meta or {}
         client, current = meta.get("client_name", ""), model.current_round
         if current is not None and current != self.rounds.step:
-            _log.warning("round %d drops an answer of client %r to round %d", self.rounds.step, client, current)
+            _log.warning("round %d ignores an answer of client %r to round %d", self.rounds.step, client, current)
             return False
         self.rounds.admit([client])
         params = model.params or {}
@@ -89,8 +89,8 @@ class CorrelatedAggregator(ModelAggregator):
             mean = self.rounds.close(self.model)
         else:
             raise InvalidParticipation(
-                f"the workflow is in round {current} and {self.rounds.step} rounds were released; set its start_round "
-                f"to {self.rounds.step}"
+                f"the workflow is in round {current}, but {self.rounds.step} rounds have been released; set its "
+                f"start_round to {self.rounds.step}"
             )
         return FLModel(params_type=ParamsType.DIFF, params=dict(zip(self.names, mean, strict=True)))
 
@@ -128,7 +128,7 @@ class CorrelatedFedAvg(FedAvg):
         rounds = aggregator.rounds
         for name in ("stop_cond", "patience", "aggregation_weights", "exclude_vars"):
             if options.get(name):
-                message = f"{name}: what clients measure has no noise, and all have one weight everywhere; leave it out"
+                message = f"{name} needs clients' metrics (without noise) or weights (all equal here); leave it out"
                 raise InvalidParameter(message, field=name)
         if rounds.last is not None:
             model = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}
@@ -149,8 +149,8 @@ class CorrelatedFedAvg(FedAvg):
         there = [name for name in names if self.get_client_disconnect_time(name) is None]
         if not there:
             raise InvalidParticipation(
-                f"of {len(names)} clients of the job none is connected: nobody was asked to train and no round is "
-                "spent; start the job again when they are back"
+                f"none of the {len(names)} clients of the job is connected. Nobody was asked to train and no round "
+                "was spent; start the job again when they are back"
             )
         return [str(name) for name in self._rounds.choose(there)]
 
@@ -162,7 +162,7 @@ class CorrelatedFedAvg(FedAvg):
         """
         missing = set(self.aggregator.names) - set(data.params)
         if missing:
-            message = f"the model has no parameters {sorted(missing)}; give the aggregator the names of its parameters"
+            message = f"the model has no parameters {sorted(missing)}; give the aggregator the model's own names"
             raise InvalidParameter(message, field="names")
         self.aggregator.model = [np.asarray(data.params[name]) for name in self.aggregator.names]
         self._rounds.check_ahead(model=self.aggregator.model)
@@ -192,7 +192,7 @@ class ClippedUpdates(DXOFilter):
         arrays = [np.asarray(array) for array in dxo.data.values()]
         vector = clipped(arrays, self.clip_norm)
         if vector is None:
-            raise InvalidParameter("the weight difference has entries that are not finite", field="update")
+            raise InvalidParameter("the weight difference has NaN or infinite entries; send none", field="update")
         parts = np.split(vector, np.cumsum([array.size for array in arrays])[:-1])
         shaped = (part.reshape(array.shape).astype(array.dtype) for part, array in zip(parts, arrays, strict=True))
         dxo.data = dict(zip(dxo.data, shaped, strict=True))

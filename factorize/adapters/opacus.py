@@ -29,8 +29,8 @@ __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 
 
 _UNCLEARED_GRADIENTS = (
-    "gradients of the step before are still there; call zero_grad() of this optimizer (that of the model leaves sums) "
-    "after step()"
+    "gradients of the previous step are still there; call zero_grad() of this optimizer (the model's leaves sums) "
+    "after each step()"
 )
 
 
@@ -132,8 +132,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     @grad_scale.setter
     def grad_scale(self, scale: object) -> None:
         raise InvalidParameter(
-            "a GradScaler multiplied the loss, by 65,536 at first, so that clipping leaves nothing but directions; "
-            "call loss.backward() and optimizer.step() without it, and use bfloat16, which needs none",
+            "a GradScaler multiplied the loss (at first by 65,536), so clipping leaves only directions; call "
+            "loss.backward() and optimizer.step() without it, and use bfloat16, which needs none",
             field="optimizer",
         )
 
@@ -149,16 +149,16 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             InvalidParticipation: the batch breaks the participation, or the step before it was not taken.
         """
         if self.auditor is None:
-            raise InvalidParameter("there is no auditor; give one to the optimizer", field="auditor")
+            raise InvalidParameter("the optimizer has no auditor; give it one (auditor=)", field="auditor")
         if self.auditor.step != self.noise.step:
             if self.rehearsal is not None and self.rehearsal.again:
                 raise InvalidParticipation(
-                    f"the model was changed before step {self.noise.step}, which was not taken since its batch has to "
-                    "be rehearsed again; change it before a pass over the loader begins"
+                    f"the model was changed before step {self.noise.step}, so its batch had to be rehearsed again and "
+                    "the step was not taken; change the model before a pass over the loader"
                 )
             raise InvalidParticipation(
-                f"batch {self.auditor.step} was handed out, and step {self.noise.step} not taken yet; call step() once "
-                "for each batch, or examples and noise part ways"
+                f"batch {self.auditor.step} was handed out, but step {self.noise.step} was not taken, so the next "
+                "noise would meet the wrong examples; call step() once per batch"
             )
         self.auditor.record(indices, divisor=self.expected_batch_size)
         self._expected = len(indices) if masks is None else masks.size
@@ -197,8 +197,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             return True
         if rehearsal.examples is None:
             raise InvalidParticipation(
-                "nobody has looked at the loss: the batch did not come from the loader that make_private returned, "
-                "which rehearses the first step; take it from there, or say loss='not_looked_at'"
+                "nobody checked the loss: this batch is not from the loader of make_private, which rehearses the "
+                "first step; take it from there, or give loss='not_looked_at'"
             )
         rehearsal.postpone()
         return False
@@ -290,7 +290,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             InvalidParameter: a batch was handed out, and its step is not taken yet.
         """
         if self.auditor is not None and self.auditor.step != self.noise.step:
-            raise InvalidParameter(f"batch {self.noise.step} is handed out and not used; checkpoint after step()")
+            raise InvalidParameter(f"batch {self.noise.step} was handed out but not used; checkpoint after step()")
         state: dict[str, Any] = dict(super().state_dict())
         state["noise"] = self.noise.state_dict(arrays=arrays)
         state["weights"] = values_sum(self.params)
@@ -307,7 +307,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         """
         missing = [key for key in ("noise", *(["auditor"] if self.auditor else [])) if key not in state_dict]
         if missing:
-            message = f"the checkpoint has no {missing[0]}: it is none of this optimizer; noise would be released twice"
+            message = f"the checkpoint has no {missing[0]}, so noise would be used twice; restore this optimizer's own"
             raise InvalidParameter(message, field=missing[0])
         self.noise.load_state_dict(state_dict["noise"])
         if self.auditor is not None:
@@ -325,15 +325,15 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         settings = self.max_grad_norm, self.expected_batch_size, self.noise_multiplier
         if settings != (c.clip_norm, c.divisor, c.noise_multiplier):
             raise InvalidParameter(
-                f"clip norm, divisor and noise multiplier were changed to {settings}, and the noise is for "
-                f"{(c.clip_norm, c.divisor, c.noise_multiplier)}; leave them, or calibrate for others",
+                f"clip norm, divisor and noise multiplier were changed to {settings}, but the noise is for "
+                f"{(c.clip_norm, c.divisor, c.noise_multiplier)}; leave them, or calibrate again",
                 field="calibration",
             )
         for (name, p), kind in zip(self._named, self.noise.kinds, strict=False):
             if (p.dtype, p.device) != kind:
                 raise InvalidParameter(
-                    f"{name} is {p.dtype} on {p.device} now, and its noise is for {kind[0]} on {kind[1]}; call "
-                    "model.to(...) before the optimizer is made and the job is made private",
+                    f"{name} is now {p.dtype} on {p.device}, but its noise is for {kind[0]} on {kind[1]}; call "
+                    "model.to(...) before you make the optimizer and the private job",
                     field="model",
                 )
 
@@ -344,7 +344,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         mask = self._masks.pop(0)
         if len(mask) != rows:
             raise InvalidParticipation(
-                f"a part of step {self.noise.step} has gradients of {rows} rows, not {len(mask)}; use each part whole, "
+                f"a part of step {self.noise.step} has gradients of {rows} rows, not {len(mask)}; use each whole part "
                 "once, and call step() after each"
             )
         return torch.from_numpy(mask.copy())
@@ -354,9 +354,9 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             raise self.rehearsal.fault
         if self._weights is not None and self._weights != values_sum(self.params):
             raise InvalidParameter(
-                f"the optimizer is that of a checkpoint before step {self.noise.step}, and the weights are others: "
-                "steps that were released would be taken again with the same noise and other gradients, whose "
-                "difference shows the data; load the model of the same checkpoint",
+                f"the optimizer was restored from a checkpoint before step {self.noise.step}, but the weights were "
+                "not. The same noise would be released with other gradients, and the difference reveals the data; "
+                "load the model of the same checkpoint",
                 field="model",
             )
         self._weights = None
@@ -365,31 +365,31 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             return
         if self._expected is None or self.auditor.step != self.noise.step + 1:
             raise InvalidParticipation(
-                f"step {self.noise.step} has gradients of a batch that the auditor has not seen; take batches from the "
-                "loader that make_private returned, or call expect(indices)"
+                f"step {self.noise.step} has gradients of a batch that the auditor has not seen; take batches from "
+                "the loader of make_private, or call expect(indices)"
             )
         if self._samples != self._expected:
             raise InvalidParticipation(
-                f"step {self.noise.step} has gradients of {self._samples} examples, its batch holds {self._expected}; "
-                "use each batch whole, once, and nothing beside it"
+                f"step {self.noise.step} has gradients of {self._samples} examples, but its batch has "
+                f"{self._expected}; use each whole batch once, and no other example"
             )
 
 
 def _refuse_unfit(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
     """Refuse an optimizer that clips in another way, or one of several ranks that would each add all the noise."""
     if isinstance(optimizer, CorrelatedOptimizer):
-        message = "this optimizer is private already; give the one of torch or Opacus that it was made of"
+        message = "this optimizer is already private; give the torch or Opacus optimizer that it was made from"
         raise InvalidParameter(message, field="optimizer")
     if isinstance(optimizer, DPOptimizer) and type(optimizer) not in (DPOptimizer, DistributedDPOptimizer):
         raise InvalidParameter(
             f"Opacus's {type(optimizer).__name__} clips in a way that no sensitivity here covers; use clipping='flat' "
-            "with grad_sample_mode='hooks' (one process, DDP), or clip yourself and take NoiseGenerator (fully_shard)",
+            "with grad_sample_mode='hooks' (one process, DDP), or clip yourself and use NoiseGenerator (fully_shard)",
             field="optimizer",
         )
     sharded = any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
     if alone and (sharded or hasattr(optimizer, "world_size")):
         raise InvalidParameter(
-            f"{type(optimizer).__name__} is one of several ranks; use correlated_optimizer of "
-            "factorize.adapters.ranks.opacus_ranks, which adds up over them",
+            f"{type(optimizer).__name__} is the optimizer of one of several ranks; use correlated_optimizer of "
+            "factorize.adapters.ranks.opacus_ranks, which sums over them",
             field="optimizer",
         )

@@ -43,8 +43,8 @@ def _refuse_steps(optimizer: Any, arguments: tuple[Any, ...], options: Mapping[s
     private = getattr(optimizer, "private_one", lambda: None)()
     if private is not None and not private.stepping:
         raise InvalidParameter(
-            f"step() of {type(optimizer).__name__} was called, whose gradients have not the noise of this job; call "
-            "step() of the optimizer that the job was made private with",
+            f"step() of {type(optimizer).__name__} was called, but its gradients have no noise of this job; call "
+            "step() of the private optimizer instead",
             field="optimizer",
         )
     _refuse_raw(optimizer)
@@ -71,7 +71,7 @@ def _refuse_raw(optimizer: Any) -> None:
         if private is not None and not private.stepping and _is_raw(p):
             raise InvalidParameter(
                 f"step() of {type(optimizer).__name__} was called with gradients that have no noise; call step() of "
-                "the optimizer that the job was made private with, and give its gradients to no other before",
+                "the private optimizer, before any other uses its gradients",
                 field="optimizer",
             )
 

@@ -148,7 +148,7 @@ def make_private(
     """
     if grad_sample_mode not in GRAD_SAMPLE_MODES:
         known = " or ".join(GRAD_SAMPLE_MODES)
-        message = f"grad_sample_mode={str(grad_sample_mode)[:20]!r} makes no gradient of each example here; use {known}"
+        message = f"grad_sample_mode={str(grad_sample_mode)[:20]!r} gives no per-example gradients here; use {known}"
         raise InvalidParameter(message, field="grad_sample_mode")
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     joint = adaptive == "joint"

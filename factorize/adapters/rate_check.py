@@ -45,15 +45,15 @@ class RateCheck:
         whole = not any(hasattr(p, "device_mesh") for p in self._weights)
         if name not in STUDIED_OPTIMIZERS or not means or group.get("dampening") or not whole or steps is None or begun:
             raise InvalidParameter(
-                f"a check of the rate needs {', '.join(STUDIED_OPTIMIZERS)} without dampening or moments of their own, "
-                f"means of gradients, a number of steps, and whole weights before the first one; this is {name} at "
-                f"step {begun} of {steps}: train without the check",
+                f"the rate check supports {', '.join(STUDIED_OPTIMIZERS)} without dampening or joint moments, with noise "
+                f"for means, a last step and unsharded weights, before the first step; this is {name} at step {begun} "
+                f"of {steps}. Train without the check",
                 field="optimizer",
             )
         self._rate()
         if hasattr(optimizer.original_optimizer, "checked_rate"):
             message = (
-                "the rate of this optimizer has a check, and each would lower it; keep the first, or make both anew"
+                "this optimizer's rate has a check already, and two would lower it twice; keep one, or make both anew"
             )
             raise InvalidParameter(message, field="optimizer")
         optimizer.original_optimizer.checked_rate = True
@@ -75,7 +75,7 @@ class RateCheck:
     def _rate(self) -> float:
         rates = {float(group["lr"]) for group in self._optimizer.param_groups}
         if len(rates) > 1:
-            message = f"a check of the rate is for one rate, and the groups have {sorted(rates)}; give all the same"
+            message = f"the rate check needs one learning rate, but the groups have {sorted(rates)}; give all the same"
             raise InvalidParameter(message, field="optimizer")
         return rates.pop()
 
@@ -89,7 +89,10 @@ class RateCheck:
         if self._seen in (None, taken):  # the check is over, or this is a part of a step
             return
         if taken != self._seen + 1:
-            warnings.warn(f"the rate is not checked: this saw {self._seen + 1} of {taken} steps", stacklevel=2)
+            warnings.warn(
+                f"the rate is not checked: only {self._seen + 1} of {taken} steps called step()",
+                stacklevel=2,
+            )
             self._seen = None
             self._multiply(1.0)
             return

@@ -98,8 +98,8 @@ class Rehearsal:
         self.check_parameters()
         if self._model.training and not self.rehearsing and self._marks.are_earlier(inputs):
             raise InvalidParticipation(
-                "the model was given a batch that was handed out for an earlier step, whose examples would take part "
-                "more often than the participation allows; train on each batch as it comes, once"
+                "the model was given the batch of an earlier step, whose examples would take part more often than the "
+                "participation allows; train on each batch once, as it comes"
             )
 
     def hand_out(self, examples: int, batch: object) -> None:
@@ -172,8 +172,8 @@ class Rehearsal:
                     self._put_back()
             if self.rehearsing:
                 raise InvalidParticipation(
-                    "the batch that rehearses the first step was handed out, and no step taken with it; call step() "
-                    "once for each batch, or examples and noise part ways"
+                    "the batch that rehearses the first step was handed out, but no step was taken, so noise would "
+                    "meet the wrong examples; call step() once per batch"
                 )
         elif self._model.training:
             losses = self._losses(altered)
@@ -187,14 +187,14 @@ class Rehearsal:
         losses = self._loss(self._model, altered.batch)
         if losses.shape != (altered.rows,):
             raise InvalidParameter(
-                f"the loss has shape {tuple(losses.shape)} for {altered.rows} examples; return one for each, before "
-                "any mean over the batch (reduction='none')",
+                f"the loss has shape {tuple(losses.shape)} for {altered.rows} examples; return one loss per example, "
+                "before any mean over the batch (reduction='none')",
                 field="loss",
             )
         if not losses.requires_grad:
             raise InvalidParameter(
-                "the loss has no gradient: it uses nothing that is trained, or a layer passes none on, as a quantised "
-                "one may; quantise weights alone (4 bits, or int8 weights), not activations",
+                "the loss has no gradient: it uses no trained parameter, or a layer (a quantised one, for example) "
+                "passes none on; quantise only weights (4 bits, or int8 weights), not activations",
                 field="loss",
             )
         return losses
@@ -227,8 +227,8 @@ class Rehearsal:
         samples = example_rows(named, altered.rows)
         if len(samples[0]) != altered.rows:
             raise InvalidParticipation(
-                f"the step has gradients of {len(samples[0])} examples, its batch holds {altered.rows}; use each batch "
-                "whole, once, and nothing beside it"
+                f"the step has gradients of {len(samples[0])} examples, but its batch has {altered.rows}; use each "
+                "whole batch once, and no other example"
             )
         found = GradientRows.of(samples)
         self._still = part.randomness.still()
@@ -236,8 +236,8 @@ class Rehearsal:
         self.fault = self.fault or difference_of_weights(self._sizes, sizes_of(self._model))
         if not altered.alike and not self._still:
             self.fault = self.fault or InvalidParameter(
-                "the loop draws random numbers, and no two batches of the collation have one shape, so that the "
-                f"gradients of examples cannot be compared; {WAY_OUT}",
+                "the loop draws random numbers, and no two collated batches have the same shape, so the gradients of "
+                f"examples cannot be compared; {WAY_OUT}",
                 field="loss",
             )
         self._passes.append((altered, found, self._changed_buffers() if altered.alike else {}))
@@ -270,8 +270,9 @@ class Rehearsal:
         for name, layer in self._model.named_modules() if self._model.training else ():
             if not layer.training and any(p.requires_grad for p in layer.parameters(recurse=False)):
                 raise InvalidParameter(
-                    f"{name.removeprefix('_module.')} is in eval mode, where Opacus has no gradients of examples; call "
-                    "model.train() before the forward pass, or freeze its parameters before the job is made private",
+                    f"{name.removeprefix('_module.')} is in eval mode, where Opacus has no per-example gradients; "
+                    "call model.train() before the forward pass, or freeze its parameters before you make the job "
+                    "private",
                     field="model",
                 )
         trained = {
@@ -282,14 +283,14 @@ class Rehearsal:
         gone = next((name for name, p in self.names(self._parameters) if id(p) not in trained), None)
         if bare is not None:
             raise InvalidParameter(
-                f"{bare} is trained and has no noise: the optimizer does not have it, or it was added, replaced or "
-                "thawed after the job was made private; freeze it, or make the job private with it",
+                f"{bare} is trained but has no noise, because the optimizer does not have it, or it was added, "
+                "replaced or unfrozen after the job was made private; freeze it, or make the job private with it",
                 field="model",
             )
         if gone is not None:
             raise InvalidParameter(
-                f"{gone} has noise and is not trained any more: it was frozen, replaced or removed; keep it to the end "
-                "of the run (a learning rate of 0 stops it)",
+                f"{gone} has noise but is no longer trained, because it was frozen, replaced or removed; keep it to "
+                "the end of the run (a learning rate of 0 stops it)",
                 field="model",
             )
         self._known = now
@@ -348,8 +349,8 @@ def _after_forward(model: torch.nn.Module, _: object, output: object) -> None:
 
 def _refuse_eval(_: torch.Tensor) -> None:
     raise InvalidParameter(
-        "the model is in eval mode, where Opacus has no gradients of examples; call model.train() before the forward "
-        "pass of a step, and torch.no_grad() where none follows",
+        "the model is in eval mode, where Opacus has no per-example gradients; call model.train() before the forward "
+        "pass of a step, and use torch.no_grad() for a pass without a step",
         field="model",
     )
 

@@ -39,7 +39,8 @@ class ReleasedSums:
         pairs = zip(parts, tensors, strict=False)
         if len(tensors) != len(parts) or any(part.mesh is None and part.local != total.shape for part, total in pairs):
             raise InvalidParameter(
-                f"{len(tensors)} sums are not shaped like the {len(parts)} parameters; give one for each, in order",
+                f"{len(tensors)} sums do not have the shapes of the {len(parts)} parameters; give one for each, in "
+                "order",
                 field="parameters",
             )
         own = [part.part_of(total) for part, total in zip(parts, tensors, strict=True)]

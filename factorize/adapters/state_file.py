@@ -27,7 +27,7 @@ def read_state(path: Path) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
-        raise InvalidParameter(f"{path} is damaged; restore the newest whole state", field="path")
+        raise InvalidParameter(f"{path} is damaged; restore the newest undamaged state", field="path")
     size = int.from_bytes(data[32:40], "little")
     kept = json.loads(json.loads(data[40 : 40 + size])["__metadata__"]["state"])
     return kept, load(data[32:])

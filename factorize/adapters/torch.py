@@ -119,9 +119,7 @@ class TorchNoiseGenerator(Secret):
         check_own(calibration, held)
         self._like = [(tuple(p.shape), p.dtype, p.device) for p in parameters]
         if not self._like or not all(dtype.is_floating_point for _, dtype, _ in self._like):
-            raise InvalidParameter(
-                "there is no parameter to add noise to, or one is no real tensor", field="parameters"
-            )
+            raise InvalidParameter("parameters must be real tensors, at least one; give those", field="parameters")
         self.calibration = calibration
         self._device = torch.device(self._like[0][2] if device is None else device)
         self._sizes = [math.prod(shape) for shape, _, _ in self._like]
@@ -129,7 +127,7 @@ class TorchNoiseGenerator(Secret):
         sharded = any(is_sharded(tensor) for tensor in parameters)
         if (shard is not None) + (mesh is not None) + sharded > 1:
             raise InvalidParameter(
-                "DTensors, a mesh and a shard each say which part of the noise this rank makes; leave out all but one",
+                "DTensors, mesh= and shard= each select this rank's part of the noise; give only one of them",
                 field="shard",
             )
         self._whole, self._ranks = shard is None and mesh is None, mesh is not None or sharded
@@ -159,11 +157,11 @@ class TorchNoiseGenerator(Secret):
             )
         elif self.generator != "torch":
             raise InvalidParameter(
-                f"generator={str(self.generator)[:20]!r} is not known; use torch, sfc64 or shake128", field="generator"
+                f"generator={str(self.generator)[:20]!r} must be torch, sfc64 or shake128", field="generator"
             )
         elif not isinstance(source, Streamable):
             raise InvalidParameter(
-                f"C of {source.digest[:12]} has no recurrence, so its noise is drawn by the core; use 'sfc64'",
+                f"generator='torch' needs a recurrence, which C of {source.digest[:12]} does not have; use 'sfc64'",
                 field="generator",
             )
         else:
@@ -314,7 +312,7 @@ class TorchNoiseGenerator(Secret):
         """
         refuse_narrow(totals)
         if not self._ranks or self._whole or [tuple(t.shape) for t in totals] != [s for s, _, _ in self._like]:
-            message = "this is for sums shaped like the parameters, of replicas that share the work; give mesh="
+            message = "add_here needs sums shaped like the parameters, and replicas that share the work; give mesh="
             raise InvalidParameter(message, field="mesh")
         region, flat = self._layout.region, [total.view(-1) for total in totals]
 

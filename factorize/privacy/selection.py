@@ -84,6 +84,6 @@ class BestOf:
         level = finite_real("epsilon", epsilon, remedy="give the epsilon of each run")
         most = math.expm1(min(level, _MAX_EPSILON)) / (self.mean - 1)
         if check_delta(delta) * (1 + _ROUNDING) > most:
-            message = f"delta={delta:g} is above {most:.3g}, the most at epsilon={level:g}; use runs with a smaller delta"
+            message = f"delta={delta:g} is above {most:.3g}, the most at epsilon={level:g}; use a smaller delta"
             raise InvalidParameter(message, field="delta")
         return 3 * level * (1 + _ROUNDING), min(self.mean * delta * (1 + _ROUNDING), 1.0)

@@ -54,7 +54,7 @@ _ABSENT_EXAMPLES = (
     "knows the other bins can tell which bin it is in"
 )
 _EQUAL_SIZES = (
-    "all batches have the same size, as when a permutation is cut into batches. Whoever knows the others' bins then "
+    "all batches have equal sizes, as when a permutation is cut into batches. Whoever knows the others' bins then "
     "knows the last example's (two bins, C = I, sigma 0.6: delta(2) is at least 0.201, not 0.119); draw each example's "
     "bin independently"
 )

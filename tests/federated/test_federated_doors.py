@@ -112,7 +112,7 @@ class Rounds(Door):
             ),
             "an id in another Unicode form": Mistake("right", self._composed),
             "a client's second answer in a round": Mistake("refused", self._twice, "twice"),
-            "clients that are gone when a round begins": Mistake("refused", self._gone, "no round is spent"),
+            "clients that are gone when a round begins": Mistake("refused", self._gone, "no round was spent"),
             "an example whose gradient is not finite": Mistake("right", self._infinite),
             "numbers of examples and metrics that clients send": Mistake("right", self._weighted),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
@@ -229,7 +229,7 @@ class Rounds(Door):
         assert np.allclose(means[0], means[1], atol=1e-6)
 
     def _no_receipt(self, folder: Path) -> None:
-        assert "no receipt is kept" in str(self.begin(folder / "one").rounds.statement)
+        assert "there is no receipt" in str(self.begin(folder / "one").rounds.statement)
         held = self.begin(folder / "two", seed=OTHER_SEED, receipt=Receipt(folder / "receipt.json"))
         assert "no receipt" not in str(held.rounds.statement)
 
@@ -328,7 +328,7 @@ class NVFlare(Rounds):
         def stop(folder: Path) -> None:
             CorrelatedFedAvg(aggregator=self.begin(folder).driver, model=dict(MODEL), stop_cond="accuracy >= 80")
 
-        words = "what clients measure has no noise"
+        words = "needs clients' metrics"
         return {**super().more(), "a stop, or weights, by what clients measure": Mistake("refused", stop, words)}
 
     def _other_model(self, folder: Path) -> None:

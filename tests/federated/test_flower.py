@@ -107,7 +107,7 @@ def test_a_run_keeps_its_timers_and_is_proved(tmp_path: Path) -> None:
     for node in nodes.get_node_ids():
         turns = [step for step, asked in enumerate(nodes.asked) if node in asked]
         assert len(turns) <= 2 and all(np.diff(turns) >= SEPARATION)
-    with pytest.raises(InvalidParticipation, match="spends the whole budget"):
+    with pytest.raises(InvalidParticipation, match="the whole budget is spent"):
         trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)
     assert_proved(tmp_path, receipt)
 
@@ -181,7 +181,7 @@ def test_other_strategies_see_the_noisy_mean_alone(tmp_path: Path, kind: Any) ->
 
 
 def test_a_strategy_without_models_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match="not derived from FedAvg"):
+    with pytest.raises(InvalidParameter, match="not a subclass of FedAvg"):
         CorrelatedNoise(CorrelatedNoise(FedAvg(), rounds_in(tmp_path)[0]), rounds_in(tmp_path / "b")[0])
 
 
@@ -220,9 +220,9 @@ def test_phones_that_nobody_knows_again_are_refused_past_the_fleet(
 def test_what_names_no_client_is_refused_before_the_run(tmp_path: Path) -> None:
     rounds, _ = rounds_in(tmp_path)
     for nothing in (None, "", 7):
-        with pytest.raises(InvalidParameter, match="a restarted SuperNode has another node id"):
+        with pytest.raises(InvalidParameter, match="A restarted SuperNode has another node id"):
             CorrelatedNoise(FedAvg(), rounds, client_id=nothing)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match=r"fraction_train=0\.5 .* are not used: 4 clients train in each round"):
+    with pytest.raises(InvalidParameter, match=r"fraction_train=0\.5 .* have no effect: 4 clients train in each round"):
         CorrelatedNoise(FedAvg(fraction_train=0.5), rounds)
 
 
@@ -242,10 +242,10 @@ def test_a_round_is_not_spent_on_clients_that_are_gone(tmp_path: Path) -> None:
     nodes = Gone(CLIENTS)
     trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)
     before, nodes.left = (tmp_path / "state").read_bytes(), 1
-    told = r"of 16 connected nodes 1 have told a client id within 0 s, and a round needs 2 .* no round is spent"
+    told = r"1 of 16 connected nodes sent a client id within 0 s, but a round needs 2 .* no round was spent"
     with pytest.raises(InvalidParticipation, match=told):
         trained(CorrelatedNoise(FedAvg(), rounds, seconds=0.0), nodes, 1)
-    with pytest.raises(InvalidParticipation, match=r"1 have told .* a round needs 3"):
+    with pytest.raises(InvalidParticipation, match=r"1 of .* a round needs 3"):
         trained(CorrelatedNoise(FedAvg(min_train_nodes=3), rounds, seconds=0.0), nodes, 1)
     assert rounds.step == 1 and (tmp_path / "state").read_bytes() == before and len(nodes.asked) == 1
     nodes.left = 5

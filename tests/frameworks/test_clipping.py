@@ -117,7 +117,7 @@ class TestClippedSums:
         for examples, parts in ((1 << 16, 1 << 6), (520_000, 508), (46_000, 45_000)):
             check_roundings(examples, parts)
         for examples, parts in ((1 << 20, 1), (50_000, 50_000)):
-            with pytest.raises(InvalidParameter, match="take fewer examples in a step"):
+            with pytest.raises(InvalidParameter, match="use a smaller batch_size"):
                 check_roundings(examples, parts)
 
     def test_cut_into_parts(self, monkeypatch):
@@ -326,6 +326,6 @@ class TestOptimizer:
         optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), scale(), seed=1 << 64)
         setattr(optimizer, name, 3.0)
         model(torch.randn(ROWS, 6)).pow(2).sum().backward()
-        with pytest.raises(InvalidParameter, match=r"and the noise is for \(0\.7, None, 1\.0\)"):
+        with pytest.raises(InvalidParameter, match=r"but the noise is for \(0\.7, None, 1\.0\)"):
             optimizer.step()
         assert optimizer.noise.step == 0

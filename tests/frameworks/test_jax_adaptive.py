@@ -86,8 +86,8 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
 
 def test_what_is_refused() -> None:
     for options, said in (
-        ({"adaptive": "scaled"}, "is not known; use plain or joint"),
-        ({"second": SECOND}, "adaptive='plain' has none"),
+        ({"adaptive": "scaled"}, "must be plain or joint"),
+        ({"second": SECOND}, "adaptive='plain' does not release"),
         ({"adaptive": "joint", "second": SECOND, "sampling": "balls_in_bins"}, "no accountant for two moments"),
     ):
         with pytest.raises(InvalidParameter, match=said):

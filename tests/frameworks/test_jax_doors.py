@@ -289,7 +289,7 @@ class Made(Door):
     def _closure(self, folder: Path) -> None:
         indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)
         some = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X[1:3], Y[1:3]))
-        with pytest.raises(InvalidParameter, match="shape or examples"):
+        with pytest.raises(InvalidParameter, match="looks like the data"):
             some.gradients(PARAMETERS, (X, Y), indices, mask)
         some.noise.close()
         some = self.made(loss=jax.jit(lambda w, x, y: loss(w, x, y) + loss(w, X, Y)))

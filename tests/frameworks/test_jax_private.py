@@ -132,7 +132,7 @@ class TestGradients:
 
     def test_refuses_sums_whose_roundings_are_not_paid_for(self) -> None:
         for shape, says in (
-            ((64, 1025), "65600 examples, padding included.*jax_enable_x64"),
+            ((64, 1025), "65600 examples .padding included.*jax_enable_x64"),
             ((1, 50_000), "parts of"),
         ):
             rows = np.zeros(shape, dtype=int)
@@ -172,7 +172,7 @@ class TestGradients:
             return x - x.mean(axis=0), True
 
         summed = fixed(loss=lambda weights, x, y: loss(weights, centred(x), y)).gradients
-        with pytest.raises(InvalidParameter, match="by another vector than its own gradient"):
+        with pytest.raises(InvalidParameter, match="or not by its own gradient"):
             summed(jnp.full((6, 3), 0.1), (X, Y), self.indices, self.mask)
 
     @pytest.mark.parametrize(
@@ -365,12 +365,12 @@ class TestSumsOfTheBatch:
             made.noise.update(made.gradients(weights, (X, Y), *batches[1]), state)
         _, later = made.noise.update(made.gradients(weights, (X, Y), *batches[0]), state)
         made.noise.update(made.gradients(weights, (X, Y), *batches[1]), later)
-        with pytest.raises(InvalidParticipation, match="at step 1, and the batch that comes next is that of step 2"):
+        with pytest.raises(InvalidParticipation, match="at step 1, but the next batch is that of step 2"):
             made.noise.update(made.gradients(weights, (X, Y), *batches[2]), later)
         made.noise.close()
 
     def test_data_with_another_number_of_examples_are_refused(self) -> None:
-        with pytest.raises(InvalidParameter, match=f"shape .20,., and the job was made for examples={EXAMPLES}"):
+        with pytest.raises(InvalidParameter, match=f"shape .20,., but the job was made for examples={EXAMPLES}"):
             job().gradients(jnp.zeros((6, 3)), (X, Y[:20]), *next(iter(job(seed=SECRET + 1).batches)))
 
 

@@ -80,7 +80,7 @@ def test_a_step_that_took_one_noise_alone_is_the_last() -> None:
         with pytest.raises(KeyboardInterrupt):
             train(model, optimizer, range(1, 2))
     optimizer.zero_grad()
-    with pytest.raises(InvalidParameter, match="the two noises are at steps 2 and 1: a step was ended on the way"):
+    with pytest.raises(InvalidParameter, match="are at steps 2 and 1, since a step was interrupted"):
         train(model, optimizer, range(2, 3))
 
 
@@ -172,7 +172,7 @@ def test_what_is_refused() -> None:
     for options, said in (
         ({"kind": torch.optim.SGD}, "SGD is neither Adam nor AdamW"),
         ({"sampling": "balls_in_bins"}, "no accountant for two moments"),
-        ({"adaptive": "plain"}, "adaptive='plain' has none"),
+        ({"adaptive": "plain"}, "adaptive='plain' does not release"),
         ({"second": handmade(ToeplitzMatrix(0.5 ** np.arange(4), 4), FIXED, value=2.0)}, "15 and 4 steps"),
     ):
         with pytest.raises(InvalidParameter, match=said):

@@ -195,18 +195,18 @@ class TestTraining:
 EXPECTED = {
     "one process's": "correlated_optimizer",
     "an example on two ranks": "example 3 2 times",
-    "another batch on one rank": "gradients of 2 examples, its batch holds 1",
+    "another batch on one rank": "gradients of 2 examples, but its batch has 1",
     "a step taken twice": "auditor has not seen",
-    "a checkpoint on one rank, a step on the other": "different places of the program",
+    "a checkpoint on one rank, a step on the other": "different places in the program",
     "no seed": "broadcast_object_list",
     "secret order": "sampling='fixed'",
-    "a seed on one rank": "every rank has to have the same seed",
+    "a seed on one rank": "every rank needs the same seed",
     "another seed": "seed of rank 1 is another",
-    "another order": "order_seed of rank 1 is 0, of rank 0 9",
-    "other epochs": "epochs of rank 1 is 4, of rank 0 2",
-    "another factorization": "factorization of rank 1 is .*, of rank 0 another: load the same digest",
-    "other data": "examples of rank 1 is 12, of rank 0 6",
-    "a rank that left": "rank 1 did not come within 1 s",
+    "another order": "order_seed is 0 on rank 1, 9 on rank 0",
+    "other epochs": "epochs is 4 on rank 1, 2 on rank 0",
+    "another factorization": "factorization is .* on rank 1, another on rank 0: load the same digest",
+    "other data": "examples is 12 on rank 1, 6 on rank 0",
+    "a rank that left": "rank 1 did not answer within 1 s",
 }
 
 

@@ -242,15 +242,15 @@ EXPECTED = {
     "stages of other shapes": "pipeline",
     "stages of the same shapes": "stages of a pipeline",
     "stages that are sharded": "pipeline",
-    "mesh and DTensors": "leave out all but one",
-    "mesh and shard": "leave out all but one",
-    "steps": "step of rank 1 is 1, of rank 0 0",
+    "mesh and DTensors": "give only one of them",
+    "mesh and shard": "give only one of them",
+    "steps": "step is 1 on rank 1, 0 on rank 0",
     "damaged on one": "damaged",
     "whole sums": "redistribute",
     "partial sums": "redistribute",
-    "other names": "different places of the program",
+    "other names": "different places in the program",
     "one fails": "rank 1 failed|division",
-    "one leaves": "rank 1 did not come within 1 s",
+    "one leaves": "rank 1 did not answer within 1 s",
 }
 
 
@@ -278,5 +278,5 @@ class TestRefusals:
 
     def test_torch_without_distributed(self, monkeypatch):
         monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-        with pytest.raises(InvalidParameter, match=r"built without torch\.distributed"):
+        with pytest.raises(InvalidParameter, match=r"needs torch\.distributed"):
             noise_for("blt", [torch.zeros(4)], mesh=object())

@@ -98,7 +98,7 @@ def test_what_is_not_known_is_refused_and_a_run_that_was_not_seen_is_told() -> N
         private("SGD", 2.0, momentum=0.5, dampening=0.1),
         private("Adam", 2.0, "joint"),
     ):
-        with pytest.raises(InvalidParameter, match="at step 0 of 20: train without the check"):
+        with pytest.raises(InvalidParameter, match="at step 0 of 20. Train without the check"):
             RateCheck(job.optimizer)
     job = private("SGD", 2.0)
     RateCheck(job.optimizer)
@@ -145,7 +145,7 @@ def test_schedules_of_torch_with_a_warm_up_of_their_own_begin_at_the_whole_rate(
         check = RateCheck(job.optimizer, schedule)
         begun = job.optimizer.param_groups[0]["lr"]
         assert check.factor == 1.0
-        with pytest.raises(InvalidParameter, match="each would lower it; keep the first"):
+        with pytest.raises(InvalidParameter, match="two would lower it twice; keep one"):
             RateCheck(job.optimizer, schedule)
         assert job.optimizer.param_groups[0]["lr"] == begun
         check._multiply(0.5)

@@ -118,8 +118,8 @@ def rare_labels() -> torch.Tensor:
 
 
 MIXING: dict[str, tuple[Any, Any, Loop]] = {
-    "weights of classes": (network, vectors, weighted),
-    "weights of classes, of which a batch has one": (network, lambda: vectors(rare_labels()), weighted),
+    "class weights": (network, vectors, weighted),
+    "class weights, of which a batch has one": (network, lambda: vectors(rare_labels()), weighted),
     "ignored labels": (network, lambda: vectors(rare_labels() * -100), mean),
     "contrastive": (network, vectors, contrastive),
     "mixup": (network, vectors, mixed_up),
@@ -315,7 +315,7 @@ class Beside(torch.nn.Module):
 
 class TestPlainAutograd:
     def test_weights_that_are_used_beside_their_layer(self):
-        with pytest.raises(InvalidParameter, match="words.weight add up to another gradient than that of the batch"):
+        with pytest.raises(InvalidParameter, match="words.weight do not add up to the batch gradient"):
             train(private(Beside(), texts()), of_words)
 
     def test_a_penalty_in_the_loss(self):
@@ -344,7 +344,7 @@ class TestPlainAutograd:
         model = GradSampleModule(Beside())
         optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors, calibration, seed=2**70)
         of_words(model, [part[:SIZE] for part in texts().tensors]).backward()
-        with pytest.raises(InvalidParameter, match="parameter 0 add up to another"):
+        with pytest.raises(InvalidParameter, match="parameter 0 do not add up to"):
             optimizer.step()
         assert optimizer.noise.step == 0
 
@@ -525,7 +525,7 @@ class TestNothingElseChanges:
     def test_a_rehearsal_without_its_step(self):
         batches = iter(private(network()).loader)
         next(batches)
-        with pytest.raises(InvalidParticipation, match="part ways"):
+        with pytest.raises(InvalidParticipation, match="the wrong examples"):
             next(batches)
 
 
@@ -547,8 +547,8 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            (lambda m: m[0].weight.requires_grad_(False), r"0.weight has noise and is not trained"),
-            (lambda m: m.append(torch.nn.Linear(3, 3)), r"3.weight is trained and has no noise"),
+            (lambda m: m[0].weight.requires_grad_(False), r"0.weight has noise but is no longer trained"),
+            (lambda m: m.append(torch.nn.Linear(3, 3)), r"3.weight is trained but has no noise"),
             (lambda m: m.__setitem__(1, Layer(lambda x: x - x.mean(0))), "mixes the examples"),
             (lambda m: m.eval(), "in eval mode"),
             (lambda m: m[0].eval(), r"0 is in eval mode.*call model.train\(\)"),
@@ -561,7 +561,7 @@ class TestChanges:
     def test_a_parameter_that_is_thawed(self):
         model = network()
         model[0].bias.requires_grad_(False)
-        with pytest.raises(InvalidParameter, match=r"0.bias is trained and has no noise"):
+        with pytest.raises(InvalidParameter, match=r"0.bias is trained but has no noise"):
             self.train(lambda m: m[0].bias.requires_grad_(True), model)
 
     def test_a_sound_layer_is_rehearsed_again(self):
@@ -626,5 +626,5 @@ class TestWhatIsSaid:
         batch = made.loader.order[0]
         made.optimizer.expect(batch)
         mean(made.model, vectors()[batch]).backward()
-        with pytest.raises(InvalidParticipation, match="nobody has looked at the loss"):
+        with pytest.raises(InvalidParticipation, match="nobody checked the loss"):
             made.optimizer.step()

@@ -256,7 +256,7 @@ class Opacus(Door):
                 "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
             ),
             "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
-                "refused", lambda folder: own_step(self, folder), "not the noise of this job"
+                "refused", lambda folder: own_step(self, folder), "no noise of this job"
             ),
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
@@ -358,7 +358,7 @@ def own_step(door: Any, folder: Path) -> None:
     """A loop that goes on with the optimizer it had."""
     run = door.begin(folder)
     before = [p.clone() for p in run.optimizer.params]
-    with pytest.raises(FactorizeError, match="not the noise of this job"):
+    with pytest.raises(FactorizeError, match="no noise of this job"):
         run.optimizer.original_optimizer.step()
     assert all(map(torch.equal, before, run.optimizer.params))
     run.optimizer.original_optimizer.step()
@@ -543,7 +543,7 @@ class Made(Door):
                 "refused", lambda folder: uncleared(self, folder), "zero_grad|gradients"
             ),
             "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
-                "refused", lambda folder: own_step(self, folder), "not the noise of this job"
+                "refused", lambda folder: own_step(self, folder), "no noise of this job"
             ),
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
@@ -556,7 +556,7 @@ class Made(Door):
             ),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "as it comes"),
             "a data set or a collation that makes an item of several examples": Mistake(
-                "refused", self._mixed, "of one example alone"
+                "refused", self._mixed, "from one example alone"
             ),
             **of_going_back(self, lambda run, state: run.optimizer.load_state_dict(state)),
             "a part of a batch": Mistake("refused", self._part, "examples|rows"),
@@ -604,7 +604,7 @@ class Made(Door):
         given: list[DataLoader[Any]] = [DataLoader(data, batch_size=SIZE) for data in (*map(Items, ways), batches)]
         for data in (*given, loader(collate_fn=half), loader(collate_fn=halves)):
             made = self.made(data=data)
-            with pytest.raises(FactorizeError, match="of one example alone"):
+            with pytest.raises(FactorizeError, match="from one example alone"):
                 next(iter(made.loader))
             self.end(Job(made.model, made.optimizer, None))
         for right in (Items("noise"), Items("counted"), own):

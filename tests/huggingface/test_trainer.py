@@ -136,7 +136,7 @@ def test_accumulated_parts_are_one_batch_and_a_run_may_end_early(tmp_path: Path)
     parts = trainer(tmp_path / "parts", physical_batch_size=SIZE // 2, arguments={"max_steps": N - 2})
     parts.train()
     assert torch.equal(flat(trained(made.model)), flat(trained(parts.model)))
-    with pytest.raises(InvalidParameter, match="both cut a batch"):
+    with pytest.raises(InvalidParameter, match="both split a batch"):
         trainer(tmp_path, physical_batch_size=2, arguments=halves)
 
 
@@ -199,7 +199,7 @@ def test_classes_and_words() -> None:
     found = example_losses(Output(scores), words)
     assert torch.allclose(found, torch.stack([-(logs[0, 0, 1] + logs[0, 1, 2]) / 2, -logs[1, 0, 4]]))
     assert torch.equal(found, example_losses({"logits": scores}, words))
-    with pytest.raises(InvalidParameter, match="neither classes, nor words"):
+    with pytest.raises(InvalidParameter, match="not those of a classifier"):
         example_losses(Output(logits), torch.zeros(2))
     with pytest.raises(InvalidParameter, match=r"output \(tuple\) has no logits; give example_losses"):
         example_losses((logits,), labels)
@@ -421,7 +421,7 @@ def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> No
     for model, said in (
         (merged, "unmerge_adapter"),
         (dora, "without use_dora"),
-        (words, "leave embeddings out of target_modules"),
+        (words, "take embeddings out of target_modules"),
         (eight, "llm_int8_threshold=0.0"),
     ):
         job = trainer(tmp_path, model)
@@ -433,6 +433,6 @@ def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> No
 def test_a_base_that_passes_no_gradient_on_is_refused_before_a_row_of_noise(tmp_path: Path) -> None:
     base = loaded(tmp_path, TorchAoConfig(Int8DynamicActivationInt8WeightConfig()))
     job = trainer(tmp_path, get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])))
-    with pytest.raises(InvalidParameter, match="quantise weights alone"):
+    with pytest.raises(InvalidParameter, match="quantise only weights"):
         job.train()
     assert job.private is not None and job.private.optimizer.noise.step == 0

@@ -199,7 +199,7 @@ class HuggingFace(Door):
             "`step()` of the optimizer that was made private, in place of the private one's": Mistake(
                 "refused",
                 lambda folder: self.begin(folder).optimizer.original_optimizer.step(),
-                "not the noise of this",
+                "no noise of this",
             ),
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", self._other_step, "gradients that have no noise"
@@ -212,7 +212,7 @@ class HuggingFace(Door):
             REORDERED: Mistake("believed", self._reordered),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "as it comes"),
             "a data set or a collation that makes an item of several examples": Mistake(
-                "refused", self._mixed, "of one example alone"
+                "refused", self._mixed, "from one example alone"
             ),
             "evaluation on the data that are trained on": Mistake("refused", self._evaluated, "private train_dataset"),
             "gradients of the step before that nobody has cleared": Mistake("right", self._two_steps),

@@ -61,7 +61,7 @@ def test_trl_trains_the_same_on_two_processes_in_parts_and_evaluates(tmp_path: P
     ("arguments", "said"),
     [
         ({"packing": True}, "many examples"),
-        ({"padding_free": True, "max_length": None}, "one row of a batch"),
+        ({"padding_free": True, "max_length": None}, "joins the examples of a batch"),
         ({"gradient_checkpointing": True}, "set it to False"),
         ({"loss_type": "dft"}, "example_losses"),
     ],

@@ -399,7 +399,7 @@ def _ended(door: Door, folder: Path) -> None:
     first = door.step(run)
     with ended_on_the_way():
         door.step(run)
-    refused(lambda: door.step(run), "not finished|not taken|zero_grad|begin again")
+    refused(lambda: door.step(run), "not finished|not taken|zero_grad|start again")
     state = None
     with suppress(FactorizeError):
         state = door.saved(run)

@@ -66,13 +66,13 @@ def check_adam(optimizer: torch.optim.Optimizer) -> None:
         InvalidParameter: another optimizer than Adam and AdamW, AMSGrad, ascent, or coupled weight decay.
     """
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
-        raise InvalidParameter(f"{type(optimizer).__name__} is neither Adam nor AdamW; give one", field="optimizer")
+        raise InvalidParameter(f"{type(optimizer).__name__} is neither Adam nor AdamW; use one", field="optimizer")
     for group in optimizer.param_groups:
         coupled = type(optimizer) is torch.optim.Adam and group["weight_decay"]
         wrong = next((name for name in ("amsgrad", "maximize") if group.get(name)), None)
         if coupled or wrong:
             name = wrong or "weight_decay of Adam"
-            raise InvalidParameter(f"{name} is not there with joint moments; use AdamW without it", field=name)
+            raise InvalidParameter(f"{name} is not supported with adaptive='joint'; use AdamW without it", field=name)
 
 
 class JointAdam(CorrelatedOptimizer):
@@ -141,8 +141,8 @@ class JointAdam(CorrelatedOptimizer):
         """
         if self.second_noise.step != self.noise.step:
             raise InvalidParameter(
-                f"the two noises are at steps {self.noise.step} and {self.second_noise.step}: a step was ended on the "
-                "way; go on from the last checkpoint, by load_state_dict",
+                f"the noises of the two moments are at steps {self.noise.step} and {self.second_noise.step}, since a "
+                "step was interrupted; continue from the last checkpoint (load_state_dict)",
                 field="second_noise",
             )
         super().add_noise()
@@ -163,7 +163,7 @@ class JointAdam(CorrelatedOptimizer):
             InvalidParameter: the checkpoint has no noise of second moments, one of another step, or is of another run.
         """
         if "second_noise" not in state_dict:
-            raise InvalidParameter("the checkpoint has no second_noise; it is none of this optimizer", field="noise")
+            raise InvalidParameter("the checkpoint has no second_noise; restore this optimizer's own", field="noise")
         steps = [state_dict.get(key, {}).get("step") for key in ("noise", "second_noise")]
         if steps[0] != steps[1]:
             message = f"the checkpoint's noises are at steps {steps[0]} and {steps[1]}; restore a whole checkpoint"

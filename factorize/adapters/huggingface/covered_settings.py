@@ -7,11 +7,11 @@ from factorize.errors import InvalidParameter
 
 LOSSES_REMEDY = "give example_losses= in PrivacyArguments"
 _COVERED_SETTINGS: dict[str, tuple[tuple[object, ...], str]] = {
-    "max_grad_norm": ((1.0, 0.0, None), "give clip_norm= in PrivacyArguments, for each example"),
+    "max_grad_norm": ((1.0, 0.0, None), "give clip_norm= in PrivacyArguments, which clips each example"),
     "train_sampling_strategy": (("random",), "the order is one public permutation"),
     "group_by_length": ((False,), "the order is one public permutation"),
     "data_seed": ((None,), "give options={'order_seed': ...} in PrivacyArguments"),
-    "n_gpu": ((0, 1), "show one device to the job"),
+    "n_gpu": ((0, 1), "make one GPU visible (CUDA_VISIBLE_DEVICES)"),
     "fsdp": ((None, False, "", []), "clip in your own loop, with NoiseGenerator"),
     "deepspeed": ((None,), "clip in your own loop, with NoiseGenerator"),
     "parallelism_config": ((None,), "clip in your own loop, with NoiseGenerator"),
@@ -19,17 +19,17 @@ _COVERED_SETTINGS: dict[str, tuple[tuple[object, ...], str]] = {
     "auto_find_batch_size": ((False,), "give physical_batch_size= in PrivacyArguments"),
     "label_smoothing_factor": ((0.0,), LOSSES_REMEDY),
     "label_names": ((None, ["labels"]), "name the labels `labels`"),
-    "neftune_noise_alpha": ((None,), "its noise depends on the longest example of a batch"),
+    "neftune_noise_alpha": ((None,), "its noise depends on the longest example of a batch, so leave it out"),
     "gradient_checkpointing": ((None, False), "set it to False, and give physical_batch_size= in PrivacyArguments"),
     "activation_checkpointing": ((None, False), "give physical_batch_size= in PrivacyArguments"),
-    "torch_compile": ((False,), "Opacus's hooks do not see into what is compiled"),
-    "use_liger_kernel": ((False,), "its kernels add up over examples"),
+    "torch_compile": ((False,), "Opacus's hooks do not run in compiled code, so leave it out"),
+    "use_liger_kernel": ((False,), "its kernels sum over examples, so set it to False"),
     "include_num_input_tokens_seen": ((False, "no"), "counts of tokens are secret"),
     "include_tokens_per_second": ((False,), "counts of tokens are secret"),
-    "debug": (("", []), "it prints activations of the private data"),
+    "debug": (("", []), "it prints activations of private data, so leave it out"),
     "torch_empty_cache_steps": ((None,), "give physical_batch_size= in PrivacyArguments"),
-    "packing": ((False,), "a packed row is many examples, and each needs a gradient of its own"),
-    "padding_free": ((False,), "it makes one row of a batch, and each example needs a gradient of its own"),
+    "packing": ((False,), "a packed row has many examples, but each needs its own gradient; set it to False"),
+    "padding_free": ((False,), "it joins the examples of a batch, but each needs its own gradient; set it to False"),
     "activation_offloading": ((False,), "give physical_batch_size= in PrivacyArguments"),
     "loss_type": (("nll",), LOSSES_REMEDY),
 }
@@ -47,13 +47,13 @@ def check_settings(args: Any) -> None:
     for name, (allowed, instead) in _COVERED_SETTINGS.items():
         value = getattr(args, name, allowed[0])
         if value not in allowed:
-            raise InvalidParameter(f"{name}={value} is not covered; {instead}", field=name)
+            raise InvalidParameter(f"{name}={value} is not supported; {instead}", field=name)
     watched = os.environ.get("WANDB_WATCH", "false")
     if watched in ("gradients", "all"):
         message = f"WANDB_WATCH={watched} logs gradients without noise; leave it out, or set it to parameters"
         raise InvalidParameter(message, field="report_to")
     if any(part in str(args.optim).lower() for part in _RAW_OPTIMIZERS):
-        raise InvalidParameter(f"optim={args.optim} steps by raw gradients; use adamw_torch or sgd", field="optim")
+        raise InvalidParameter(f"optim={args.optim} applies raw gradients; use adamw_torch or sgd", field="optim")
     if args.max_steps <= 0 and (args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1):
-        message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1; or give max_steps"
+        message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1; give one, or max_steps"
         raise InvalidParameter(message, field="num_train_epochs")

@@ -28,8 +28,8 @@ def example_losses(output: Any, labels: torch.Tensor, *, ahead: bool | None = Tr
         return entropy(logits.float(), labels, reduction="none")
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or ahead is None:
         raise InvalidParameter(
-            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are neither classes, nor words of a "
-            "causal, masked, token-classifying or encoder-decoder model of transformers; give example_losses",
+            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are not those of a classifier, or of a "
+            "causal, masked, token-classifying or encoder-decoder model of transformers; give example_losses=",
             field="example_losses",
         )
     if ahead:

@@ -108,7 +108,7 @@ class PrivateTraining(_Mixed):
         self._parts = getattr(given.get("args"), "gradient_accumulation_steps", 1)
         if self._parts > 1:
             if privacy.physical_batch_size is not None:
-                message = "gradient_accumulation_steps and physical_batch_size both cut a batch into parts; give one"
+                message = "gradient_accumulation_steps and physical_batch_size both split a batch; give only one"
                 raise InvalidParameter(message, field="gradient_accumulation_steps")
             given["args"] = copy(given["args"])  # the caller may use its own again
             given["args"].gradient_accumulation_steps = 1  # one item of the loader holds all parts of a step
@@ -133,7 +133,7 @@ class PrivateTraining(_Mixed):
             InvalidParameter: an argument would be ignored.
         """
         if self.compute_loss_func is not None or type(self).compute_loss is not type(self).of_batches:
-            message = f"compute_loss takes the loss of a whole batch, and each example has one; {LOSSES_REMEDY}"
+            message = f"compute_loss returns one loss per batch, but each example needs its own; {LOSSES_REMEDY}"
             raise InvalidParameter(message, field="compute_loss_func")
         own = type(self).__mro__[: type(self).__mro__.index(PrivateTraining)]
         for name, instead in _UNUSED_METHODS.items():
@@ -141,10 +141,10 @@ class PrivateTraining(_Mixed):
                 message = f"{name} of {type(self).__name__} would not be used; {instead}"
                 raise InvalidParameter(message, field=name)
         if getattr(self, "aux_loss_enabled", False):
-            message = "a router's auxiliary loss is one of the whole batch; give router_aux_loss_coef=0.0"
+            message = "the router's auxiliary loss mixes the examples of a batch; set router_aux_loss_coef=0.0"
             raise InvalidParameter(message, field="router_aux_loss_coef")
         if getattr(self.accelerator, "scaler", None) is not None:
-            message = "Accelerate has a GradScaler, which looks at gradients without noise; use bf16, which needs none"
+            message = "Accelerate uses a GradScaler, which reads gradients without noise; use bf16, which needs none"
             raise InvalidParameter(message, field="fp16")
 
     def _check_evaluated(self, dataset: Any) -> None:
@@ -178,7 +178,7 @@ class PrivateTraining(_Mixed):
             InvalidParameter: `train` was not called yet.
         """
         if self.private is None:
-            raise InvalidParameter("the job is made private by train(); ask after it", field="privacy")
+            raise InvalidParameter("train() makes the job private; ask for the statement after it", field="privacy")
         return self.private.statement
 
     def get_train_dataloader(self) -> Any:
@@ -321,7 +321,7 @@ class PrivateTraining(_Mixed):
         """
         labels = inputs.pop("labels", None)
         if labels is None:
-            raise InvalidParameter("the batch has no labels; have the collator give them", field="train_dataset")
+            raise InvalidParameter("the batch has no labels; let the data collator return them", field="train_dataset")
         base = getattr(self.model, "get_base_model", lambda: self.model)()
         encodes = bool(getattr(getattr(base, "config", None), "is_encoder_decoder", False))
         if encodes and "decoder_input_ids" not in inputs:
@@ -331,8 +331,8 @@ class PrivateTraining(_Mixed):
             losses = own(model(**inputs), labels)
         if losses.shape != labels.shape[:1]:
             raise InvalidParameter(
-                f"the losses have shape {tuple(losses.shape)} for {len(labels)} examples; give one for each, a mean "
-                "over the batch lets examples change each other's gradients",
+                f"the losses have shape {tuple(losses.shape)} for {len(labels)} examples; return one per example, "
+                "since in a mean over the batch examples change each other's gradients",
                 field="example_losses",
             )
         return losses

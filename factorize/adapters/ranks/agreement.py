@@ -22,15 +22,15 @@ PATIENCE = 120.0
 _NUMBERS = count()
 """The numbers of the exchanges, which are the same on all ranks."""
 _REMEDIES = {
-    "kind": "the ranks are at different places of the program; call the same functions in the same order on all",
-    "parameters": "the ranks hold other parameters, as stages of pipeline parallelism do, and none could clip by the "
-    "whole norm; give every rank all parameters, whole (DDP) or sharded (fully_shard, tensor parallel)",
-    "mesh": "the meshes do not hold the same ranks, as with stages of pipeline parallelism; shard all parameters over "
-    "meshes of all ranks",
-    "values": "replicas of the parameters differ: they are stages of a pipeline, or the model was not broadcast; wrap "
-    "it in DistributedDataParallel, which makes them equal, before the optimizer is made",
-    "seed": "draw one secret on rank 0, secrets.randbits(128), send it to all by broadcast_object_list, and give it "
-    "to every rank; versions of torch and numpy have to be the same too",
+    "kind": "the ranks are at different places in the program; call the same functions in the same order on all",
+    "parameters": "the ranks have different parameters, as stages of a pipeline do, and none can clip by the whole "
+    "norm; give every rank all parameters, whole (DDP) or sharded (fully_shard, tensor parallel)",
+    "mesh": "the meshes do not contain the same ranks, as in pipeline parallelism; shard all parameters over meshes "
+    "of all ranks",
+    "values": "replicas of the parameters differ: the model was not broadcast, or they are stages of a pipeline; wrap "
+    "it in DistributedDataParallel, which makes them equal, before you make the optimizer",
+    "seed": "draw one secret on rank 0 (secrets.randbits(128)), send it by broadcast_object_list, and give it to "
+    "every rank; the versions of torch and numpy must be the same, too",
     "factorization": "load the same digest on all",
     "sigma_of_sums": "give all ranks one calibration",
     "step": "restore the same checkpoint on every rank, and take every step on all",
@@ -54,7 +54,7 @@ def require_distributed(what: str) -> None:
         InvalidParameter: there is none.
     """
     if not torch.distributed.is_available():
-        message = f"this torch was built without torch.distributed, which {what} needs; install one that has it"
+        message = f"{what} needs torch.distributed, which this torch does not have; install one that has it"
         raise InvalidParameter(message, field="parameters")
     if not torch.distributed.is_initialized():
         message = f"{what} needs a process group; call torch.distributed.init_process_group (or torchrun) first"
@@ -111,7 +111,7 @@ def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, 
                 store.delete_key(f"factorize/{number - 2}/verdict")
     if answer is None:
         raise InvalidParameter(
-            f"rank 0 left, or did not come to {kind!r} within {2 * PATIENCE:g} s; see its log", field="ranks"
+            f"rank 0 ended, or did not reach {kind!r} within {2 * PATIENCE:g} s; see its log", field="ranks"
         )
     said = json.loads(answer)
     if "error" in said:
@@ -127,13 +127,13 @@ def refuse_difference(told: Sequence[dict[str, object]]) -> None:
     """
     failed = [rank for rank, each in enumerate(told) if "error" in each]
     if failed:
-        raise InvalidParameter(f"rank {failed[0]} failed, and all stop: {told[failed[0]]['error']}", field="ranks")
+        raise InvalidParameter(f"rank {failed[0]} failed, so all ranks stop: {told[failed[0]]['error']}", field="ranks")
     for field in told[0]:
         other = [rank for rank, each in enumerate(told) if each.get(field) != told[0][field]]
         if other:
             ours, theirs = (_shown(field, told[rank].get(field)) for rank in (0, other[0]))
             remedy = _REMEDIES.get(field, "make it the same on all ranks")
-            raise InvalidParameter(f"{field} of rank {other[0]} is {theirs}, of rank 0 {ours}: {remedy}", field=field)
+            raise InvalidParameter(f"{field} is {theirs} on rank {other[0]}, {ours} on rank 0: {remedy}", field=field)
 
 
 def _verdict(store: object, number: int, judge: Callable[[Sequence[dict[str, object]]], Any]) -> dict[str, object]:
@@ -141,7 +141,7 @@ def _verdict(store: object, number: int, judge: Callable[[Sequence[dict[str, obj
     for rank in range(world_size()):
         answer = _wait(store, f"factorize/{number}/{rank}", PATIENCE)
         if answer is None:
-            return {"error": f"rank {rank} did not come within {PATIENCE:g} s: it left, or failed; see its log"}
+            return {"error": f"rank {rank} did not answer within {PATIENCE:g} s: it ended or failed; see its log"}
         answers.append(json.loads(answer))
     try:
         kinds = [{"kind": each.pop("kind")} for each in answers]

@@ -66,8 +66,8 @@ class Placed:
         coordinate = mesh.get_coordinate()
         if coordinate is None:
             raise InvalidParameter(
-                f"rank {own_rank()} is not in the mesh of a parameter, as with stages of pipeline parallelism; shard "
-                "every parameter over a mesh of all ranks",
+                f"rank {own_rank()} is not in the mesh of a parameter, as in pipeline parallelism; shard every "
+                "parameter over a mesh of all ranks",
                 field="parameters",
             )
         for place, count, index in zip(placements, mesh.shape, coordinate, strict=True):
@@ -77,7 +77,7 @@ class Placed:
         placed = cls(shape, tuple(kept), mesh, tuple(placements))
         if local is not None and placed.local != local:
             raise InvalidParameter(
-                f"a parameter of shape {shape} has {local} on rank {own_rank()}, and {tuple(placements)} means "
+                f"a parameter of shape {shape} has {local} on rank {own_rank()}, but {tuple(placements)} implies "
                 f"{placed.local}; shard with torch's own fully_shard, distribute_tensor or parallelize_module",
                 field="parameters",
             )
@@ -126,9 +126,9 @@ class Placed:
         if not same or is_sharded(tensor) != (self.mesh is not None and is_sharded(tensor)):
             where = tuple(tensor.placements) if is_sharded(tensor) else "one part"
             raise InvalidParameter(
-                f"a sum of shape {tuple(tensor.shape)} ({where}) is for a parameter of shape {self.shape} "
-                f"({self.placements or 'whole'}); give sums that lie as the parameters do: redistribute() them, which "
-                "adds up what is Partial",
+                f"a sum of shape {tuple(tensor.shape)} ({where}) does not match its parameter of shape {self.shape} "
+                f"({self.placements or 'whole'}); give sums that are placed like the parameters: redistribute() them, "
+                "which also adds up what is Partial",
                 field="parameters",
             )
         return part
@@ -257,12 +257,12 @@ class ShardLayout:
             arrays = [part.cpu().numpy().reshape(len(own), -1) for part in parts]
         except (InvalidParameter, LookupError, AttributeError):
             raise InvalidParameter(
-                "the checkpoint's vectors do not lie as the parameters do; fill a new state_dict() by "
-                "torch.distributed.checkpoint.load, which cuts them anew",
+                "the checkpoint's vectors are not sharded like the parameters; fill a new state_dict() with "
+                "torch.distributed.checkpoint.load, which shards them again",
                 field="state",
             ) from None
         if any(array.dtype != own.dtype for array in arrays):
-            raise InvalidParameter(f"the checkpoint's vectors are not {len(own)} of {own.dtype}", field="state")
+            raise InvalidParameter(f"the checkpoint does not have {len(own)} vectors of {own.dtype}", field="state")
         return (step, np.concatenate(arrays, axis=1)), common
 
     @property
@@ -301,8 +301,8 @@ def _side(place: Placement, sides: int) -> int | None:
     if isinstance(place, Shard) or type(place).__name__ == "_StridedShard":
         return int(place.dim) % sides
     raise InvalidParameter(
-        f"a parameter has the placement {place}, of which no rank holds entries of its own; redistribute it to Shard "
-        "or Replicate before the optimizer is made",
+        f"a parameter has the placement {place}, where no rank has its own entries; redistribute it to Shard or "
+        "Replicate before you make the optimizer",
         field="parameters",
     )
 
@@ -313,8 +313,8 @@ def _chunk(indices: range | np.ndarray, count: int, index: int, place: Placement
     if strides > 1:  # fully_shard after tensor parallel cuts each of the parts to come
         if len(indices) % (strides * count):
             raise InvalidParameter(
-                f"a side of {len(indices)} is cut into {strides} x {count} uneven parts; give sizes that both meshes "
-                "divide",
+                f"a side of length {len(indices)} cannot be cut into {strides} x {count} equal parts; use sizes that "
+                "both meshes divide",
                 field="parameters",
             )
         return np.asarray(indices).reshape(strides, count, -1)[:, index].reshape(-1)

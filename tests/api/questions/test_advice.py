@@ -160,7 +160,7 @@ def test_a_fleet_gets_timers_and_the_lines_of_its_server() -> None:
     text = advice_text(found, tuple(found["code"]))
     assert "at most 4 of the rounds, at least 5 apart" in text and "FederatedRounds(" in text
     assert any("delta=0.1 is above 1 / clients" in note for note in found["notes"])
-    with pytest.raises(InvalidParameter, match="of 5 clients fewer than 6 answer"):
+    with pytest.raises(InvalidParameter, match="of 5 clients, fewer than 6 can answer"):
         read_job({**fleet, "clients": 5}, FleetRequest)
     again = factorize.recommend(**{**fleet, "memory": 2}, seconds=600)
     assert again.spec == found["spec"]

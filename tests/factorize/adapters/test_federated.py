@@ -82,9 +82,9 @@ def test_a_run_is_proved_and_stops_at_its_budget(tmp_path: Path, factors: Factor
     for _ in range(N):
         one_round(rounds)
     assert rounds.eligible(FLEET) == []
-    with pytest.raises(InvalidParticipation, match="spends the whole budget"):
+    with pytest.raises(InvalidParticipation, match="the whole budget is spent"):
         rounds.admit(FLEET)
-    with pytest.raises(InvalidParticipation, match="spends the whole budget"):
+    with pytest.raises(InvalidParticipation, match="the whole budget is spent"):
         rounds.close()
     receipt.close()
     assert_proved(tmp_path, factors)
@@ -105,7 +105,7 @@ def test_no_client_moves_a_rounded_sum_by_more_than_the_clip_norm() -> None:
 
 def test_a_round_of_too_many_clients_is_refused(tmp_path: Path, factors: Factorization) -> None:
     rounds = rounds_in(tmp_path, factors, clients=10**7)
-    with pytest.raises(InvalidParameter, match="1000000 clients .* admit fewer to a round"):
+    with pytest.raises(InvalidParameter, match="1000000 clients .* admit fewer clients to a round"):
         rounds.admit(range(10**6))
     assert rounds.known == []
 
@@ -232,7 +232,7 @@ def test_a_round_that_was_not_written_is_not_gone_on_with(
         rounds.close()
     monkeypatch.undo()
     for act in (lambda: rounds.admit(FLEET), rounds.close):
-        with pytest.raises(InvalidParticipation, match="begin again from the state on the disk"):
+        with pytest.raises(InvalidParticipation, match="start again from the file"):
             act()
     rounds.stop()
     assert rounds_in(tmp_path, factors).step == 1
@@ -247,7 +247,7 @@ def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
     with pytest.raises(InvalidParameter, match="this process already continues"):
         rounds_in(tmp_path, factors)
     rounds.stop()
-    with pytest.raises(InvalidParticipation, match="begin again"):
+    with pytest.raises(InvalidParticipation, match="start again"):
         rounds.close()
     for change, told in (
         ({"model": MODEL[:1]}, "state of a model with arrays"),
@@ -259,7 +259,7 @@ def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
         with pytest.raises(InvalidParameter, match=told):
             rounds_in(tmp_path, factors, **change)
     (tmp_path / "state").write_bytes(old)
-    with pytest.raises(InvalidParameter, match="the receipt has 2 rounds and the state 1"):
+    with pytest.raises(InvalidParameter, match="the receipt has 2 rounds but the state 1"):
         rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
     (tmp_path / "state").write_bytes(old[:-1])
     with pytest.raises(InvalidParameter, match="is damaged"):
@@ -379,7 +379,7 @@ def test_a_narrow_update_is_clipped_in_float64(tmp_path: Path, factors: Factoriz
     rounds.admit(["phone-1"])
     assert rounds.add("phone-1", [np.ones(90_000, np.float16)])
     assert np.linalg.norm(rounds._sum.total) == pytest.approx(0.5)
-    with pytest.raises(InvalidParameter, match="complex64; give floating-point numbers"):
+    with pytest.raises(InvalidParameter, match="complex64; send floating-point numbers"):
         clipped([np.ones(2, np.complex64)], 1.0)
 
 

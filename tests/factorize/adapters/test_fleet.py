@@ -30,7 +30,7 @@ from factorize.privacy import PrivacyTarget
 def test_the_separation_that_a_fleet_allows(fleet: dict[str, Any], apart: int, most: int) -> None:
     advice = advise_fleet(**fleet)
     assert (advice.min_sep, advice.max_participations) == (apart, most)
-    assert advice.correlated == (apart > 1) == ("correlation gains nothing" not in advice.note)
+    assert advice.correlated == (apart > 1) == ("correlated noise gains nothing" not in advice.note)
     assert Spec.model_validate(advice.spec).mechanism.kind == ("auto" if apart > 1 else "identity")
 
 

@@ -646,7 +646,9 @@ class TestRandomAllocation:
         with_order, without = auditors(order)
         assert "other steps than the order's key draws" in str(replay(with_order, kept))
         assert "the same bin as in the epoch before" in str(replay(without, kept))
-        assert "other steps than the order's key draws" in str(replay(auditors(order)[0], random_allocation(40, 4, 3, OTHER)))
+        assert "other steps than the order's key draws" in str(
+            replay(auditors(order)[0], random_allocation(40, 4, 3, OTHER))
+        )
         twice = [*(order[step] for step in range(5)), np.append(order[5], order[4][0])]
         assert "twice in one epoch" in str(replay(auditors(order)[1], twice))
         short = [*(order[step] for step in range(7)), order[7][:-1]]
