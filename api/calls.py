@@ -76,7 +76,7 @@ def solve(
     target = None if to is None else local_path(to)
     check_target(target)
     if service is not None and store is not None:
-        raise InvalidParameter("a service solves with a store of its own; leave store= out", field="service")
+        raise InvalidParameter("a service uses its own store; leave store= out", field="service")
     with extras_named("a solve"), display(canonical.label, visible=is_visible(progress)) as shown:
         report = progress if callable(progress) else shown.report
         if service is not None:
@@ -285,7 +285,7 @@ def _parts(workload: object, words: Mapping[str, object]) -> dict[str, object]:
         raise InvalidParameter(message, field="workload")
     if not isinstance(workload, str):
         if words:
-            message = f"{', '.join(words)} beside a whole workload: put them into it, or give its name and keywords"
+            message = f"a whole workload excludes {', '.join(words)}; put them into it, or give its name and keywords"
             raise InvalidParameter(message, field=next(iter(words)))
         return about({"workload": dict(workload)})
     fields = {name: plain(value) for name, value in words.items()}
@@ -327,7 +327,7 @@ def remember(factorization: Factorization) -> Factorization:
             cache.remember(factorization.spec_digest, factorization.digest)
         except (FactorizeError, OSError) as error:
             reason = str(error).removesuffix(f"; set {VARIABLE}")
-            text = f"the result is not kept in {folder}: {reason}; set {VARIABLE} to another folder"
+            text = f"the result could not be kept in {folder}: {reason}; set {VARIABLE} to another folder"
             warnings.warn(text, CacheUnusable, stacklevel=2)
     return factorization
 

@@ -66,13 +66,13 @@ def write_mirror(
         StoreUnavailable, OSError: store or target cannot be read or written.
     """
     if not 1 <= days <= MAX_DAYS:
-        raise InvalidParameter(f"days={days} is not from 1 to {MAX_DAYS}; renew the mirror before", field="days")
+        raise InvalidParameter(f"days={days} must be from 1 to {MAX_DAYS}; renew the mirror more often", field="days")
     if private_key is not None:
         _signature(b"", private_key)  # a key that cannot sign is refused before anything is written
     objects, write = _open(target)
     with suppress(NotFound):
         objects.status(MARKER)
-        raise InvalidParameter(f"{target} is a store; give another folder, which a web server shows", field="TARGET")
+        raise InvalidParameter(f"{target} is a store; give another folder, for a web server", field="TARGET")
     before = 0
     with suppress(NotFound):
         before = MirrorIndex.read(objects.content(INDEX)).sequence
@@ -82,7 +82,7 @@ def write_mirror(
     named: set[str] = set()
     for manifest in results.items():
         if user_matrices(manifest.spec):
-            remark(f"{manifest.digest}  left out: it answers a matrix of somebody's own")
+            remark(f"{manifest.digest}  left out: its workload is a matrix of somebody's own")
             continue
         entry, file = SpecEntry.of(manifest), manifest.file
         keys = f"{BLOBS}/{file.sha256}", f"{MANIFESTS}/{manifest.digest}"

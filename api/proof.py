@@ -176,7 +176,7 @@ def inspect(
         report = examined(data, user, strict=strict, proved=proved, known=known)
     if not report.supported:
         failed = "; ".join(report.failed)
-        raise CertificateError(f"the exact checker refuses the result, nothing is stored: {failed}")
+        raise CertificateError(f"the exact checker rejected the result, so nothing was stored: {failed}")
     confirm_sensitivity(report, from_container(container, manifest, matrices=user, known=known))
     return {
         "digest": manifest.digest,

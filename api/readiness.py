@@ -63,7 +63,7 @@ class Readiness:
             try:
                 missing += answer.result(max(0.0, end - time.monotonic()))
             except Silence:
-                missing.append(Missing(name, _SILENT_STATES[name], "it has not answered within some seconds"))
+                missing.append(Missing(name, _SILENT_STATES[name], "it did not answer within some seconds"))
         return missing
 
     def close(self) -> None:

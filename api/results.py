@@ -135,7 +135,7 @@ class Results:
         """
         factorization = self.open(result)
         if factorization.endless and stop is None:
-            message = f"{matrix} has rows without end; give the last one too, such as rows=0:128"
+            message = f"{matrix} has infinitely many rows; give the last one too, such as rows=0:128"
             raise InvalidParameter(message, field="rows")
         last = MAX_ROWS if factorization.endless else factorization.shape(matrix)[0]
         first, end = start or 0, last if stop is None else stop

@@ -233,7 +233,7 @@ class SolverService:
                 if result is None:
                     self.store.check_answer(name)
             except (NotFound, CorruptObject) as error:
-                raise type(error)(f"{error}: the spec was solved, and its result is not whole; post it again") from None
+                raise type(error)(f"{error}: the spec was solved, but its result is damaged; post it again") from None
         return self.forms.find(result, form) if result is not None and form else result or job
 
     def _own_job(self, name: str, caller: Caller) -> SolveJob | None:
@@ -262,7 +262,7 @@ class SolverService:
         if job is None:
             raise NotFound(f"no job has the spec digest {name}; post its spec")
         if job.state not in ("failed", "cancelled"):
-            message = f"the job is {job.state}; only a failed or cancelled one is tried again"
+            message = f"the job is {job.state}; only a failed or cancelled one can be tried again"
             raise InvalidParameter(message, field="spec_digest")
         return self.obtain(job.spec, caller=caller)
 

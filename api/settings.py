@@ -87,7 +87,9 @@ class Issuer(BaseModel):
         plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
         if (parts.scheme == "https" or plain) and parts.hostname and not parts.username and not parts.fragment:
             return url
-        raise ValueError(f"jwks_url {url[:80]} can be changed on its way, or is no address; use https://")
+        raise ValueError(
+            f"jwks_url {url[:80]!r} must be https://HOST/... without a user, so that nobody can change keys"
+        )
 
 
 class Settings(BaseSettings):
@@ -170,7 +172,7 @@ class Settings(BaseSettings):
             if file is not None and not Path(file).is_file():
                 raise ValueError(f"there is no file {file}; https_certificate and https_key name PEM files")
         if len({issuer.issuer for issuer in self.issuers}) < len(self.issuers):
-            raise ValueError("an issuer stands twice among issuers; name each once")
+            raise ValueError("issuers contains an issuer twice; name each once")
         if not is_loopback(self.host):
             self._check_remote()
         return self
@@ -218,7 +220,7 @@ def ledger_url(settings: Settings) -> str:
         return settings.database
     if in_bucket(settings.store):
         raise InvalidParameter(
-            "a bucket has no place for the job ledger; name one with --database (FACTORIZE_DATABASE): "
+            "a bucket cannot hold the job ledger; name one with --database (FACTORIZE_DATABASE): "
             "sqlite:////path/jobs.sqlite, or postgresql+psycopg://... for several services",
             field="database",
         )
@@ -251,7 +253,7 @@ def _refuse_unknown_variables() -> None:
     for name in sorted(name for name in map(str.upper, os.environ) if name.startswith(PREFIX) and name not in known):
         near = get_close_matches(name, known, 1)
         remedy = f"did you mean {near[0]}?" if near else "docs/http.md lists the settings"
-        raise InvalidParameter(f"no setting is called {name}, and nothing reads it; unset it ({remedy})", field=name)
+        raise InvalidParameter(f"there is no setting {name}; unset it ({remedy})", field=name)
 
 
 def load_settings(**fields: Any) -> Settings:

@@ -71,8 +71,8 @@ class Forms:
             if found is None:
                 asked = f"matrices={','.join(names)}" + (f"&dtype={dtype}" if dtype else "")
                 raise NotFound(
-                    f"nobody has had the file of {result.digest} made with {asked}; have it made by "
-                    f"POST /v1/factorizations/{result.digest}?{asked} and a key that may submit, or stream the rows"
+                    f"the file of {result.digest} with {asked} has not been made; make it with POST "
+                    f"/v1/factorizations/{result.digest}?{asked} and a key of scope submit, or stream the rows"
                 )
             return found
 

@@ -30,20 +30,20 @@ def supports(spec: Spec) -> str | None:
     mechanism, spread = spec.mechanism, spec.participation.endless_spread()
     if not isinstance(mechanism, (Blt, NuToeplitz)):
         return (
-            f"n is 'unbounded', and {mechanism.kind} has a number of steps; use blt, or nu_toeplitz with nu > 0, which "
-            "have rows without end, or give n"
+            f"{mechanism.kind} needs a number of steps, but n is 'unbounded'; use blt, or nu_toeplitz with nu > 0, or "
+            "give n"
         )
     if mechanism.normalization in ("columns", "fitted"):
-        return 'columns without end have all the same norm, so there is nothing to normalise; use normalization "none"'
+        return "columns have equal norms if n is 'unbounded', with nothing to normalise; use normalization \"none\""
     if spread is not None and spread.most > MAX_PATTERN_STEPS:
-        return f"max_participations={spread.most} exceeds {MAX_PATTERN_STEPS} without end; give fewer"
+        return f"max_participations={spread.most} exceeds {MAX_PATTERN_STEPS}, the limit for n='unbounded'; give fewer"
     if isinstance(mechanism, Blt):
         return blt.supports(_finite(spec))
     if not isinstance(mechanism.nu, float) or mechanism.nu == 0:
-        return f"nu={mechanism.nu!r} has no finite sensitivity without end; give nu > 0 (tune it for a finite n)"
+        return f"nu={mechanism.nu} has no finite sensitivity if n is 'unbounded'; give nu > 0 (tune it for a finite n)"
     if spread is not None and spread.most > 1:
-        return f"{spread.most} participations of nu_toeplitz have no closed limit without end; use blt"
-    return "optimize_for has nothing to choose here, nu being given; leave it out" if spec.optimize_for else None
+        return f"nu_toeplitz with {spread.most} participations has no closed limit if n is 'unbounded'; use blt"
+    return "optimize_for has no effect if nu is given; leave it out" if spec.optimize_for else None
 
 
 def estimate(spec: Spec) -> Estimate:
@@ -67,7 +67,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     plain = solution.strategy
     if not isinstance(plain, BltMatrix):
         raise SolveFailed(
-            f"the finite problem was answered with {plain.structure}, which has an end; use fewer buffers"
+            f"the finite problem was solved by {plain.structure}, which has no unbounded form; use fewer buffers"
         )
     strategy = EndlessBlt(plain.theta, plain.omega)
     return replace(solution, strategy=strategy, provenance={"optimized_for": finite.workload.document()})

@@ -136,8 +136,8 @@ def certify_own(strategy: Given, spec: Spec, *, as_given: bool = False) -> Facto
     if isinstance(found, BltMatrix) and found is not own:
         off = np.abs(found.dense()[:, 0] / own.dense()[:, 0] - 1).max()
         warnings.warn(
-            f"C is kept as a BLT of {len(found.theta)} buffers, and that is what is certified: its entries differ from "
-            f"the given ones by at most {off:.1e}, each of its own size",
+            f"C is stored and certified as a BLT of {len(found.theta)} buffers; its entries differ from the given "
+            f"ones by at most {off:.1e}, each relative to its own size",
             Recognised,
             stacklevel=3,
         )

@@ -110,7 +110,7 @@ SOLVERS: dict[str, tuple[Entry, ...]] = {
 }
 """The one list: mechanism to its solvers; the first that supports the spec is taken, the rest are not asked."""
 
-WAY_OUT = "; this is answered: "
+WAY_OUT = "; this works: "
 """The words of a refusal before the command of a spec that is not refused."""
 
 _MAX_SPEC_CHARACTERS = 4000  # a refusal shows a spec of at most this many characters
@@ -228,8 +228,8 @@ def _refuse_nothing_left(spec: Spec) -> None:
             continue
         if not spec.objective.leaves(workload):
             raise UnsupportedProblem(
-                f"every row of {name} that has an entry has the weight 0, so nothing is left to minimise; give one of "
-                "them a positive weight",
+                f"every non-zero row of {name} has weight 0, so nothing is left to minimise; give one of them a "
+                "positive weight",
                 field="/objective/weights",
             )
 
@@ -262,7 +262,7 @@ def automatic(spec: Spec, estimate_of: EstimateOf) -> AnyMechanism:
     """
     if spec.workload.endless:
         raise UnsupportedProblem(
-            "'auto' is an optimum, and none exists without end; ask for blt, or nu_toeplitz with nu > 0, or give n",
+            "'auto' needs a last step: no optimum exists without end; use blt, or nu_toeplitz with nu > 0, or give n",
             field="/mechanism/kind",
         )
     if not (spec.objective.quadratic or spec.participation.single):

@@ -32,7 +32,7 @@ _MAX_KNOWN_CALLERS = 4096
 _MAX_LOOKUPS = 4
 _KEY_START = f"{PREFIX}_".encode()
 _MISSING_KEY = "this route needs a key: send it as Authorization: Bearer, never in the address"
-_UNKNOWN_KEY = "the key is not one of this service; check that it was copied whole"
+_UNKNOWN_KEY = "this service has no such key; check that you copied all of it"
 
 
 class Gate:
@@ -133,7 +133,7 @@ _MAX_TOKEN = 8 << 10
 _MAX_NAME_CHARACTERS = 255
 _REQUIRED_CLAIMS = ["exp", "iat", "iss", "aud", "sub"]
 _UNKNOWN_TOKEN = "the token is neither a key of this service nor a valid token of an issuer that it knows"
-_ENDED_TOKEN = "the token has ended, or is not good yet; ask its issuer for another"
+_ENDED_TOKEN = "the token has expired or is not valid yet; ask its issuer for another"
 
 
 class IssuerTokens:
@@ -171,7 +171,7 @@ class IssuerTokens:
         try:
             key = keys.get_signing_key(kid).key
         except (jwt.PyJWKClientConnectionError, jwt.PyJWKSetError, OSError, ValueError):
-            raise ServiceUnreachable("the issuer of the token does not give its keys now; try again") from None
+            raise ServiceUnreachable("the issuer of the token cannot be asked for its keys now; try again") from None
         except jwt.PyJWTError:
             raise AccessRefused(_UNKNOWN_TOKEN) from None
         if algorithm[:2] in ("RS", "PS") and getattr(key, "key_size", 0) not in _RSA_BITS:

@@ -115,8 +115,8 @@ class Holdings:
             return
         if core_seconds > limit:
             raise TooLarge(
-                f"this takes about {core_seconds:.0f} core-seconds, and the key has {limit} in a day; use a smaller n, "
-                "a structured mechanism or fewer seconds, or ask the operator for a larger quota"
+                f"this takes about {core_seconds:.0f} core-seconds, and the key may use {limit} in a day; use a "
+                "smaller n, a structured mechanism or fewer seconds, or ask the operator for a larger quota"
             )
         midnight = int(self._clock() // DAY) * DAY
         mine = charges.c.owner == caller.owner, charges.c.began >= midnight
@@ -125,8 +125,8 @@ class Holdings:
             seconds = max(1, math.ceil(midnight + DAY - self._clock()))
             takes = f", and this takes {core_seconds:.0f}" if core_seconds else ""
             raise QuotaExhausted(
-                f"{caller.name} has {limit} core-seconds in a day (UTC), of which {used:.0f} are used{takes}; try "
-                f"again in {seconds} s, or ask the operator for a larger quota",
+                f"{caller.name} may use {limit} core-seconds in a day (UTC) and has used {used:.0f}{takes}; try again "
+                f"in {seconds} s, or ask the operator for a larger quota",
                 seconds,
             )
 
@@ -145,8 +145,8 @@ class Holdings:
         kept = sum(int(connection.scalar(query) or 0) for query in (stored, sent))
         if kept + size > limit or kept >= limit:
             raise QuotaExhausted(
-                f"{kept} bytes are kept for {caller.name}, and the limit is {limit}; have the operator remove results "
-                "(`factorize gc --delete`), or ask for a larger quota",
+                f"{kept} bytes are stored for {caller.name}, and the limit is {limit}; ask the operator to remove "
+                "results (`factorize gc --delete`) or to raise the limit",
                 KEPT_BYTES_SECONDS,
             )
 

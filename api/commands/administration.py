@@ -81,7 +81,7 @@ def _service(url: str | None) -> Service:
         InvalidParameter: none is named.
     """
     if url is None:
-        message = "jobs are those of a running service; name it with --service URL or FACTORIZE_SERVICE"
+        message = "only a running service has jobs; give its address with --service URL or FACTORIZE_SERVICE"
         raise InvalidParameter(message, field="service")
     return Service(url)
 

@@ -100,7 +100,7 @@ def batch(
         emit(output, *shown)
         raise end
     if interrupted:
-        remark("interrupted; what is finished is stored, and the same command goes on from there")
+        remark("interrupted; finished results are stored, and the same command continues from there")
         return *shown, ExitCode.INTERRUPTED
     return *shown, ExitCode.OK if all(item.state in GOOD_STATES for item in items) else ExitCode.SOLVE_FAILED
 

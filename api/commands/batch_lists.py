@@ -42,7 +42,7 @@ def each_spec(path: Path) -> Iterator[Item]:
         _check_count(count, path)
         yield entry
     if not count:
-        raise InvalidParameter(f"{path} holds no spec; give at least one line, or a grid that is not all excluded")
+        raise InvalidParameter(f"{path} contains no spec; give at least one line, or exclude less of the grid")
 
 
 def _entry(label: str, text: bytes | str) -> Item:
@@ -150,7 +150,7 @@ def _merged(base: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, 
         for folder in folders:
             table = table.setdefault(folder, {})
             if not isinstance(table, dict):
-                raise InvalidParameter(f"the grid sets {field!r}, but [spec] gives {folder!r} a value and no fields")
+                raise InvalidParameter(f"the grid sets {field!r}, but {folder!r} in [spec] is a value; make it a table")
         table[last] = value
     return merged
 

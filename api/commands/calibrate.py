@@ -57,7 +57,7 @@ def calibrate(
     elif is_digest(target):
         document = Service(service).calibrate(target, question)
     else:
-        message = f"{target!r} is no digest, and a service knows results by theirs; leave out --service for a file"
+        message = f"{target} is not a digest, by which a service finds results; leave out --service for a file"
         raise InvalidParameter(message, field="service")
     stopped = "" if fields.get("steps") is None else f"\nit is for the first {fields['steps']} steps, {STOP_CONDITION}"
     return document, _text(document) + stopped
@@ -74,8 +74,8 @@ def check_sensitivity(factorization: Factorization) -> None:
     if stated.value < fresh.value * (1 - 1e-12) or stated.participation != fresh.participation:
         raise VerificationFailed(
             CertificateError(
-                f"the stated sensitivity {stated.value!r} is below {fresh.value!r}, the one of the stored C, or is for "
-                "another participation: noise scaled to it would be too small; do not use this file"
+                f"the file states sensitivity {stated.value}, but its C has {fresh.value}, or the file is for another "
+                "participation. Noise scaled to it would be too small; do not use this file"
             )
         )
 
@@ -113,7 +113,7 @@ def _of_bins(document: JsonObject) -> list[str]:
     if cost is not None and cost > 1 + 1e-9:
         shown["|C| for C"] = f"{cost:.6g} times the sensitivity, since C has negative entries"
     lines = [f"{name:<18}{text}" for name, text in shown.items()]
-    return [*lines, "rho and mu are those of the noise without amplification"]
+    return [*lines, "rho and mu describe the noise without amplification"]
 
 
 _CURVE_POINTS = 40
@@ -165,7 +165,7 @@ def _numbers(text: str | None) -> list[float]:
         return [float(word) for word in text.split(",")]
     except ValueError:
         raise InvalidParameter(
-            f"epsilons {text[:40]!r} are no numbers between commas; give 0.5,1,2", field="epsilons"
+            f"epsilons {text[:40]!r} must be numbers separated by commas, such as 0.5,1,2", field="epsilons"
         ) from None
 
 
@@ -182,7 +182,7 @@ def predict(
     """
     document = read_json(read_spec_text(question))
     if not isinstance(document, dict):
-        raise InvalidSpec([Violation("", "the text is JSON and no object; write {...}")])
+        raise InvalidSpec([Violation("", "the text is JSON but not an object; write {...}")])
     answer = ask(document, None if factorization is None else open_target(factorization, store)).document()
     lines = [f"{answer['quantity']} {answer['relation']}", f"{answer['value']:.12g}", f"basis: {answer['basis']}"]
     lines += [f"  {name:<34}{value:.9g}" for name, value in answer["terms"].items()]

@@ -32,14 +32,14 @@ def receipt(
     With --factors it prints the epsilon of the steps that the run has taken so far.
     """
     if not statement and factors is None:
-        message = "say what to make of the receipt: --statement, or --factors for its epsilon so far"
+        message = "choose what to do with the receipt: --statement, or --factors for its epsilon so far"
         raise InvalidParameter(f"{message}; factorize-check proves it")
     if private_key is not None and to is None:
-        raise InvalidParameter("a signed statement goes into a file; give --to", field="to")
+        raise InvalidParameter("a signed statement needs a file; give --to", field="to")
     try:
         held = read_receipt(target.read_bytes())
     except (MalformedJson, ClaimRefused) as reason:
-        raise CorruptObject(f"{target} is no receipt, or a damaged one: {reason}") from None
+        raise CorruptObject(f"{target} is not a receipt, or is damaged: {reason}") from None
     if factors is not None:
         return _so_far(held, open_target(factors, store), delta)
     stated = held["model"]
@@ -47,12 +47,12 @@ def receipt(
         why = "names no weights" if held["steps"]["ended"] else "is of a run that has not ended"
         raise InvalidParameter(f"{target} {why}; end the run with receipt.close(model=...)", field="receipt")
     if model is None and stated["of"] == TENSORS:
-        raise InvalidParameter("the receipt names tensors, and a statement a file; give --model", field="model")
+        raise InvalidParameter("the receipt names tensors, but a statement names a file; give --model", field="model")
     digest = stated["sha256"]
     if model is not None:
         own = digest_of_path(model, stated["of"])
         if own != digest:
-            raise CorruptObject(f"{target} names {stated['of']} of digest {digest}, and {model} has {own}")
+            raise CorruptObject(f"{target} names {stated['of']} of digest {digest}, but {model} has {own}")
         digest = digest_of_path(model, DIRECTORY if model.is_dir() else FILE)
     document = statement_of(held, "model" if model is None else model.name, digest)
     text = json.dumps(document, indent=2)
@@ -70,7 +70,7 @@ def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) ->
     refuse_repeated(held)
     named, steps = held["factors"][0]["digest"], steps_of(held)
     if run.digest != named:
-        raise InvalidParameter(f"the receipt names {named}, and the factors are {run.digest}", field="factors")
+        raise InvalidParameter(f"the receipt names {named}, but the factors are {run.digest}", field="factors")
     check_sensitivity(run)
     noise = held["calibration"]
     epsilon = epsilon_of_first_steps(run, noise, steps, delta, overflow_delta=held["overflow_delta"])

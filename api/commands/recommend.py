@@ -145,7 +145,7 @@ def _about(workload: str | None) -> dict[str, object]:
         return {}
     document = read_json(read_spec_text(workload if "{" in workload else f'{{"workload": {{"kind": "{workload}"}}}}'))
     if not isinstance(document, dict):
-        raise InvalidParameter("the workload is JSON and no object; write {...}", field="workload")
+        raise InvalidParameter("the workload is JSON but not an object; write {...}", field="workload")
     return about(document if "kind" not in document else {"workload": document})
 
 

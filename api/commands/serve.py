@@ -86,7 +86,7 @@ def open_server(settings: Settings) -> tuple[Server, bool]:
         needs_keys = settings.asks_for_keys and not settings.issuers
         return running, needs_keys and not running.service.register.keys(limit=1)
     except StoreUnavailable as error:
-        raise InvalidParameter(f"store or database cannot be opened: {error}", field="store") from None
+        raise InvalidParameter(f"cannot open the store or the database: {error}", field="store") from None
 
 
 @options_of(
@@ -237,11 +237,11 @@ def scores(
     with path.open(newline="") as stream:
         rows = csv.DictReader(stream)
         if not {"score", "member"} <= set(rows.fieldnames or ()):
-            raise InvalidParameter(f"{path} has no columns score and member; name them in its first line", field="path")
+            raise InvalidParameter(f"{path} has no columns score and member; name them in line 1", field="path")
         try:
             pairs = [(float(row["score"]), int(row["member"])) for row in rows]
         except (TypeError, ValueError) as error:
-            raise InvalidParameter(f"{path} holds a score or member that is no number: {error}", field="path") from None
+            raise InvalidParameter(f"{path} has a score or member that is no number: {error}", field="path") from None
     report = audit_scores(*zip(*pairs, strict=True), epsilon=epsilon, delta=delta, confidence=confidence)
     document = {**asdict(report), "refuted": report.refutes}
     outcome = "refuted" if report.refutes else "not refuted"
@@ -276,11 +276,11 @@ def verify(
     head = None if expect is None else read_head(expect)
     url = audit_url(load_settings(database=database, store=store))
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///").partition("?")[0]).is_file():
-        raise NotFound(f"there is no ledger {url}, so no audit log; name another with --database")
+        raise NotFound(f"there is no ledger at {url}, so no audit log; name another with --database")
     with Ledger(url) as ledger:
         log = verify_log(ledger.engine, head)
     if log.expected is False:
-        message = f"the audit log does not hold {expect}: rows were cut off, or it is another log"
+        message = f"the audit log does not contain {expect}: rows were cut off, or it is another log"
         raise VerificationFailed(CorruptObject(message))
     document = {"rows": log.rows, "since": log.since, "head": str(log.head)}
     return document, f"rows          {log.rows}, since {log.since or 'now'}\nhead          {log.head}"

@@ -96,7 +96,7 @@ def _warn(wanted: Spec, solved: Spec) -> None:
 def _by_service(url: str, source: str, to: Path | None, dtype: str | None, names: Sequence[str]) -> Manifest:
     """Have a service solve the spec, and download its file where one is wanted."""
     if list(names) != ["C"]:
-        message = f"the service {url} sends C alone; leave --matrices or --service out"
+        message = f"the service {url} sends only C; leave --matrices or --service out"
         raise InvalidParameter(message, field="matrices")
     answering = Service(url)
     with prompt_interrupt(), display(url) as shown:

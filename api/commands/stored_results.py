@@ -164,7 +164,7 @@ def get(
             key = os.environ.get(KEY_VARIABLE) or None
     if service is not None:
         if is_name(source) and not is_digest(source):
-            raise InvalidParameter(f"{source} begins a digest; {service} takes all 64 digits of one", field="source")
+            raise InvalidParameter(f"{source} is part of a digest; give {service} all 64 digits", field="source")
         named = source if is_digest(source) else read_spec_text(source)
         with display(service) as shown:
 
@@ -239,7 +239,7 @@ def sign(
 ) -> Shown:
     """Sign a factor file or a receipt with a key of yours: a bundle of OpenSSF Model Signing, made offline."""
     if to is None and is_name(target):
-        raise InvalidParameter("a stored result has no file beside which its signature goes; give --to", field="to")
+        raise InvalidParameter("a stored result has no file to put its signature next to; give --to", field="to")
     with file_of(target, store) as path:
         written = signed(path, private_key=private_key, to=to)
     return {"file": target, "signature": str(written)}, f"{written}: signature of {target}"
@@ -262,7 +262,7 @@ def plot(
     shown = parse_matrices(matrices)
     strangers = [] if service is None else [target for target in targets if not is_digest(target)]
     if strangers:
-        raise InvalidParameter(f"{strangers[0]!r} is no digest, by which a service knows results", field="service")
+        raise InvalidParameter(f"{strangers[0]} is not a digest, by which a service finds results", field="service")
     if service is None:
         factorizations = [open_target(target, store) for target in targets]
     else:

@@ -86,22 +86,22 @@ def verify(
     if (target is None) == (strategy is None):
         raise InvalidParameter("name one thing to verify: FILE or DIGEST, or --strategy C.npy", field="target")
     if seed != "claim" and calibration is None:
-        raise InvalidParameter("--seed is for --calibration CLAIM.json", field="seed")
+        raise InvalidParameter("--seed works only with --calibration CLAIM.json", field="seed")
     if (signature or public_key) and (target is None or calibration is not None):
-        raise InvalidParameter("--signature is for the claims of a FILE or DIGEST alone", field="signature")
+        raise InvalidParameter("--signature works only with the claims of a FILE or DIGEST", field="signature")
     if strategy is None and (spec, sigma, delta, holds) != (None,) * 4:
-        raise InvalidParameter("--spec, --sigma, --delta and --holds are for --strategy FILE", field="strategy")
+        raise InvalidParameter("--spec, --sigma, --delta and --holds work only with --strategy FILE", field="strategy")
     if strategy is not None and spec is not None:
         if participation is not None or claim is not None:
-            raise InvalidParameter("--spec says the participation, and what is claimed is ours", field="spec")
+            raise InvalidParameter("--spec sets the participation and the claim; leave out both options", field="spec")
         return verify_for_spec(strategy, spec, holds, sigma, delta, store)
     if strategy is not None:
         if sigma is not None or delta is not None:
-            raise InvalidParameter("--sigma and --delta take --spec SPEC, for which the strategy is", field="spec")
+            raise InvalidParameter("--sigma and --delta need --spec SPEC, which the strategy is for", field="spec")
         return verify_strategy(strategy, participation, 1.0 if claim is None else claim, holds)
     assert target is not None
     if target.endswith((".npy", ".npz")):
-        raise InvalidParameter(f"{target} is a matrix and no factor file: verify --strategy {target}", field="target")
+        raise InvalidParameter(f"{target} is a matrix, not a factor file; use --strategy {target}", field="target")
     if calibration is not None:
         return verify_calibration(target, store, calibration, seed == "fresh")
     try:
@@ -162,13 +162,13 @@ def verify_strategy(path: Path, participation: str | None, claim: float, holds: 
     """
     if participation is None:
         raise InvalidParameter(
-            '--strategy needs --participation: JSON such as \'{"kind": "single"}\', or --spec, which the matrix is for',
+            '--strategy needs --participation, JSON such as \'{"kind": "single"}\', or --spec, which the matrix is for',
             field="participation",
         )
     try:
         given = read_strategy(path, holds=holds)
         if isinstance(given, Matrix) and not isinstance(given, StoredMatrix):
-            raise InvalidParameter(f"{path} says C by a recursion; give --spec, what it is for", field="spec")
+            raise InvalidParameter(f"{path} describes C by a recursion; give --spec, which it is for", field="spec")
         array = given if isinstance(given, np.ndarray) else given.dense()
         document = _participation(participation, array.shape[1])
         report = check_matrix_sensitivity(array, document, claim=claim)
@@ -183,7 +183,7 @@ def _participation(text: str, n: int) -> dict[str, object]:
     if isinstance(document, dict) and "workload" in document:
         spec = parse_spec(document)
         if spec.workload.n != n:
-            raise InvalidParameter(f"the spec has n={spec.workload.n} and the matrix has {n} columns", field="workload")
+            raise InvalidParameter(f"the spec has n={spec.workload.n}, the matrix {n} columns", field="workload")
     else:
         spec = parse_spec({"workload": {"kind": "identity", "n": n}, "participation": document})
     return dict(spec.document()["participation"])
@@ -250,7 +250,7 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
     """
     stated = read_json(path.read_bytes()[: MAX_CLAIM_BYTES + 1], limit=MAX_CLAIM_BYTES)
     if not isinstance(stated, dict):
-        raise InvalidParameter(f"{path} holds no JSON object; give the claim that calibrate wrote", field="calibration")
+        raise InvalidParameter(f"{path} is not a JSON object; give the claim that calibrate wrote", field="calibration")
     try:
         with file_of(target, store) as factors:
             report = check_calibration(factors.read_bytes(), stated, fresh=fresh)

@@ -67,7 +67,7 @@ class Access:
             taken = [one.alias for one in request.scope["route"].dependant.query_params]
             names = [name for name, _ in request.query_params.multi_items()]
             for name in set(names) - set(taken):
-                raise InvalidParameter(f"query value {name[:40]!a} is not among {taken}; leave it out", field=name[:40])
+                raise InvalidParameter(f"unknown query value {name[:40]!a}; this address has {taken}", field=name[:40])
             if repeated := [name for name in taken if names.count(name) > 1]:
                 raise InvalidParameter(f"query value {repeated[0]} is given twice; keep one", field=repeated[0])
         return call
@@ -88,7 +88,7 @@ class Access:
                 return Call(request, replace(STRANGER, address=address))
             raise
         if not caller.may(self.scope):
-            message = f"the key does not have the scope {self.scope}; ask the operator for one"
+            message = f"the key does not have the scope {self.scope}; ask the operator for a key that has it"
             raise AccessRefused(message, "forbidden")
 
         async def admit_again() -> bool:

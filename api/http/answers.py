@@ -40,7 +40,7 @@ def digest_in(name: str) -> str:
         ProblemAnswer: it is not 64 lower-case hexadecimal digits, so nothing has it; it is not repeated in the answer.
     """
     if not is_digest(name):
-        raise ProblemAnswer("not-found", "an id here is 64 lower-case hexadecimal digits; nothing has this one")
+        raise ProblemAnswer("not-found", "this is not an id: ids are 64 lower-case hexadecimal digits")
     return name
 
 
@@ -61,7 +61,7 @@ def result_of(call: Call, name: str) -> Result:
         return known
     if known is None:
         raise not_known(name)
-    raise ProblemAnswer("not-found", f"the job of {name} is {known.state}; there is no result to read yet")
+    raise ProblemAnswer("not-found", f"the job of {name} is {known.state}, so there is no result to read yet")
 
 
 def json_response(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -136,7 +136,7 @@ def check_match(request: Request, tag: str) -> None:
     """
     wanted = request.headers.get("if-match")
     if wanted is not None and not any(one in (tag, "*") for one in _STRONG_TAG.findall(wanted)):
-        raise ProblemAnswer("precondition-failed", f"this address has the bytes {tag}, which If-Match does not name")
+        raise ProblemAnswer("precondition-failed", f"the current ETag here is {tag}, which If-Match does not name")
 
 
 async def whole(view: memoryview) -> AsyncIterator[memoryview]:

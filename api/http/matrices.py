@@ -140,7 +140,7 @@ async def post_matrix(
     if int(declared) > limit:
         raise ProblemAnswer("too-much-data", f"the body has {declared} bytes; the limit is {limit}")
     if int(declared) != expected:
-        detail = f"the body has {int(declared)} bytes, and {rows} x {columns} float64 numbers are {expected}"
+        detail = f"the body has {int(declared)} bytes, but {rows} x {columns} float64 numbers have {expected}"
         raise ProblemAnswer("invalid-parameter", detail)
     async with _uploads:
         body = await read_body(call.request, limit=expected, json=False)
@@ -198,7 +198,7 @@ async def get_errors(call: ReadCall, name: str) -> Response:
         n = factorization.shape("B")[1]
         affordable = int(min(MAX_ENTRIES / n, MAX_WORK / (4 * n * work_per_entry(factorization, "B"))))
         if affordable < 2:
-            message = f"a row of B has {n} entries, and at most {MAX_ENTRIES} are looked at; ask for rows of B instead"
+            message = f"a row of B has {n} entries, and the limit is {MAX_ENTRIES}; ask for rows of B instead"
             raise TooLarge(message, field="name")
         curve = error_curve(factorization, queries=min(MAX_QUERIES, affordable))
         return result, {

@@ -105,9 +105,9 @@ async def revoke_key(call: AdminCall, key_id: _Id) -> Response:
 def _closed(settings: Settings) -> str | None:
     """Return why keys are not looked after here, or None."""
     if not settings.asks_for_keys:
-        return "this service asks for no key, so none is made here; set require_keys, or use `factorize keys`"
+        return "this service does not require keys, so it makes none; set require_keys, or use `factorize keys`"
     if not settings.key_routes:
-        return "by the setting key_routes keys are changed by `factorize keys` on the machine of the service alone"
+        return "the setting key_routes is off; change keys with `factorize keys` on the machine of the service"
     return None
 
 

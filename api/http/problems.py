@@ -33,7 +33,7 @@ from factorize.encoding import canonical_json
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
-_FAULT = "the service cannot use its store, its job database or its issuer now; try again. The log and /readyz say more"
+_FAULT = "the service cannot use its store, its job database or its issuer now; try again. Its log and /readyz say more"
 CHALLENGE = 'Bearer realm="factorize"'
 _prefix: ContextVar[str] = ContextVar("factorize_path_prefix", default="")
 _log = logging.getLogger(__name__)

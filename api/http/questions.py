@@ -185,7 +185,7 @@ async def get_answer(call: ReadCall, digest: str) -> Response:
             raise
         reply = None  # it was ended meanwhile
     if reply is None:
-        raise ProblemAnswer("not-found", "nobody is working on this answer for you; post the question again")
+        raise ProblemAnswer("not-found", "the service is not working on this answer for you; post the question again")
     return reply
 
 
@@ -196,7 +196,7 @@ async def cancel_answer(call: SubmitCall, digest: str) -> Response:
     elsewhere, owner = _pending(call).elsewhere, call.caller.owner
     known = await run_sync(elsewhere.look, owner, digest) if pending is None else pending.news
     if known is None or known.answer is not None or (pending is not None and pending.task.done()):
-        raise ProblemAnswer("not-found", "nobody is working on this answer for you; there is nothing to end")
+        raise ProblemAnswer("not-found", "the service is not working on this answer for you; nothing to end")
     await run_sync(elsewhere.stop, owner, digest)
     if pending is not None:
         pending.stop.set()

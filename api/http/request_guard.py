@@ -142,7 +142,7 @@ class RequestGuard:
                 try:
                     await self._note(scope, status)
                 except StoreUnavailable as error:
-                    _log.error("a request is not in the audit log, and not answered: %s", error)
+                    _log.error("a request could not be written to the audit log, so it was refused: %s", error)
                     lost.append(problem_of(error))
             if not lost:
                 await send_with_headers(message)
@@ -163,7 +163,7 @@ class RequestGuard:
             try:
                 await run_sync(self._audit.refuse, actor, f"{status} {REFUSALS[status]}")
             except StoreUnavailable as error:
-                _log.error("a refusal is not in the audit log: %s", error)
+                _log.error("a refusal could not be written to the audit log: %s", error)
         elif self.settings.audit_requests and scope["path"].startswith("/v1/"):
             detail = {"method": scope["method"], "path": scope["path"][:1000], "status": status}
             await run_sync(partial(self._audit.add, "request", actor=actor, detail=detail))
@@ -198,23 +198,23 @@ def _refusal(scope: Scope, settings: Settings) -> ProblemAnswer | None:
         detail = f"the header block has {size} bytes in {len(headers.raw)} fields; {limits}"
         return ProblemAnswer("too-many-headers", detail, headers=close)
     if scope["http_version"] not in ("1.0", "1.1"):
-        detail = "the request names a version of HTTP that is not spoken here; use HTTP/1.1"
+        detail = "this service does not support the request's version of HTTP; use HTTP/1.1"
         return ProblemAnswer("bad-request", detail, headers=close)
     length = headers.get("content-length")
     if "transfer-encoding" in headers and length is not None:
         # Two lengths for one body are how requests are smuggled past a proxy.
-        detail = "the request has both Content-Length and Transfer-Encoding; send one of them"
+        detail = "the request has both Content-Length and Transfer-Encoding; send only one of them"
         return ProblemAnswer("bad-request", detail, headers=close)
     if b"%2f" in (scope.get("raw_path") or b"").lower():
         # A rule of a proxy that looks at the address as it was sent would not see the route that this would reach.
-        return ProblemAnswer("not-found", "an address here has no encoded slash")
+        return ProblemAnswer("not-found", "addresses here do not contain an encoded slash (%2F)")
     if headers.get("content-encoding", "identity").lower() != "identity":
-        return ProblemAnswer("compressed-body", "the body has a Content-Encoding; send it as it is")
+        return ProblemAnswer("compressed-body", "the body has a Content-Encoding; send it without one")
     if length is not None and int(length) > settings.max_upload_bytes:
         return too_much_data(settings.max_upload_bytes)
     if scope["method"] not in ("GET", "HEAD") and ("if-match" in headers or "if-unmodified-since" in headers):
         # Going on as if nothing had been asked would change what the client wants to be left alone.
-        detail = "what this route changes has no versions: leave If-Match and If-Unmodified-Since out"
+        detail = "this route has no versions to compare; leave out If-Match and If-Unmodified-Since"
         return ProblemAnswer("precondition-failed", detail)
     hosts, origin = headers.getlist("host"), headers.get("origin")
     if len(hosts) != 1 or not _is_ours(hosts[0], settings):

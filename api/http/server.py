@@ -89,7 +89,7 @@ class ServerConnection(H11Protocol):
             limit = f"{MAX_CONNECTIONS} connections are open, the limit"
             self._refuse(ProblemAnswer("unavailable", limit, headers=_RETRY_HEADERS))
         elif self.by_address[self._address] > MAX_PER_ADDRESS and not is_proxy(self.settings, self._address):
-            limit = f"{MAX_PER_ADDRESS} connections of this address are open, the limit; close some, or use them again"
+            limit = f"{MAX_PER_ADDRESS} connections of this address are open, the limit; close some, or reuse them"
             self._refuse(ProblemAnswer("busy", limit, headers=_RETRY_HEADERS))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -114,7 +114,7 @@ class ServerConnection(H11Protocol):
         """Answer what is not HTTP: uvicorn calls this while it handles h11's error, which knows the status."""
         error = sys.exception()
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        slug, detail = "bad-request", "the request is not HTTP/1.1 as RFC 9112 has it"
+        slug, detail = "bad-request", "the request is not valid HTTP/1.1 (RFC 9112)"
         if hint == 431:
             slug, detail = "too-many-headers", f"the header block has more than {MAX_HEADER_BYTES} bytes, the limit"
         self._refuse(ProblemAnswer(slug, detail))
@@ -336,6 +336,6 @@ def allow_connections(count: int) -> int:
         except (ValueError, OSError):  # macOS has a smaller limit than it says
             now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if now != resource.RLIM_INFINITY and now < wanted:
-        message = "this process may have %d files open, too few for %d connections; raise `ulimit -n`"
+        message = "this process may open only %d files, too few for %d connections; raise `ulimit -n`"
         _log.warning(message, now, count)
     return now

@@ -149,11 +149,11 @@ class WorkGate:
         """
         kind, (running, waiting) = WORK_KINDS[name], self.at_work()[name]
         if owner and self._held[owner] >= self._most_each:
-            reason = f"{self._most_each} requests of this key are at work, the limit for each"
+            reason = f"{self._most_each} requests of this key are running, the limit per key"
         elif running >= kind.places and waiting >= kind.line:
-            reason = f"{running} requests for {name} work are at work and {waiting} wait, which is the limit"
+            reason = f"{running} requests for {name} work are running and {waiting} are waiting, the limit"
         elif sum(self._held.values()) >= self._most:
-            reason = f"{self._most} requests are at work, the limit of this service"
+            reason = f"{self._most} requests are running, the limit of this service"
         else:
             return
         self.refused[name] += 1
@@ -187,8 +187,8 @@ class WorkGate:
         """
         if self._streams[owner] >= self._most_each:
             detail = (
-                f"{self._most_each} streams of this key or address are open, the limit for each; close one, or ask for "
-                "the job with Prefer: wait instead"
+                f"{self._most_each} streams of this key or address are open, the limit per key and address; close "
+                "one, or ask for the job with Prefer: wait"
             )
             raise ProblemAnswer("busy", detail, headers={"Retry-After": str(RETRY_SECONDS)})
         with _counted(self._streams, owner):

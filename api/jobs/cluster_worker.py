@@ -38,11 +38,11 @@ def secure(address: str, settings: Settings) -> None:
 
     parts, tls = _parts(address), _tls_files(settings)
     if parts.scheme == "tls" and tls is None:
-        message = f"the scheduler {address} wants TLS; name tls_ca, tls_cert and tls_key"
+        message = f"the scheduler {address} requires TLS; set tls_ca, tls_cert and tls_key"
         raise InvalidParameter(message, field="scheduler")
     if parts.scheme != "tls":
         if tls is not None:
-            raise InvalidParameter(f"with TLS the scheduler's address is tls://..., not {address}", field="scheduler")
+            raise InvalidParameter(f"with TLS the scheduler is tls://HOST:PORT, not {address}", field="scheduler")
         for host in _addresses(str(parts.hostname)):
             _check_private(host)
         return
@@ -87,7 +87,7 @@ def run_worker(
     room = (memory_mb or pool.memory_mb, processors or pool.processors)
     with TemporaryDirectory(prefix="factorize.worker.") as folder, closing(pool):
         if not asyncio.run(_run(address, room, folder, ready)):
-            raise ServiceUnreachable(f"the scheduler {address} is gone; start the worker again")
+            raise ServiceUnreachable(f"the scheduler {address} no longer answers; start the worker again")
 
 
 async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable[[str], Any]) -> bool:
@@ -139,9 +139,7 @@ def _parts(address: str) -> Any:
             return parts
     except ValueError:
         pass
-    message = (
-        f"{address[:100]!r} is no scheduler's address; write tls://HOST:PORT, or tcp://HOST:PORT on a private network"
-    )
+    message = f"{address[:100]!r} is not a scheduler's address; write tls://HOST:PORT, or privately tcp://HOST:PORT"
     raise InvalidParameter(message, field="scheduler")
 
 
@@ -157,7 +155,7 @@ def _check_private(host: str) -> None:
     address = ipaddress.ip_address(host.partition("%")[0])
     if not address.is_private or address.is_unspecified or address.is_multicast:  # carriers share 100.64.0.0/10
         raise InvalidParameter(
-            f"{host} can be reached from other networks, and whoever reaches a scheduler or a worker can run code "
+            f"{host} can be reached from other networks, and whoever reaches a scheduler or worker can run code "
             "there; use tls:// with tls_ca, tls_cert and tls_key, or an address of a private network",
             field="scheduler",
         )

@@ -74,8 +74,8 @@ class DaskSolves:
             detail = f"the scheduler {self._where} does not answer; start it, or check its address and certificates"
             return [Missing("engine", "scheduler-gone", detail)]
         strangers = [
-            f"the worker {address} is of {_release_of(worker['resources'])} and is given nothing; this service is of "
-            f"{RELEASE}: install the same release"
+            f"the worker {address} runs {_release_of(worker['resources'])} and gets no work, since this service runs "
+            f"{RELEASE}; install the same release"
             for address, worker in self._workers().items()
             if RELEASE not in worker["resources"]
         ]
@@ -127,7 +127,7 @@ class DaskSolves:
             return SolveEnding(Ending.UNHEARD, None, None, 0.0)
         if future.status != "error":
             return None
-        message = "the workers that were given the solve died, or could not run it"
+        message = "the workers of this solve died, or could not run it"
         return SolveEnding(Ending.LOST, None, {"type": "worker_lost", "message": message}, 0.0)
 
     def look_after(self) -> bool:

@@ -278,8 +278,8 @@ def read_version(engine: sa.Engine) -> int:
 def other_version(version: int) -> str:
     """Say that tables are not this release's, and what to do."""
     return (
-        f"the job database has schema version {version} and this release reads {FIRST_VERSION} to {SCHEMA_VERSION}; "
-        "use the release that wrote it, or take another database: no factorization is lost with it"
+        f"the job database has schema version {version}, but this release reads {FIRST_VERSION} to {SCHEMA_VERSION}; "
+        "use the release that wrote it, or another database (the store keeps all factorizations)"
     )
 
 
@@ -294,7 +294,7 @@ def _version_in(connection: sa.Connection) -> int:
         return int(connection.scalar(sa.select(schema.c.version)) or 0)
     if strangers := tables & set(metadata.tables):
         raise StoreUnavailable(
-            f"the database has a table {min(strangers)} that this service has not made; take another database"
+            f"the database has a table {min(strangers)!r} that this service did not make; use another database"
         )
     return 0
 
@@ -306,8 +306,8 @@ def _reported(url: sa.URL) -> Iterator[None]:
     except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
         reason = getattr(error, "orig", None) or error
         raise StoreUnavailable(
-            f"the job database {url.render_as_string()} cannot be used: {reason}; check the path, its "
-            "permissions and free space, or move a damaged file away: no factorization is lost with it"
+            f"the job database {url.render_as_string()} cannot be used: {reason}; check the path, its permissions and "
+            "free space, or move a damaged file away (the store keeps all factorizations)"
         ) from error
 
 

@@ -346,6 +346,6 @@ def _given_up(last: dict[str, str] | None) -> dict[str, str]:
     end = "its machine went down" if last is None else last["message"]
     return {
         "type": "gave_up",
-        "message": f"the solve has ended its process {SHARED_DEATHS + 1} times, the last time with a worker to itself "
-        f"({end}). Post the spec with a smaller n, or again if the cause is mended"[:2000],
+        "message": f"the solve ended its process {SHARED_DEATHS + 1} times, the last time on its own worker ({end}). "
+        "Post the spec with a smaller n, or again once the cause is removed"[:2000],
     }

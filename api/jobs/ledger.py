@@ -323,6 +323,6 @@ def read_cursor(cursor: str) -> tuple[str, str]:
     """
     time, _, digest = cursor.partition("_")
     if not (time.isascii() and time.isprintable() and is_digest(digest)):
-        message = "the cursor is not one that the list has given out; take it from 'next', or leave it out"
+        message = "the list did not give out this cursor; take it from 'next', or leave it out"
         raise InvalidParameter(message, field="cursor")
     return time, digest

@@ -56,7 +56,7 @@ class CellGrid:
             raise InvalidParameter(message, field="cells")
         if not self.exact and not self._affordable(2 * down, _LONE_ROW_FACTOR):
             message = (
-                f"{2 * down} rows of {self.rows.shape[1]} entries are to be looked at, {2 * down * self._row_work:.2g} "
+                f"this needs {2 * down} rows of {self.rows.shape[1]} entries, {2 * down * self._row_work:.2g} "
                 f"multiplications; the limits are {MAX_ENTRIES} entries and {MAX_WORK / _LONE_ROW_FACTOR:.2g} "
                 "multiplications. Ask for fewer cells down"
             )

@@ -37,7 +37,7 @@ def check_format(path: Path) -> None:
         InvalidParameter: see above.
     """
     if path.suffix.lower() not in FORMATS:
-        raise InvalidParameter(f"{path.name!r} does not end in one of {', '.join(FORMATS)}; name the picture so")
+        raise InvalidParameter(f"the picture's name {path.name!r} must end in one of {', '.join(FORMATS)}")
 
 
 def draw(factorization: Factorization) -> Figure:

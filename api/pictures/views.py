@@ -54,7 +54,7 @@ def picture(view: str, factorizations: Sequence[Factorization], matrices: Sequen
         raise InvalidParameter(f"view {view[:20]!r} is not one of {', '.join(VIEWS)}", field="view")
     most = 1 if view == "overview" else MAX_FACTORIZATIONS
     if not 1 <= len(factorizations) <= most:
-        message = f"{len(factorizations)} factorizations where {view} shows 1 to {most}; draw several"
+        message = f"view {view!r} shows 1 to {most} factorizations, not {len(factorizations)}; draw several pictures"
         raise InvalidParameter(message, field="view")
     if view == "overview":
         return draw(factorizations[0])

@@ -159,8 +159,8 @@ def _notes(job: Job, table: Mapping[str, Any], row: Mapping[str, Any]) -> list[s
     if late:
         names = ", ".join(dict.fromkeys(late))
         notes.append(
-            f"the time, {job.seconds:g} processor seconds, did not last for {len(late)} tries ({names}), which may do "
-            f"better; give more: --seconds {6 * job.seconds:g}"
+            f"{len(late)} tries ({names}) did not fit into {job.seconds:g} processor seconds and may do better; give "
+            f"more: --seconds {6 * job.seconds:g}"
         )
     if not row["converged"]:
         notes.append(
@@ -199,9 +199,9 @@ def advice_text(advice: Mapping[str, Any], code: tuple[str, ...], kept: str = ""
         *_wrapped("why", advice["why"]),
         *_wrapped(
             "error",
-            f"rmse {advice['rmse_at_privacy']:.4g}. Every rmse here is that of the noise in one coordinate of what the "
-            f"optimizer has summed, over all {job['steps']} steps, for sums of contributions of norm 1 and a largest "
-            "learning rate of 1",
+            f"rmse {advice['rmse_at_privacy']:.4g}. Every rmse here is the error from noise of one coordinate of the "
+            f"optimizer's sums, over all {job['steps']} steps, with contributions of norm 1 and a largest learning "
+            "rate of 1",
         ),
         *_wrapped("rate", f"{advice['rate']['value'] or ''} {advice['rate']['basis']}".strip()),
         *_wrapped("ranked by", advice["ranked_by"]),

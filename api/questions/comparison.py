@@ -74,7 +74,7 @@ class CompareRequest(Frozen, use_attribute_docstrings=True):
         if (self.dataset_size is None) != (self.batch_size is None):
             raise ValueError("dataset_size and batch_size come together; give both or neither")
         if self.budgets is not None and (self.buffers, self.bytes_per_parameter) != (None, None):
-            raise ValueError("budgets is in place of buffers and bytes_per_parameter; give one of them")
+            raise ValueError("budgets replaces buffers and bytes_per_parameter; give only one")
         private = self.epsilon is not None or self.spec.sampling is not None
         if (self.dataset_size is not None or self.samplings) and not private:
             raise ValueError("sampling amplifies an (epsilon, delta) guarantee; give epsilon and delta too")

@@ -43,9 +43,9 @@ class Optimizer(Frozen):
     def approximation(self, workload: str) -> str | None:
         """Return one sentence on what the answer means for this optimizer, or None where it is exact."""
         return (
-            f"{self.kind} is answered for the nearest workload that is solved, {workload}: as if what it divides by "
-            f"stayed the same{' and weights did not decay' if self.weight_decay else ''}. The privacy is proved "
-            "whatever an optimizer does with the noisy gradients; the error is an estimate"
+            f"{self.kind} is approximated by the nearest workload that can be solved, {workload}, as if what it "
+            f"divides by stayed the same{' and weights did not decay' if self.weight_decay else ''}. The privacy is "
+            "proved whatever an optimizer does with the noisy gradients; the error is an estimate"
         )
 
 
@@ -66,8 +66,8 @@ class SgdOptimizer(Optimizer):
         if not self.weight_decay:
             return None
         return (
-            f"sgd with weight decay is answered for the nearest workload that is solved, {workload}, without the "
-            "decay, under which the noise of early steps fades. The privacy is proved; the error is an estimate"
+            f"sgd with weight decay is approximated by the nearest workload that can be solved, {workload}, without "
+            "the decay, which would shrink the noise of early steps. The privacy is proved; the error is an estimate"
         )
 
 
@@ -179,5 +179,5 @@ def with_warmup(workload: Mapping[str, object], steps: int) -> tuple[dict[str, o
     if not isinstance(rates, Mapping) or rates.get("kind") != "warmup_cosine" or "warmup" in rates:
         return dict(workload), None
     warmup = max(1, steps // 20)
-    note = f"the warm-up is taken to be {warmup} of {steps} steps, as none was given; give yours: --warmup STEPS"
+    note = f"no warm-up was given, so this assumes {warmup} of {steps} steps; give yours: --warmup STEPS"
     return {**workload, "learning_rates": {**rates, "warmup": warmup}}, note

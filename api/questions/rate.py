@@ -50,29 +50,28 @@ class Rates:
     @property
     def _unknown(self) -> str | None:
         if not isinstance(self.job, RecommendRequest):
-            return "the study trained no federated job"
+            return "our study trained no federated job"
         if self.job.sums["kind"] not in _SUM_WORKLOADS:
-            return f"the study trained nothing that sums as {self.job.sums['kind']} does"
-        return "it follows from the number of parameters; give --parameters" if self.job.parameters is None else None
+            return f"our study trained nothing that sums as {self.job.sums['kind']} does"
+        return "it depends on the number of parameters; give --parameters" if self.job.parameters is None else None
 
     def document(self) -> dict[str, Any]:
         """Return the job's own rate and what it rests on, as plain data."""
         name, value, unknown = self._optimizer, self.of(self._optimizer), self._unknown
         if value is None:
-            basis = "unknown: " + (
-                unknown or f"the study trained with {', '.join(STUDIED_OPTIMIZERS)} alone, not with {name}"
-            )
+            trained = ", ".join(STUDIED_OPTIMIZERS)
+            basis = "unknown: " + (unknown or f"our study trained only with {trained}, not with {name}")
             return {"optimizer": name, "value": None, "spread": SPREAD, "basis": basis}
         job = self.job
         numbers = {"steps": job.run.steps, "parameters": job.parameters or 0, "epsilon": job.epsilon}
         ranges = STUDY["trained"]
         far = [f"{key} {numbers[key]:g}" for key, (low, high) in ranges.items() if not low <= numbers[key] <= high]
         basis = (
-            "largest of the schedule at clip norm 1, from the noise of this row by our study (docs/choose.md); two "
-            f"thirds of the best rates of new jobs were within a factor of {SPREAD:g}; try {value / 2:.2g} and "
-            f"{value * 2:.2g} too on public data, or count what private runs that choose cost (docs/privacy.md); the "
-            "best rate without privacy was up to 256 times too large"
-            f"{'; no job of the study had ' + ' or '.join(far) if far else ''}"
+            "peak of the schedule at clip norm 1, computed from this row's noise by the rule of our study "
+            f"(docs/choose.md); for two thirds of new jobs the best rate was within a factor of {SPREAD:g}. Try "
+            f"{value / 2:.2g} and {value * 2:.2g} too on public data, or count the privacy cost of choosing by "
+            "private runs (docs/privacy.md). The best rate without privacy was up to 256 times too "
+            f"large{'; no job of the study had ' + ' or '.join(far) if far else ''}"
         )
         return {"optimizer": name, "value": value, "spread": SPREAD, "basis": basis}
 

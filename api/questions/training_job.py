@@ -129,8 +129,8 @@ class Job(Frozen, use_attribute_docstrings=True):
             return notes
         return [
             *notes,
-            f"delta={self.delta:g} is above 1 / {units} = {1 / count:.2g}: publishing the data of one at random would "
-            "keep to it; take a smaller one",
+            f"delta={self.delta:g} is above 1 / {units} = {1 / count:.2g}, so publishing the data of one at random "
+            "would satisfy it; give a smaller one",
         ]
 
 
@@ -159,9 +159,9 @@ class RecommendRequest(Job, use_attribute_docstrings=True):
         if objective is None and workload.get("kind") in _CONSTANT_RATES and not workload.get("learning_rates"):
             objective = {"kind": "lambda_tau", "tau": steps}
             notes.append(
-                "the learning rate is constant, so that the noise of the last step stays in the weights: rows are "
-                f"ordered by the objective lambda_tau with tau={steps}, and not by the mean; in our study "
-                "(docs/choose.md) models were more accurate with a rate that falls to zero (learning_rates: cosine)"
+                "the learning rate is constant, so the noise of the last steps stays in the weights. Rows are "
+                f"therefore ordered by the objective lambda_tau with tau={steps}, not by the mean. In our study "
+                "(docs/choose.md), models were more accurate with a rate that falls to zero (learning_rates: cosine)"
             )
         passes = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''}"
         return Run(
@@ -238,17 +238,17 @@ def read_job(document: Mapping[str, object], kind: type[JobKind]) -> JobKind:
     request: JobKind = read_union(document, kind)
     steps = request.run.steps
     if "n" in (request.workload or {}):
-        raise InvalidSpec([Violation("/workload/n", "n is the number of the job's steps, and follows from it")])
+        raise InvalidSpec([Violation("/workload/n", "leave out n, which is the number of the job's steps")])
     kind_of_sums = (request.workload or {"kind": "prefix"}).get("kind")
     if kind_of_sums not in (*KINDS, *OPTIMIZERS):
         why = (
-            f"{str(kind_of_sums)[:40]!r} is no optimizer or workload known here; give one of {', '.join(OPTIMIZERS)} "
+            f"{str(kind_of_sums)[:40]!r} is not a known optimizer or workload; give one of {', '.join(OPTIMIZERS)} "
             f"(other takes any optimizer's momentum and learning_rates), or of {', '.join(KINDS)}"
         )
         raise InvalidSpec([Violation("/workload/kind", why)])
     workload = request.sums
     if workload.get("kind") == "matrix":
-        why = "a matrix of one's own has no number of steps to choose; compare mechanisms for it at POST /v1/compare"
+        why = "your own matrix fixes the number of steps; compare mechanisms for it at POST /v1/compare"
         raise InvalidSpec([Violation("/workload/kind", why)])
     objective = {"objective": request.objective} if request.objective else {}
     parse_spec({"workload": {**workload, "n": steps}, **objective})
@@ -278,8 +278,8 @@ def about(document: Mapping[str, Any]) -> JsonObject:
     if other or "n" in document.get("workload", {}):
         other = other or ["n"]
         raise InvalidParameter(
-            f"{', '.join(other)} follows from the job, or is what is recommended; give a workload and an objective "
-            "alone",
+            f"leave out {', '.join(other)}, which the job or the recommendation decides; give only a workload and an "
+            "objective",
             field=other[0],
         )
     return dict(document)

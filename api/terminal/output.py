@@ -264,7 +264,7 @@ def _with_shared(function: Any) -> Any:
         service = values.get("service")
         if service is not None and values["store"] is not None:
             way_out = "leave --store, or --service and FACTORIZE_SERVICE, out"
-            raise InvalidParameter(f"the service {service} has a store of its own; {way_out}", field="store")
+            raise InvalidParameter(f"the service {service} has its own store; {way_out}", field="store")
         shown = function(**{name: values[name] for name in values if name in (*signature.parameters, "fields")})
         if not isinstance(shown, tuple):
             return shown

@@ -81,7 +81,7 @@ def results_to_fill(url: str | None, answer: Spec | None = None) -> Store | None
     try:
         return open_results(url, create=True, check=check)
     except NoOwnStore as error:
-        remark(f"warning: the answer is not kept: {error}")
+        remark(f"warning: the answer could not be kept: {error}")
         return None
 
 
@@ -130,10 +130,10 @@ def full_digest(text: str, results: Store) -> str:
         return text
     names = results.index.beginning(text)
     if not names:
-        raise NotFound(f"the store {results.url} has nothing that begins with {text}; `factorize ls` lists what it has")
+        raise NotFound(f"the store {results.url} has no digest that begins with {text}; `factorize ls` lists its own")
     if len(names) > 1:
         shown = ", ".join(name[: len(text) + 6] for name in names[:4])
-        raise InvalidParameter(f"{text} begins {len(names)} digests, {shown}; give more of it", field="target")
+        raise InvalidParameter(f"{text} begins {len(names)} digests, {shown}; give more digits", field="target")
     return names[0]
 
 
@@ -163,8 +163,8 @@ def open_target(target: str, store: str | None) -> Factorization:
         numbers = open_results(store, create=False).matrices.named_by(spec)
     except NotFound as error:
         raise NotFound(
-            f"{path} answers for a matrix of your own, whose numbers are not in the file: {error}; "
-            "name the store that has them with --store"
+            f"{path} is for a matrix of your own, whose numbers are not in the file: {error}; name the store that has "
+            "them with --store"
         ) from None
     return load(path, matrices=numbers)
 

@@ -26,7 +26,7 @@ def check_target(path: Path | None) -> None:
     if not folder.is_dir():
         raise InvalidParameter(f"{path} cannot be written: there is no folder {folder}; make it first", field="to")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidParameter(f"{path} cannot be written: the folder {folder} takes no files from you", field="to")
+        raise InvalidParameter(f"{path} cannot be written: you may not write to the folder {folder}", field="to")
 
 
 def write_whole(path: Path) -> AbstractContextManager[Path]:

@@ -50,13 +50,13 @@ class Ending(Enum):
 
     DONE = "the solve is stored"
     FAILED = "the solver stopped without an answer; its message says why"
-    OUT_OF_MEMORY = "the solve wanted more memory than it was admitted with; use a smaller n or a structured mechanism"
+    OUT_OF_MEMORY = "the solve needed more memory than it was admitted with; use a smaller n or a structured mechanism"
     TIMEOUT = "the solve ran past its wall limit; use a larger tolerance or a cheaper mechanism, or raise the limit"
     CANCELLED = "the solve was cancelled; post the spec again to solve it"
     CRASHED = "the solver process was killed; post the spec again, and report it if it happens again"
-    LOST = "workers died under the solve; a job that was lost so is tried once more, with a worker of its own"
-    INTERRUPTED = "the solver process was told to end from outside; the service tries again by itself"
-    UNHEARD = "the solve is over and its service was away; the service tries again by itself"
+    LOST = "the workers of the solve died; such a job is tried once more, on a worker of its own"
+    INTERRUPTED = "the solver process was ended from outside; the service tries again by itself"
+    UNHEARD = "the solve is over, but its service was away; the service tries again by itself"
 
 
 class WorkerEnded(LimitExceeded):
@@ -79,7 +79,7 @@ def without_places(message: str) -> str:
 
 def out_of_memory(memory_mb: int, detail: str = "") -> WorkerEnded:
     """Return the error of a question that wanted more memory than it was admitted with, in units of 2^20 bytes."""
-    text = f"the solve was admitted with {memory_mb} MB and wanted more: {Ending.OUT_OF_MEMORY.value}"
+    text = f"the solve was admitted with {memory_mb} MB and needed more: {Ending.OUT_OF_MEMORY.value}"
     return WorkerEnded(Ending.OUT_OF_MEMORY, f"{text} ({detail})" if detail else text)
 
 

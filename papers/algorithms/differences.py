@@ -28,8 +28,8 @@ def combined(one: Contributions, factor: float, other: Contributions, other_fact
             return replace(one, residuals=factor * one.residuals - other_factor * other.residuals)
     if len(other) != len(one):
         raise InvalidParameter(
-            f"the gradient function returned {len(one)} contributions of a batch and then {len(other)} of it; "
-            "return as many each time, so that no example's is in another's",
+            f"the gradient function returned {len(one)} contributions for a batch, then {len(other)} for the same "
+            "batch; return the same number each time, one per example",
             field="gradient",
         )
     with np.errstate(over="ignore", invalid="ignore"):

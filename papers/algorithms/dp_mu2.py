@@ -69,7 +69,7 @@ def untrusted_mu2(
         mean_divisor(machine.sums, "DP-mu^2-FL")
     private = [machine.sums for machine in machines if isinstance(machine.sums, PrivateSums)]
     if len({sums.origin for sums in private}) < len(private):
-        message = "machines share their noise, which is not private; give each a seed of its own, as with machine_seeds"
+        message = "machines share their noise, which is not private; give each its own seed, as with machine_seeds"
         raise InvalidParameter(message, field="machines")
 
     def ask(t: int, x: np.ndarray, previous: np.ndarray) -> np.ndarray:
@@ -107,7 +107,7 @@ def trusted_mu2(
     """
     rounds = _rounds(machines)
     if any(machine.sums is not None for machine in machines):
-        message = "with a trusted server the noise is the server's; give machines without sums, or use untrusted_mu2"
+        message = "with a trusted server, only the server adds noise; give machines without sums, or use untrusted_mu2"
         raise InvalidParameter(message, field="machines")
     for machine in machines:
         sums.check(machine.order)

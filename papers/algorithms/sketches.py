@@ -149,5 +149,5 @@ def _check_partition(blocks: list[np.ndarray]) -> None:
     joined = np.concatenate(blocks) if blocks else np.empty(0, dtype=np.intp)
     if not blocks or min(map(len, blocks)) == 0 or not np.array_equal(np.sort(joined), np.arange(len(joined))):
         raise InvalidParameter(
-            "blocks are no partition: each coordinate 0..d-1 in one block, none empty", field="blocks"
+            "blocks must be a partition: each coordinate 0..d-1 in exactly one block, none empty", field="blocks"
         )

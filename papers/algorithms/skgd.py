@@ -217,9 +217,9 @@ def _check_noise(noise: Calibration, lengths: Lengths) -> None:
     independent = noise.sensitivity.value >= math.sqrt(total) * (1 - 1e-12)
     if stated != expected or not independent or noise.clip_norm != 1.0 or noise.divisor is None:
         raise InvalidParameter(
-            f"the calibration is for sensitivity {noise.sensitivity.value:g} under {stated} with clip_norm="
-            f"{noise.clip_norm:g}, this run makes K T = {total} independent releases in units of L_U; use "
-            "sketch_calibration with these lengths",
+            f"the calibration is for sensitivity {noise.sensitivity.value:g} under {stated} with "
+            f"clip_norm={noise.clip_norm:g}, but this run makes K T = {total} independent releases in units of L_U; "
+            "use sketch_calibration with these lengths",
             field="noise",
         )
 

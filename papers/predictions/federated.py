@@ -144,7 +144,7 @@ class FactorizedFederatedRisk(_Federated):
         steps = source.shape("C_inv")[0]
         require(
             steps == self.rounds,
-            f"the factorization has n={steps} steps and the run {self.rounds} rounds",
+            f"the factorization has n={steps} steps, but the run has {self.rounds} rounds",
             "ask about a factorization of as many steps as rounds",
             field="/rounds",
         )

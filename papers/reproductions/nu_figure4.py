@@ -52,7 +52,7 @@ def run(comparison: Comparison, npz: Path | None) -> None:
     epochs, per_epoch = (5, 4) if quick else (EPOCHS, PER_EPOCH)
     batch = len(data.train) // per_epoch
     if batch < 1:
-        raise SystemExit(f"{len(data.train)} training examples make no {per_epoch} batches; give more")
+        raise SystemExit(f"{len(data.train)} training examples are too few for {per_epoch} batches; give more")
     seeds = range(100, 102 if quick else 100 + SEEDS)
     rates, epsilons = (RATES[3:6:2], EPSILONS[-1:]) if quick else (RATES, EPSILONS)
     comparison.remark(

@@ -38,7 +38,7 @@ def test_a_filter_whose_inverse_is_lost_to_rounding_is_refused() -> None:
 
 def test_a_difference_of_one_row_and_several_is_refused() -> None:
     """Every example's contribution would hold the whole batch's gradient, and clipping would bound nobody's share."""
-    with pytest.raises(InvalidParameter, match="2 contributions of a batch and then 1"):
+    with pytest.raises(InvalidParameter, match="2 contributions for a batch, then 1"):
         combined(Rows(np.ones((2, 3))), 1.0, Rows(np.ones((1, 3))), 0.5)
 
 

@@ -123,5 +123,5 @@ def test_noise_without_a_factor_file_and_a_run_of_nobody_have_none(tmp_path: Pat
     with pytest.raises(InvalidParameter, match="FilteredNoise has none"):
         PrivateSums(FilteredNoise(DIFFERENCED, TARGET, 2, steps=N, seed=1 << 70), receipt=receipt)
     noise = FactorizationNoise(solve(parse_spec(SYSTEMS["DP-MF (K23)"][0])), TARGET, 2, seed=7 << 64)
-    with pytest.raises(InvalidParameter, match="who took part"):
+    with pytest.raises(InvalidParameter, match="a receipt needs the order"):
         PrivateSums(noise, receipt=receipt).release_clipped(ZERO)

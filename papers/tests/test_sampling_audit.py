@@ -245,7 +245,7 @@ def test_audits_that_could_say_nothing(
 
 def test_a_claim_without_sampling_has_none_to_audit() -> None:
     claim = calibrate(factored(1).certificate.sensitivity, PrivacyTarget(epsilon=1.0, delta=1e-5))
-    with pytest.raises(InvalidParameter, match="does not count on sampling"):
+    with pytest.raises(InvalidParameter, match="does not assume sampling"):
         watched(lambda seed: [], claim)
 
 
@@ -253,7 +253,7 @@ def test_trials_that_could_not_refute_the_claim_are_refused(job: tuple[Factoriza
     """An epsilon of 8 would need thousands of runs: fewer end without an answer, not with one that says nothing."""
     factors, claim = job
     large = replace(claim, epsilon=8.0)
-    with pytest.raises(InvalidParameter, match=r"they could not refute it.* use more than \d+"):
+    with pytest.raises(InvalidParameter, match=r"they could not refute the claim.* use more than \d+"):
         audit(lambda world, seed: 0.0, large, trials=400, seed=0)
     with pytest.raises(InvalidParameter, match="below its own 1e-05"):
         audit(lambda world, seed: 0.0, claim, trials=400, seed=0, delta=1e-6)

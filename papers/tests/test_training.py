@@ -121,7 +121,7 @@ def test_noise_without_a_calibration_or_with_a_foreign_one_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="no guarantee"):
         PrivateSums(Bare())
     mine, other = (FilteredNoise(INDEPENDENT, TARGET, 2, steps=1, clip_norm=c, seed=1 << 70) for c in (1.0, 2.0))
-    with pytest.raises(InvalidParameter, match="another one than its own"):
+    with pytest.raises(InvalidParameter, match="without the Calibration"):
         PrivateSums(mine, other.calibration)
     assert PrivateSums(Bare(), other.calibration).clip_norm == 2.0
 
@@ -129,7 +129,7 @@ def test_noise_without_a_calibration_or_with_a_foreign_one_is_refused() -> None:
 def test_noise_is_good_for_one_run() -> None:
     sums = independent(4, 1, divisor=1)
     descended(fixed_order(2, 1), sums)
-    with pytest.raises(InvalidParameter, match="2 steps of this noise were used before"):
+    with pytest.raises(InvalidParameter, match="2 steps of this noise have been used already"):
         descended(fixed_order(2, 1), sums)
 
 

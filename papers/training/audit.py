@@ -98,8 +98,8 @@ def audit(
     if sampling is not None and claimed >= reach:
         enough = 4 * math.exp(claimed) * math.log(2 / (1 - confidence))
         raise InvalidParameter(
-            f"{trials} trials measure an epsilon of at most {reach:.3g}, and {claimed:.3g} is claimed: they could not "
-            f"refute it, whatever the job does; use more than {enough:.0f}",
+            f"{trials} trials can show an epsilon of at most {reach:.3g}, below the claimed {claimed:.3g}, so they "
+            f"could not refute the claim; use more than {enough:.0f}",
             field="trials",
         )
     seeds = run_seeds(seed, 2 * trials)
@@ -137,8 +137,8 @@ def _claimed_epsilon(claim: Calibration, delta: float) -> float:
         return gaussian_epsilon(delta, claim.mu)
     if claim.epsilon is None or claim.delta is None or delta < claim.delta:
         raise InvalidParameter(
-            f"the claim counts on sampling, and says nothing at delta={delta:g}, below its own {claim.delta}; leave "
-            "delta out",
+            f"the claim assumes sampling, and covers no delta below its own {claim.delta}, such as delta={delta:g}; "
+            "leave delta out",
             field="delta",
         )
     return claim.epsilon

@@ -71,7 +71,7 @@ class Sgd:
                 field="learning_rate",
             )
         if self.nesterov and self.weight_decay:
-            raise InvalidParameter("nesterov with weight_decay is no workload; drop one of them", field="nesterov")
+            raise InvalidParameter("no workload has nesterov with weight_decay; leave one out", field="nesterov")
 
     def rate(self, step: int) -> float:
         """Return eta_t.

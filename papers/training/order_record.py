@@ -45,7 +45,7 @@ class OrderRecord:
         commitments: Sequence[str] = (),
     ) -> None:
         if not orders:
-            raise InvalidParameter("a receipt says who took part when; call check(order) first", field="receipt")
+            raise InvalidParameter("a receipt needs the order; call check(order) first", field="receipt")
         seen = [np.concatenate([order[t] for t in range(len(order) // order.epochs)]) for order in orders]
         sizes = [int(indices.max(initial=-1)) + 1 for indices in seen]
         self._orders, self._starts = list(orders), np.cumsum([0, *sizes[:-1]])

@@ -99,8 +99,8 @@ class PrivateSums:
         stated = own if calibration is None else calibration
         if not isinstance(stated, Calibration) or (own is not None and own != stated):
             raise InvalidParameter(
-                "noise without a Calibration, or with another one than its own, has no guarantee; pass the result of "
-                "factorize.privacy.calibrate that the noise was made with",
+                "the noise has no guarantee without the Calibration that it was made with; pass that result of "
+                "factorize.privacy.calibrate",
                 field="calibration",
             )
         self.calibration = stated
@@ -108,8 +108,8 @@ class PrivateSums:
         self._noise, self._receipt, self._unit = noise, receipt, unit
         if receipt is not None and not isinstance(noise, FactorizationNoise):
             raise InvalidParameter(
-                f"a receipt is proved from a factor file, and {type(noise).__name__} has none; make FactorizationNoise "
-                "of a factorization, or leave the receipt out",
+                f"a receipt is proved from a factor file, but {type(noise).__name__} has none; use "
+                "FactorizationNoise, or leave the receipt out",
                 field="receipt",
             )
         self._orders: list[Order | BallsInBins] = []
@@ -144,7 +144,7 @@ class PrivateSums:
             self._record(self._receipt)
         noise = self._noise.next()
         if noise.shape != total.shape:
-            raise InvalidParameter(f"noise of shape {noise.shape} for sums of shape {total.shape}", field="noise")
+            raise InvalidParameter(f"the noise has shape {noise.shape}, but the sums have {total.shape}", field="noise")
         self.step += 1
         noisy: np.ndarray = total + noise
         noisy = noisy.astype(noise.dtype).astype(noisy.dtype)  # a total of float64 would show beyond the noise's digits
@@ -161,7 +161,7 @@ class PrivateSums:
         used: int = max(self.step, getattr(self._noise, "step", 0))
         if used > 0:
             raise InvalidParameter(
-                f"{used} steps of this noise were used before; every run needs noise with a seed of its own",
+                f"{used} steps of this noise have been used already; give every run noise with its own seed",
                 field="noise",
             )
         steps: Any = getattr(self._noise, "steps", None)
@@ -170,8 +170,8 @@ class PrivateSums:
             order.check_calibration(self.calibration, len(order) if steps is None else steps)
         elif amplified:
             raise InvalidParameter(
-                f"epsilon counts on the sampling {sampling!r}, and the order is {order.sampling!r}; calibrate without "
-                "sampling, or take batches as the calibration says",
+                f"epsilon assumes {sampling} sampling, but the order is {order.sampling}; calibrate without sampling, "
+                "or take batches as the calibration assumes",
                 field="calibration",
             )
         order.check(self.calibration.sensitivity.participation, steps)

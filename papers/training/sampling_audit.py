@@ -80,7 +80,7 @@ def audit_sampling(
     """
     if claim.presence is None:
         raise InvalidParameter(
-            f"a {type(claim).__name__} does not count on sampling, so there is none to audit; take a calibration of "
+            f"a {type(claim).__name__} does not assume sampling, so there is none to audit; give a calibration of "
             "calibrate_amplified or calibrate_bins",
             field="claim",
         )
@@ -142,7 +142,7 @@ def _presence(batches: Iterable[object], canaries: Sequence[int], steps: int) ->
     """Return whether each canary is in each batch of a run, shape (canaries, steps)."""
     presence = [np.isin(canaries, np.asarray(batch).reshape(-1)) for batch in batches]
     if len(presence) != steps:
-        raise InvalidParameter(f"a run has {len(presence)} batches, and steps={steps} are audited", field="steps")
+        raise InvalidParameter(f"a run has {len(presence)} batches, but steps={steps} are audited", field="steps")
     return np.array(presence).T
 
 

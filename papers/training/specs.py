@@ -47,7 +47,7 @@ def method_spec(
         message = f"method={str(method)[:20]!r} is not one of {', '.join(_MECHANISMS)}"
         raise InvalidParameter(message, field="method")
     if (tau is not None) != (method == "dp_mf_plus"):
-        raise InvalidParameter(f"tau={tau} with method {method}: dp_mf_plus needs it, no other has it", field="tau")
+        raise InvalidParameter(f"tau={tau} with method {method}: only dp_mf_plus uses tau, and needs it", field="tau")
     if nu is not None and method != "nu_dp_ftrl":
         raise InvalidParameter(f"nu={nu} belongs to nu_dp_ftrl, not to {method}", field="nu")
     mechanism = dict(_MECHANISMS[method]) | ({} if nu is None else {"nu": nu})

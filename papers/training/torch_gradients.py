@@ -53,8 +53,8 @@ class ModuleGradients:
         mixing = [type(layer).__name__ for layer in module.modules() if "BatchNorm" in type(layer).__name__]
         if mixing and module.training:
             raise InvalidParameter(
-                f"{mixing[0]} mixes the examples of a batch, so that none has a gradient of its own; use GroupNorm, or "
-                "put the module into eval mode",
+                f"{mixing[0]} mixes the examples of a batch, so none has its own gradient; use GroupNorm, or put the "
+                "module into eval mode",
                 field="module",
             )
 

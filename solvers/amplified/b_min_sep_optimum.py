@@ -35,16 +35,16 @@ def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     if not isinstance(spec.mechanism, Banded) or spec.mechanism.bands < 2:
         return (
-            f"mechanism {spec.mechanism.kind!r} is not optimised under sampling 'b_min_sep'; use banded with 2 bands "
+            f"mechanism {spec.mechanism.kind!r} cannot be optimised for sampling 'b_min_sep'; use banded with 2 bands "
             "or more, or leave the sampling out and calibrate with it"
         )
     n = (spec.optimize_for or spec.workload).n
     if n > MAX_MIN_SEP_STEPS:
-        return f"n={n} is above {MAX_MIN_SEP_STEPS}, up to which b-min-sep has claims; use balls_in_bins"
+        return f"n={n} is above {MAX_MIN_SEP_STEPS}, the limit of b_min_sep; use balls_in_bins"
     if spec.mechanism.bands >= n:
         return (
-            f"b-min-sep needs fewer bands than steps, and there are bands={spec.mechanism.bands} for n={n}; use bands "
-            f"from 2 to {n - 1}, or leave the sampling out"
+            f"b_min_sep needs fewer bands than steps, but bands={spec.mechanism.bands} and n={n}; use bands from 2 to "
+            f"{n - 1}, or leave the sampling out"
         )
     return banded.supports(spec)
 
@@ -73,7 +73,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
         near = estimated.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=_SIGMA_ERROR)
         if law.at(near) is None:
             raise SolveFailed(
-                f"epsilon={sampling.epsilon:g} needs so little noise that b-min-sep has no estimate; use a smaller "
+                f"epsilon={sampling.epsilon:g} needs so little noise that b_min_sep cannot estimate it; use a smaller "
                 "epsilon, or leave the sampling out"
             )
         gram = gram_of(strategy.bands)

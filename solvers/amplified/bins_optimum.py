@@ -69,29 +69,29 @@ def supports(spec: Spec) -> str | None:
     workload, mechanism, sampling = spec.optimize_for or spec.workload, spec.mechanism, spec.sampling
     if sampling is None:
         return (
-            f"mechanism {mechanism.kind!r} is optimised for a sampling; give one, or ask for "
-            "banded_inverse_square_root, which needs none"
+            f"mechanism {mechanism.kind!r} needs a sampling; give one, or use banded_inverse_square_root, which needs "
+            "none"
         )
     if type(mechanism) not in _FAMILIES:
         instead = _ALTERNATIVES.get(type(mechanism), "; use toeplitz, blt or banded_inverse_toeplitz")
         return (
-            f"mechanism {mechanism.kind!r} is not optimised under sampling {sampling.kind!r}{instead}, or leave the "
+            f"mechanism {mechanism.kind!r} cannot be optimised for sampling {sampling.kind!r}{instead}, or leave the "
             "sampling out and calibrate with it"
         )
     buffers, bands = mechanism.buffer_count, mechanism.diagonals
     if mechanism.columns in ("columns", "auto"):
         return (
-            f"normalization {mechanism.columns!r} is not optimised under sampling; use 'fitted', whose columns have "
-            "the factors that are best under it, or 'none'"
+            f"normalization {mechanism.columns!r} cannot be optimised for sampling; use 'fitted', which finds the "
+            "best factors of the columns, or 'none'"
         )
     if mechanism.fitted and workload.n > MAX_N_FITTED:
-        return f"n={workload.n} is above {MAX_N_FITTED}, up to which columns are fitted; use normalization 'none'"
+        return f"n={workload.n} is above {MAX_N_FITTED}, the limit for fitted columns; use normalization 'none'"
     if buffers is not None and buffers > MAX_BUFFERS:
         return f"buffers={buffers} exceeds {MAX_BUFFERS}; two or three are enough under sampling"
     if bands is not None and not 2 <= bands <= min(MAX_TAPS, workload.n):
-        return f"bands={bands} is not from 2 to {min(MAX_TAPS, workload.n)}; use 4 to 64"
+        return f"bands={bands} must be from 2 to {min(MAX_TAPS, workload.n)}; 4 to 64 are usually enough"
     if isinstance(spec.objective, MaxError):
-        return "objective 'max' is not optimised under sampling; use 'mean'"
+        return "objective 'max' cannot be optimised for sampling; use 'mean'"
     bins = sampling.bins(spec.participation, workload.n)
     if workload.n > MAX_STEPS or workload.n * bins > MAX_WORK:
         return (
@@ -196,7 +196,7 @@ class _Search:
         seen = [self._value(start, seed, samples=first_samples) for seed, start in enumerate(starts)]
         forms = [form for _, form in seen if form is not None][1 - _FORMS :]
         if not forms:
-            raise SolveFailed("no start has an error that could be estimated; use a larger delta, or fewer bins")
+            raise SolveFailed("no start has an error that can be estimated; use a larger delta, or fewer bins")
         first = starts[min(range(len(seen)), key=lambda i: seen[i][0])]
         if len(starts) == 1:
             value = seen[0][0]

@@ -148,7 +148,7 @@ def amplify(
     with np.errstate(all="ignore"):
         multiplier = estimate.sigma(sampling.epsilon, sampling.delta, near=near, tolerance=tolerance)
     if not _MIN_SIGMA * held.sensitivity < multiplier < math.inf:
-        raise SolveFailed(f"the estimate lost sigma at epsilon={sampling.epsilon:g}: {multiplier:g} is no noise")
+        raise SolveFailed(f"no sigma is usable at epsilon={sampling.epsilon:g} ({multiplier:g}); use a smaller one")
     form = estimate.pair_weights(multiplier, sampling.epsilon, width=_BUMP_WIDTH)
     here = float((form * gram).sum())
     if not (math.isfinite(here) and here > 0):

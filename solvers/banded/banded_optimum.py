@@ -51,7 +51,7 @@ def supports(spec: Spec) -> str | None:
         return str(error)
     weights = spec.objective.row_weights(workload.m) if spec.objective.listed else None
     if weights is not None and not weights.all():
-        return "a weight of zero makes the banded optimum one that no bound certifies; use positive weights"
+        return "with a weight of 0, no bound certifies the banded optimum; use positive weights"
     refused = refuse_objective(spec)
     if refused is None and workload.n * bands <= MAX_ENTRIES:
         try:
@@ -166,8 +166,8 @@ def _target(workload: Workload, objective: Objective) -> StateSpace:
     whole, weights = workload.state_space(), objective.state_space(workload.m)
     if whole is None or weights is None or whole.feed.shape[1] + weights.feed.shape[1] > MAX_STATES:
         raise UnsupportedProblem(
-            f"the {workload.kind} workload is no recursion with at most {MAX_STATES} states, which 'banded' "
-            "needs; use optimize_for with a workload that is, banded_toeplitz, or dense",
+            f"'banded' needs a workload that is a recursion of at most {MAX_STATES} states, which {workload.kind} is "
+            "not; use optimize_for with one that is, banded_toeplitz, or dense",
             field="/workload/kind",
         )
     target = whole.then(weights)

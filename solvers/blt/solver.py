@@ -66,9 +66,9 @@ def _refuse_size(spec: Spec, mechanism: Blt) -> str | None:
         return None
     if n > MAX_SERIES_TERMS or n * count > _MAX_PATTERN:
         return (
-            f"n={n} with {count} participations is above what this solver sums term by term (n={MAX_SERIES_TERMS}, "
-            f"n x participations {_MAX_PATTERN}) without a closed form, which prefix sums have with objectives "
-            "'mean' and 'max'; use optimize_for with the prefix workload"
+            f"n={n} with {count} participations is above the limits of a workload without a closed form "
+            f"(n={MAX_SERIES_TERMS}, n x participations {_MAX_PATTERN}). Prefix sums with objective 'mean' or 'max' "
+            "have a closed form; use optimize_for with the prefix workload"
         )
     return None
 

@@ -69,9 +69,9 @@ def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     workload, buffers = spec.optimize_for or spec.workload, buffers_of(spec)
     if not spec.participation.single:
-        return "buffered_linear has solvers for single participation and fixed_epochs only; use banded or nu_toeplitz"
+        return "buffered_linear supports only single participation and fixed_epochs; use banded or nu_toeplitz"
     if buffers > MAX_BUFFERS:
-        return f"buffers={buffers} exceeds {MAX_BUFFERS}, more than double precision tells apart; use fewer"
+        return f"buffers={buffers} exceeds {MAX_BUFFERS}, the most that double precision can tell apart; use fewer"
     if buffers > workload.n // 2:
         return f"buffers={buffers} exceeds n // 2 = {workload.n // 2}, the largest rank below the diagonal; use dense"
     outline = outline_of(spec)
@@ -82,12 +82,12 @@ def supports(spec: Spec) -> str | None:
         if workload.n <= _MAX_N_PROJECTED:
             return None
         return (
-            f"the {workload.kind} workload streams up to n={_MAX_N_PROJECTED}; got n={workload.n}; use blt, or "
-            "optimize_for the same learning rates without momentum"
+            f"buffered_linear solves the {workload.kind} workload up to n={_MAX_N_PROJECTED}; got n={workload.n}; use "
+            "blt, or optimize_for the same learning rates without momentum"
         )
     return (
-        f"the {workload.kind} workload under objective {spec.objective.kind!r} has no banded inverse with positive "
-        "entries (a learning rate or a weight of zero takes it away); use dense or nu_toeplitz"
+        f"buffered_linear cannot optimise the {workload.kind} workload under objective {spec.objective.kind!r}: it "
+        "has no banded inverse with positive entries (is a learning rate or weight 0?); use dense or nu_toeplitz"
     )
 
 
@@ -119,7 +119,7 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
             return _project(problem, buffers, progress)
     except (ValueError, FloatingPointError) as error:
         raise SolveFailed(f"{error}; use fewer buffers than {buffers}, or a milder schedule") from None
-    raise SolveFailed(f"the {problem.workload.kind} workload has no recurrence with few buffers here; use dense")
+    raise SolveFailed(f"no recurrence with few buffers was found for the {problem.workload.kind} workload; use dense")
 
 
 def _stream(problem: Problem, structure: Bidiagonal, buffers: int, report: Reporter) -> Solution:

@@ -70,24 +70,24 @@ def supports(spec: Spec) -> str | None:
         )
     epochs = spec.participation.spread(n).most
     if redraws is not None and redraws >= epochs:
-        return f"redraws={redraws} exceeds the {epochs - 1} returns that {epochs} epochs have; use at most {epochs - 1}"
+        return f"redraws={redraws} is more than {epochs} epochs allow; use at most {epochs - 1}"
     inverse = outline_of(spec).bidiagonal_inverse()
     if inverse is None or spec.objective.weighted_inverse(inverse) is None:
         return (
-            f"buffered_linear under fixed_epochs needs a bidiagonal inverse with positive entries, which the "
-            f"{workload.kind} workload under objective {spec.objective.kind!r} has not; use dense"
+            f"buffered_linear under fixed_epochs cannot optimise the {spec.workload.kind} workload under objective "
+            f"{spec.objective.kind!r}, which has no bidiagonal inverse with positive entries; use dense"
         )
     if epochs > recursions.MAX_EPOCHS or n < recursions.MIN_EPOCH_STEPS * epochs:
         return (
-            f"n={n} with {epochs} epochs is outside buffered_linear (at most {recursions.MAX_EPOCHS} "
+            f"n={n} with {epochs} epochs is outside the limits of buffered_linear (at most {recursions.MAX_EPOCHS} "
             f"epochs, at least {recursions.MIN_EPOCH_STEPS} steps each); use dense"
         )
     if buffers >= n // epochs:
-        return f"buffers={buffers} is not below the {n // epochs} steps of an epoch; use fewer, or dense"
+        return f"buffers={buffers} must be below the {n // epochs} steps of an epoch; use fewer, or dense"
     if n > MAX_DENSE:
         return (
-            f"n={n} exceeds {MAX_DENSE}, up to which the sensitivity to several epochs is certified; use a "
-            "smaller n, or nu_toeplitz"
+            f"n={n} exceeds {MAX_DENSE}, the limit for a certified sensitivity to several epochs; use a smaller n, or "
+            "nu_toeplitz"
         )
     return None
 

@@ -169,18 +169,18 @@ def tolerance(spec: Spec, mechanism: dict[str, object], *, lead: bool = False) -
 def left_out(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield the mechanisms that no comparison tries of itself, with the reason; every other that has a solver last."""
     reasons = {
-        "banded_inverse_toeplitz": "is optimised for a sampling; compare with balls_in_bins under fixed_epochs, or use "
+        "banded_inverse_toeplitz": "needs a sampling; compare with balls_in_bins under fixed_epochs, or use "
         "banded_inverse_square_root"
     }
     if spec.mechanism.kind != "spectral":
-        needs = "needs a learning rate and a curvature, which this spec does not hold; use its own spec to add it"
+        needs = "needs a learning rate and a curvature, which this spec does not give; name it in the spec to add it"
         reasons = {"spectral": needs, **reasons}
     if spec.workload.n > MAX_N_CONIC:
         reasons["semidefinite"] = f"is a reference for n <= {MAX_N_CONIC}, and dense has the same optimum; use dense"
     yield from reasons.items()
     for kind in SOLVERS:
         if kind not in reasons:
-            yield kind, "no size of it is compared of itself here; name it in the spec to add it"
+            yield kind, "needs a size, and no default one is compared; name it in the spec to add it"
 
 
 def _both(mechanism: dict[str, object], normalization: str = "columns") -> Iterator[dict[str, object]]:

@@ -120,7 +120,7 @@ def _budgets(several: Sequence[int] | None, one: int | None) -> tuple[int | None
         return (one,)
     if one is not None or not several or min(several) < 0:
         raise InvalidParameter(
-            f"budgets={list(several)!r} are numbers of 0 or more, in place of buffers and bytes_per_parameter; give "
+            f"budgets={list(several)!r} must be numbers of at least 0, without buffers and bytes_per_parameter; give "
             "one or the other",
             field="budgets",
         )
@@ -260,7 +260,7 @@ class _Run:
                 plan.refuse(self.deadline.told("was not tried"), out_of_time=True)
             if plan.spec is not None and self.plan.takes_over(plan.mechanism):
                 if nu is None:
-                    plan.refuse("takes the nu tuned without scaled columns, which was not found")
+                    plan.refuse("needs the nu tuned without scaled columns, which was not found")
                 else:
                     plan.mechanism = {**plan.mechanism, "nu": nu}
                     plan.spec = self.plan.spec_with(plan.mechanism)

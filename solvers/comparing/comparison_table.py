@@ -233,11 +233,11 @@ def _at_privacy(row: Row, others: Sequence[Row], late: bool) -> str:
     untried = late and all(other.mechanism == "identity" for other in alike)
     if row.sampling is None:
         if untried:
-            return text + "; under sampling no correlated noise was tried in the time"
-        return text + ("; the time did not last to try all under sampling" if late else ", and no sampling does better")
-    text += f", counting on nobody knowing {scheme.secret}; without secrecy it is {row.rmse_without_secrecy:.4g}"
+            return text + "; there was no time to try correlated noise under sampling"
+        return text + ("; not all under sampling was tried in time" if late else ", and no sampling does better")
+    text += f", if nobody knows {scheme.secret}; without secrecy it is {row.rmse_without_secrecy:.4g}"
     if untried:
-        return text + "; without sampling no correlated noise was tried in the time"
+        return text + "; there was no time to try correlated noise without sampling"
     plain = next(iter(alike), None)
     if plain is None:
         return text

@@ -84,7 +84,7 @@ def chosen_samplings(
     chosen = tuple(name for name in SAMPLINGS if name in {sampling_of(one).name for one in names} - {"fixed"})
     if (chosen or sizes.sized) and (privacy is None or privacy.epsilon is None or privacy.delta is None):
         raise InvalidParameter(
-            "sampling (dataset_size and batch_size, or samplings) amplifies an (epsilon, delta) guarantee; give both",
+            "sampling (dataset_size and batch_size, or samplings) needs epsilon and delta to amplify; give both",
             field="epsilon",
         )
     for name in chosen:
@@ -212,7 +212,7 @@ def with_claims(
         needed = claim_seconds(_bins(one)) + _product_seconds(one)
         late = LATE_CLAIMS if tested and needed > _SHORT_CLAIM_SECONDS else FIRST_CLAIM
         if deadline.over(late if chosen else CLAIMS, needed):
-            reason = deadline.told("states a bound, and its claim was not tested")
+            reason = deadline.told("has its bound only, since its claim was not tested")
             return table, [*unproved, _late(row, str(row.sampling), reason)]
         hear(str(row.sampling))
         tested.add(_key(row))
@@ -221,7 +221,7 @@ def with_claims(
         except Cancelled:
             raise
         except FactorizeError as error:  # the bound of the row stands
-            reason = f"states a bound, and no claim was found: {error}"
+            reason = f"has its bound only, since no claim was found: {error}"
             unproved.append(_late(row, str(row.sampling), reason, out_of_time=False))
         else:
             table = ranked([*table[:place], claimed, *table[place + 1 :]])

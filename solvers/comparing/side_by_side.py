@@ -66,7 +66,7 @@ def _run(tasks: Sequence[Callable[[Tell[News]], None]], hear: Tell[News], worker
 
     def tell(news: News) -> None:
         if stop.is_set():
-            raise Cancelled("another task, or who waits for it, has ended this one")
+            raise Cancelled("this task was cancelled by another one, or by its caller")
         queue.put(news)
 
     with ThreadPoolExecutor(workers, "side by side") as pool:
@@ -126,6 +126,6 @@ class Deadline:
         """Return what happened to something that the time did not last for, and the way out."""
         assert self.seconds is not None
         return (
-            f"{what}: the time for all, {self.seconds:g} processor seconds, does not last; give more (--seconds "
+            f"{what}: the time for all, {self.seconds:g} processor seconds, is used up; give more (--seconds "
             f"{6 * self.seconds:g})"
         )

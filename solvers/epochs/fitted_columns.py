@@ -34,14 +34,14 @@ def refuse_fitted(spec: Spec) -> str | None:
     separation, most, _ = spec.participation.spread(n)
     fits = -(-n // separation)
     if n > MAX_N_FITTED:
-        return f"n={n} is above {MAX_N_FITTED}, up to which columns are fitted; use normalization 'auto' or 'none'"
+        return f"n={n} is above {MAX_N_FITTED}, the limit for fitted columns; use normalization 'auto' or 'none'"
     if most < max(fits, 2):
         return (
-            f"normalization 'fitted' shares the sensitivity among all the steps of an example, {most} of the {fits} "
-            "that fit here; use normalization 'auto', or give it a sampling or all participations that fit"
+            "normalization 'fitted' needs examples that take all steps that fit, 2 or more, but here they take "
+            f"{most} of {fits}; use normalization 'auto', or give it a sampling or all participations that fit"
         )
     if not spec.objective.quadratic:
-        return "objective 'max' has no columns fitted to it; use normalization 'auto', or objective 'mean'"
+        return "normalization 'fitted' does not support objective 'max'; use normalization 'auto', or objective 'mean'"
     return None
 
 

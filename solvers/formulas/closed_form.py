@@ -59,8 +59,8 @@ def supports(spec: Spec) -> str | None:
         return refuse_weights(spec)
     if isinstance(spec.mechanism, AntiPgd) and (spec.mechanism.damping or 0.0) > 1:
         return (
-            f"damping={spec.mechanism.damping} exceeds 1, which turns differences into sums; use damping in [0, 1], 1 "
-            "being independent noise"
+            f"damping={spec.mechanism.damping} exceeds 1, which turns differences into sums; use damping in [0, 1] (1 "
+            "is independent noise)"
         )
     return refuse_bands(spec) if isinstance(spec.mechanism, _BANDED_ROOTS) else None
 
@@ -73,8 +73,8 @@ def refuse_bands(spec: Spec) -> str | None:
         return f"bands={bands} exceeds n={workload.n}; use bands <= n"
     if not workload.time_invariant:
         return (
-            f"a root with few diagonals is one of a Toeplitz workload, and {workload.kind} is none here; use "
-            "optimize_for with the prefix workload, or nu_toeplitz"
+            f"a root with few diagonals needs a Toeplitz workload, and {workload.kind} is none here; use optimize_for "
+            "with the prefix workload, or nu_toeplitz"
         )
     return None
 

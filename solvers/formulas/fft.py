@@ -34,7 +34,7 @@ def supports(spec: Spec) -> str | None:
     workload = spec.optimize_for or spec.workload
     if not workload.time_invariant:
         return (
-            f"the FFT mechanism is one of a Toeplitz workload, and {workload.kind} is none here; use optimize_for with "
+            f"the FFT mechanism needs a Toeplitz workload, and {workload.kind} is none here; use optimize_for with "
             "the prefix workload, or tree"
         )
     return None

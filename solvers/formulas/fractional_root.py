@@ -41,7 +41,7 @@ def supports(spec: Spec) -> str | None:
     workload, bands = spec.optimize_for or spec.workload, spec.mechanism.bands
     if (refusal := refuse_bands(spec)) is None and bands > MAX_POWER_DIAGONALS and not workload.running_sums:
         return (
-            f"bands={bands} of a workload other than prefix exceeds {MAX_POWER_DIAGONALS}; use fewer, or "
+            f"bands={bands} exceeds {MAX_POWER_DIAGONALS}, the limit of workloads other than prefix; use fewer, or "
             "banded_inverse_square_root"
         )
     return refusal

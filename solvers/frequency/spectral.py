@@ -59,7 +59,7 @@ def supports(spec: Spec) -> str | None:
         return _refusal(lambda: quadratic_power(mechanism.eigenvalues or [], mechanism.learning_rate))
     if mechanism.eigenvalues is None and None not in bounds:
         return _refusal(_plant(mechanism).check)
-    return "spectral takes either eigenvalues, or strong_convexity and smoothness; give one of the two forms"
+    return "spectral needs either eigenvalues, or strong_convexity and smoothness; give one of the two forms"
 
 
 def _refusal(check: Callable[[], object]) -> str | None:

@@ -61,8 +61,8 @@ def supports(spec: Spec) -> str | None:
     if is_solved(spec) or n <= limit:
         return None
     return (
-        f"the optimum over all matrices under min_sep={separation} is searched for up to {limit} steps{often}, and "
-        f"n={n}; use banded with bands={separation}, which 'auto' names"
+        f"the optimum over all matrices under min_sep={separation} can be searched for up to {limit} steps{often}, "
+        f"but n={n}; use banded with bands={separation}, as 'auto' does"
     )
 
 

@@ -68,7 +68,7 @@ def test_what_was_checked_is_kept_beside_the_file(store):
 
 @pytest.mark.parametrize("losses", [{}, {"rmse": 0.5}], ids=["sensitivity", "loss"])
 def test_a_claim_that_does_not_hold_is_never_published(store, losses):
-    with pytest.raises(CertificateError, match="the exact checker refuses the result, nothing is stored: "):
+    with pytest.raises(CertificateError, match="the exact checker rejected the result, so nothing was stored: "):
         store.put(claiming(**losses), check=partial(prove, store=store.url))
     assert holds_nothing(store)
 

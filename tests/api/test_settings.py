@@ -78,7 +78,7 @@ def test_a_variable_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.parametrize("name", ["FACTORIZE_REQUIRE_KEY", "FACTORIZE_SERVICE_HOST", "factorize_require_key"])
 def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "true")
-    with pytest.raises(InvalidParameter, match=f"no setting is called {name.upper()}, .*did you mean FACTORIZE_"):
+    with pytest.raises(InvalidParameter, match=f"there is no setting {name.upper()}; .*did you mean FACTORIZE_"):
         load_settings()
 
 
@@ -116,13 +116,13 @@ def test_keys_are_asked_for_where_others_reach_the_service() -> None:
         ({"https_certificate": "a.pem", "https_key": "b.pem"}, "there is no file a.pem"),
         ({"trusted_proxies": ["proxy.example"]}, "trusted_proxies"),
         ({"issuers": [ISSUER | {"jwks_url": "http://keys.example/jwks"}]}, "use https://"),
-        ({"issuers": [ISSUER | {"jwks_url": "https:///jwks"}]}, "is no address"),
-        ({"issuers": [ISSUER | {"jwks_url": "https://a:b@i/jwks"}]}, "is no address"),
+        ({"issuers": [ISSUER | {"jwks_url": "https:///jwks"}]}, "without a user"),
+        ({"issuers": [ISSUER | {"jwks_url": "https://a:b@i/jwks"}]}, "without a user"),
         ({"issuers": [ISSUER | {"algorithms": ["HS256"]}]}, "algorithms"),
         ({"issuers": [ISSUER | {"algorithms": ["none"]}]}, "algorithms"),
         ({"issuers": [ISSUER | {"algorithms": []}]}, "algorithms"),
         ({"issuers": [ISSUER | {"scopes": {"a": ["write"]}}]}, "scopes"),
-        ({"issuers": [ISSUER, ISSUER]}, "stands twice"),
+        ({"issuers": [ISSUER, ISSUER]}, "contains an issuer twice"),
         ({"port": 65536}, "port"),
         ({"port": -1}, "port"),
         ({"processors": 0}, "processors"),

@@ -81,7 +81,7 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     *((f"{JOBS}/{UNKNOWN}{part}", None, "not-found", "") for part in ("", "/events", "/errors", "/matrices/C")),
     *((f"{JOBS}/{name}/cells", None, "not-found", "") for name in (f"{UNKNOWN}/matrices/C", "{name}/matrices/D")),
     (f"{JOBS}/{{name}}/matrices/D", None, "not-found", ""),
-    (f"{JOBS}/{{name}}?dtype=float32", None, "not-found", "have it made by POST /v1/factorizations/"),
+    (f"{JOBS}/{{name}}?dtype=float32", None, "not-found", "make it with POST /v1/factorizations/"),
     (f"{LIST}/{UNKNOWN}?matrices=C,B", None, "not-found", ""),
     (f"{LIST}/{{name}}?matrices=D", None, "invalid-parameter", "/matrices"),
     (f"GET /v1/answers/{UNKNOWN}", None, "not-found", "post the question again"),

@@ -176,8 +176,8 @@ def test_the_loss_of_bands_has_the_derivative_that_differences_have():
 @pytest.mark.parametrize(
     ("mechanism", "epochs", "sentence"),
     [
-        ({"kind": "toeplitz"}, EPOCHS, "not optimised under sampling 'b_min_sep'.*use banded"),
-        ({"kind": "banded", "bands": 1}, EPOCHS, "not optimised under sampling 'b_min_sep'.*use banded"),
+        ({"kind": "toeplitz"}, EPOCHS, "cannot be optimised for sampling 'b_min_sep'.*use banded"),
+        ({"kind": "banded", "bands": 1}, EPOCHS, "cannot be optimised for sampling 'b_min_sep'.*use banded"),
         ({"kind": "banded", "bands": 9}, EPOCHS, "bands=9 exceeds n / epochs=8.*use bands <= 8"),
     ],
 )

@@ -57,7 +57,7 @@ def test_clocks_may_differ_by_the_leeway(tokens: IssuerTokens) -> None:
     for claims in ({"exp": now() - 5, "iat": now() - 60}, {"iat": now() + 15}, {"nbf": now() + 15}):
         assert tokens.caller(token(**claims)).owner == owner
     for claims in ({"exp": now() - HOUR, "iat": now() - 2 * HOUR}, {"iat": now() + HOUR}, {"nbf": now() + HOUR}):
-        with pytest.raises(AccessRefused, match="has ended, or is not good yet"):
+        with pytest.raises(AccessRefused, match="has expired or is not valid yet"):
             tokens.caller(token(**({"exp": now() + 2 * HOUR} | claims)))
 
 
@@ -176,7 +176,7 @@ def test_a_key_set_is_asked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
         clock[0] += gate.ISSUER_SECONDS - 1
         assert not refused(tokens, token("rsa-other")), "the issuer is away for less than ten minutes"
         clock[0] += 2
-        with pytest.raises(ServiceUnreachable, match="does not give its keys"):
+        with pytest.raises(ServiceUnreachable, match="cannot be asked for its keys"):
             tokens.caller(token("rsa-other"))
         served.answer = None
         assert not refused(tokens, token("rsa-other"))

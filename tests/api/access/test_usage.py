@@ -68,11 +68,11 @@ def test_a_days_core_seconds_are_counted_again_when_a_job_is_begun_again(desk: D
     desk.submit(one, 0, 60.0)  # joined
     desk.ledger.cancel(f"{0:064x}")
     with pytest.raises(
-        QuotaExhausted, match="100 core-seconds in a day .*, of which 60 are used, and this takes 60"
+        QuotaExhausted, match="100 core-seconds in a day .* and has used 60, and this takes 60"
     ) as refused:
         desk.submit(one, 0, 60.0)
     assert refused.value.seconds == 43_200
-    with pytest.raises(TooLarge, match="101 core-seconds, and the key has 100"):
+    with pytest.raises(TooLarge, match="101 core-seconds, and the key may use 100"):
         desk.submit(one, 1, 101.0)
     desk.submit(one, 2, 40.0)
     with pytest.raises(QuotaExhausted):
@@ -96,7 +96,7 @@ def test_work_of_unknown_price_is_counted_as_it_ends(desk: Desk, monkeypatch: py
     desk.holdings.check_left(one)  # 99 of 100
     with desk.holdings.working(one, 1), desk.holdings.working(caller("b"), 1):
         seconds[0] += 1.0
-    with pytest.raises(QuotaExhausted, match="of which 100 are used"):
+    with pytest.raises(QuotaExhausted, match="has used 100"):
         desk.holdings.check_left(one)
 
 
@@ -132,7 +132,7 @@ def test_kept_bytes_are_those_of_results_that_are_there_and_of_new_uploads(desk:
     assert refused.value.seconds == 3600
     desk.now = module.time.time()
     desk.holdings.keep_upload(one, "f" * 64, (5, 10))
-    with pytest.raises(QuotaExhausted, match="1000 bytes are kept"):
+    with pytest.raises(QuotaExhausted, match="1000 bytes are stored"):
         desk.submit(one, 3)
     desk.submit(caller("b", kept_bytes=1000), 3)
     desk.now += 8 * 86_400  # gc has removed an upload that nothing names

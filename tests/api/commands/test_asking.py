@@ -124,4 +124,4 @@ class TestShortDigests:
         within("get", digests["identity"], "--store", url, "--to", to)
         assert within("show", to, "--store", url, "--output", "json").json()["digest"] == digests["identity"]
         assert "no matrix beats" in within("show", to, "--store", url, "--explain").out
-        assert "nothing that begins" in within("show", "0000aaaa1111", "--store", url).error(2)
+        assert "no digest that begins" in within("show", "0000aaaa1111", "--store", url).error(2)

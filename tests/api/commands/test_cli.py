@@ -192,7 +192,7 @@ REFUSED = [
     ("calibrate FILE --mu 1 --spent-mu 1.5", "nothing is left"),
     ("calibrate FILE --mu 1 --batch-size 4", "batch_size=4"),
     ("calibrate FILE --sigma 1 --delta 1e-5 --steps 9", "steps=9 is not an integer from 1 to 8"),
-    ("profile FILE --sigma 3 --epsilons one,two", "no numbers between commas"),
+    ("profile FILE --sigma 3 --epsilons one,two", "numbers separated by commas"),
     ("profile FILE --sigma 3 --epsilons 0", "above 0"),
     ("profile FILE --sigma -3", "sigma"),
     ("profile FILE --sigma 3 --sampling shuffle", "gives away"),
@@ -209,7 +209,7 @@ REFUSED = [
     (f"{JOB} --parameters 0", "parameters: Input should be greater than or equal to 1"),
     ("recommend --memory a", "memory: Input should be a valid integer; got 'a'"),
     ("recommend prefix --n 8", "n follows from the job"),
-    ("recommend prefix --mechanism dense", "mechanism follows from the job, or is what is recommended"),
+    ("recommend prefix --mechanism dense", "leave out mechanism, which the job or the recommendation decides"),
     ("recommend --code rust", "code='rust' is not one of torch, jax, numpy, federated, none"),
     ("recommend --examples 10", "nobody types; give --batch-size, --epsilon, --delta as options"),
 ]
@@ -364,7 +364,7 @@ def test_a_forged_certificate_is_found(filled: CommandLine, within: CommandLine,
     document = within("verify", path, "--output", "json")
     assert document.code == 4 and document.json()["verified"] is False
     assert "understated" in found.out
-    assert "noise scaled to it would be too small" in within("calibrate", path, "--mu", "1").error(4)
+    assert "Noise scaled to it would be too small" in within("calibrate", path, "--mu", "1").error(4)
 
 
 def test_calibrate_answers_the_contract(filled: CommandLine) -> None:

@@ -59,10 +59,10 @@ def test_what_is_said_beside_a_strategy_has_to_fit(within: CommandLine, tmp_path
     path, spec = tmp_path / "C.npy", '{"workload": {"kind": "prefix", "n": 2}}'
     np.save(path, np.eye(2))
     verify: Any = ("verify", "--strategy", str(path))
-    assert "what is claimed is ours" in within(*verify, "--spec", spec, "--claim", "1").error(2)
+    assert "--spec sets the participation and the claim" in within(*verify, "--spec", spec, "--claim", "1").error(2)
     assert "one of the two" in within(*verify, "--spec", spec, "--sigma", "1").error(2)
     assert "--spec" in within(*verify, "--participation", "single", "--sigma", "1").error(2)
-    assert "are for --strategy" in within("verify", str(path), "--holds", "C").error(2)
+    assert "work only with --strategy" in within("verify", str(path), "--holds", "C").error(2)
     np.savez(tmp_path / "blt.npz", theta=[0.5], omega=[0.5])
     blt = ("verify", "--strategy", str(tmp_path / "blt.npz"))
     assert "which fits any number of steps; give its spec" in within(*blt, "--participation", "single").error(2)

@@ -287,7 +287,7 @@ def test_every_route_that_computes_is_counted_and_refused_when_the_quota_is_used
     refused = keyed.ask(little, "POST", "/v1/recommend", {**BODIES["RecommendRequest"], "seconds": 40}).problem(
         422, "too-large"
     )
-    assert "core-seconds, and the key has 3 in a day" in refused["detail"], "by its estimate, before it begins"
+    assert "core-seconds, and the key may use 3 in a day" in refused["detail"], "by its estimate, before it begins"
     with writing(keyed.live.service.ledger.engine) as connection:
         connection.execute(charges.insert().values(owner=caller.owner, began=time.time(), core_seconds=100.0))
     for method, path, body in COMPUTING:

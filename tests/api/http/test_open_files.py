@@ -22,4 +22,4 @@ def test_the_limit_holds_the_connections_where_the_system_lets_it() -> None:
     spare, raised, enough, most = json.loads(done.stdout)
     assert raised == [300 + spare] * 2
     assert enough == [1000] * 2
-    assert most == [900] * 2 and "may have 900 files open, too few for 600 connections" in done.stderr
+    assert most == [900] * 2 and "may open only 900 files, too few for 600 connections" in done.stderr

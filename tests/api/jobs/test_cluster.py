@@ -53,11 +53,11 @@ def test_a_cluster_solves_each_spec_once_and_survives_what_dies(postgres, bucket
         ("tcp://8.8.8.8:8786", "can be reached from other networks"),
         ("tcp://0.0.0.0:8786", "can be reached from other networks"),
         ("tcp://100.64.0.1:8786", "can be reached from other networks"),
-        ("tls://127.0.0.1:8786", "wants TLS"),
-        ("127.0.0.1:8786", "no scheduler's address"),
-        ("tcp://127.0.0.1", "no scheduler's address"),
-        ("http://127.0.0.1:1", "no scheduler's address"),
-        ("tcp://127.0.0.1:x", "no scheduler's address"),
+        ("tls://127.0.0.1:8786", "requires TLS"),
+        ("127.0.0.1:8786", "not a scheduler's address"),
+        ("tcp://127.0.0.1", "not a scheduler's address"),
+        ("http://127.0.0.1:1", "not a scheduler's address"),
+        ("tcp://127.0.0.1:x", "not a scheduler's address"),
     ],
 )
 def test_a_scheduler_that_others_reach_wants_tls(address, why):

@@ -294,7 +294,7 @@ def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
 
 
 @pytest.mark.parametrize("tick", [0.02, 0.2])
-@pytest.mark.parametrize("end", ["lost", "told to end from outside"])
+@pytest.mark.parametrize("end", ["lost", "ended from outside"])
 def test_a_solve_that_ends_without_an_answer_is_started_again_and_not_cancelled(place, tick, end):
     """Only a user's wish ends a job as `cancelled`."""
     engine = place.engine(tick=tick)

@@ -75,7 +75,7 @@ def test_two_ways_to_say_the_memory_are_refused() -> None:
     from factorize.api.questions.comparison import read_request
     from factorize.solvers.comparing.compare import compare
 
-    with pytest.raises(InvalidSpec, match="budgets is in place of buffers"):
+    with pytest.raises(InvalidSpec, match="budgets replaces buffers"):
         read_request({"spec": {"workload": {"kind": "prefix", "n": 4}}, "buffers": 1, "budgets": [2]})
     with pytest.raises(InvalidParameter, match="give one or the other"):
         compare(factorize.Spec.of("prefix", n=4), budgets=[-1])

@@ -227,11 +227,11 @@ class TestCache:
     def test_a_solve_that_cannot_be_kept_is_answered(self, tmp_path, monkeypatch):
         (tmp_path / "plain").write_text("")
         monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path / "plain"))
-        with pytest.warns(CacheUnusable, match=r"not kept.*FACTORIZE_CACHE"):
+        with pytest.warns(CacheUnusable, match=r"could not be kept.*FACTORIZE_CACHE"):
             answer = factorize.solve("prefix", n=4, mechanism="square_root", progress=False)
         monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path))
         (tmp_path / "specs" / answer.spec_digest).mkdir(parents=True)
-        with pytest.warns(CacheUnusable, match=r"not kept.*is a folder.*FACTORIZE_CACHE"):
+        with pytest.warns(CacheUnusable, match=r"could not be kept.*is a folder.*FACTORIZE_CACHE"):
             assert factorize.solve(answer.spec, progress=False).digest == answer.digest
 
     def test_a_note_that_is_no_digest(self, server, dense, cache):

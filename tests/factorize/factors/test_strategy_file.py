@@ -277,7 +277,7 @@ def test_objects_by_their_fields() -> None:
 def test_a_blt_that_comes_as_a_matrix_needs_its_buffers() -> None:
     theta, omega, n = np.array([0.99, 0.7]), np.array([0.05, 0.3]), 64
     array = toeplitz(np.concatenate([[1.0], theta ** np.arange(n - 1)[:, None] @ omega]), n)
-    with pytest.warns(UserWarning, match="C is kept as a BLT of 2 buffers"):
+    with pytest.warns(UserWarning, match="C is stored and certified as a BLT of 2 buffers"):
         own = factorize.certify(array, participation={"kind": "min_sep", "min_sep": 16})
     np.testing.assert_allclose(own.strategy.tensors()["theta"], theta, rtol=1e-9)
     assert own.strategy.structure == "blt"

@@ -193,9 +193,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("mechanism", "message"),
         [
-            ({"kind": "auto"}, "none exists without end; ask for blt"),
-            ({"kind": "dense"}, "dense has a number of steps"),
-            ({"kind": "buffered_linear", "buffers": 4}, "has a number of steps; use blt"),
+            ({"kind": "auto"}, "no optimum exists without end; use blt"),
+            ({"kind": "dense"}, "dense needs a number of steps"),
+            ({"kind": "buffered_linear", "buffers": 4}, "needs a number of steps, but n is 'unbounded'; use blt"),
             ({"kind": "nu_toeplitz", "nu": 0.0}, "no finite sensitivity"),
             ({"kind": "nu_toeplitz", "nu": "tune"}, "tune it for a finite n"),
             ({"kind": "blt", "buffers": 2, "normalization": "columns"}, "nothing to normalise"),
@@ -205,7 +205,7 @@ class TestRefusals:
     def test_mechanisms_without_an_answer_are_refused(self, mechanism, message):
         with pytest.raises(UnsupportedProblem, match=message):
             choose(spec_of(UNBOUNDED, mechanism))
-        with pytest.raises(UnsupportedProblem, match="no closed limit without end; use blt"):
+        with pytest.raises(UnsupportedProblem, match="no closed limit if n is 'unbounded'; use blt"):
             choose(spec_of(UNBOUNDED, {"kind": "nu_toeplitz", "nu": 0.1}, participation=SEVERAL))
 
     def test_what_needs_a_last_step_says_so(self):
