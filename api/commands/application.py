@@ -176,7 +176,7 @@ def _usage(form: OutputForm, error: Any) -> int:
         remark(error.format_message())
         return ExitCode.USAGE
     path = context.command_path if context else NAME
-    lines = [" ".join(error.format_message().split()), f"`{path} --help` lists what it takes"]
+    lines = [" ".join(error.format_message().split()), f"`{path} --help` lists commands and options"]
     return _fail(form, ExitCode.USAGE, {"type": "usage", "detail": "; ".join(lines)}, lines)
 
 

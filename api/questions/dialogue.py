@@ -68,7 +68,7 @@ def answers(kind: type[Job], known: Mapping[str, Any], ask: Ask, tell: Callable[
 def _untyped(left: list[str]) -> str:
     options = [f"--{name.replace('_', '-')}" for name in left if name not in DEFAULTS]
     fleet = " (or --clients, --clients-a-round and --rounds of a federated job)" if "examples" in left else ""
-    return f"an answer is missing, and nobody types; give {', '.join(options)} as options{fleet}"
+    return f"an answer is missing, and no terminal can ask for it; give {', '.join(options)} as options{fleet}"
 
 
 def read(name: str, text: str, kind: type[Job] = RecommendRequest) -> Any:

@@ -45,9 +45,9 @@ class RateCheck:
         whole = not any(hasattr(p, "device_mesh") for p in self._weights)
         if name not in STUDIED_OPTIMIZERS or not means or group.get("dampening") or not whole or steps is None or begun:
             raise InvalidParameter(
-                f"the rate check supports {', '.join(STUDIED_OPTIMIZERS)} without dampening or joint moments, with noise "
-                f"for means, a last step and unsharded weights, before the first step; this is {name} at step {begun} "
-                f"of {steps}. Train without the check",
+                f"the rate check supports {', '.join(STUDIED_OPTIMIZERS)} without dampening or joint moments, with "
+                f"noise for means, a last step and unsharded weights, before the first step; this is {name} at step "
+                f"{begun} of {steps}. Train without the check",
                 field="optimizer",
             )
         self._rate()

@@ -103,7 +103,7 @@ def test_help_lists_every_command_that_there_is_and_no_other(factorize: CommandL
 
 @pytest.mark.parametrize("arguments", [["solve"], ["solve", "{}", "--nonsense"], ["nonsense"], ["plot", "x"]])
 def test_usage_errors(within: CommandLine, arguments: list[str]) -> None:
-    assert "--help` lists what it takes" in within(*arguments).error(2)
+    assert "--help` lists commands and options" in within(*arguments).error(2)
     done = within(*arguments, "--output", "json")
     assert done.code == 2 and done.json()["error"]["type"] == "usage" and done.err == ""
     bare = within()
@@ -211,7 +211,7 @@ REFUSED = [
     ("recommend prefix --n 8", "n follows from the job"),
     ("recommend prefix --mechanism dense", "leave out mechanism, which the job or the recommendation decides"),
     ("recommend --code rust", "code='rust' is not one of torch, jax, numpy, federated, none"),
-    ("recommend --examples 10", "nobody types; give --batch-size, --epsilon, --delta as options"),
+    ("recommend --examples 10", "no terminal can ask for it; give --batch-size, --epsilon, --delta as options"),
 ]
 
 
