@@ -196,8 +196,8 @@ class Receipt:
     def _refuse_step(self, step: int) -> None:
         """Refuse a step after the end of the run, which no receipt would count."""
         raise InvalidParameter(
-            f"{self.path} states that the run ended after {self.taken} steps, and step {step} would be released "
-            "without it; call close() once, after the last step that is released",
+            f"{self.path} states that the run ended after {self.taken} steps, but step {step} is about to be "
+            "released; call close() only once, after the last released step",
             field="receipt",
         )
 
@@ -229,8 +229,8 @@ class Receipt:
         else:
             if step > self.taken:
                 raise InvalidParameter(
-                    f"{self.path} counts {self.taken} steps, and the next is step {step}, so that no check would "
-                    "support it; begin a receipt before the first step, and continue it with the newest checkpoint",
+                    f"{self.path} has {self.taken} steps, but the next is step {step}, which no check would accept; "
+                    "begin the receipt before the first step, and continue it with the newest checkpoint",
                     field="receipt",
                 )
             if step < self.taken:
@@ -274,8 +274,8 @@ def _check_factors(statement: PrivacyStatement, factors: Sequence[CertifiedFacto
     given = [each.digest for each in factors]
     if given != own:
         raise InvalidParameter(
-            f"the statement is of the factors {', '.join(own)}, and the receipt would name {', '.join(given)}; give "
-            "both the factors that make the noise, of both moments where squares have noise of their own",
+            f"the statement is for the factors {', '.join(own)}, but the receipt would name {', '.join(given)}; give "
+            "both the factors that make the noise (of both moments if squares have their own noise)",
             field="factors",
         )
     if statement.steps != factors[0].steps:

@@ -134,7 +134,7 @@ class PrivacyStatement:
         more = self.trials - 1
         name = f"{more} more trials"
         if name in others:
-            message = f"others has the name {name!r}, which is that of the other trials; give it another"
+            message = f"others contains the name {name!r}, which the other trials have; give it another name"
             raise InvalidParameter(message, field="others")
         return {**others, name: root_above(more * Fraction(self._mu) ** 2, "mu")}
 
