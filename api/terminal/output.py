@@ -279,8 +279,8 @@ Explain = Annotated[bool, typer.Option("--explain", help="Also say what each ter
 
 
 TERMS = {
-    "sensitivity": "the most by which one example or user changes C times the gradients, each contribution of norm 1 "
-    "or less; noise is scaled to it (docs/sensitivity.md)",
+    "sensitivity": "the most by which one example or user can change what is released, for contributions of norm 1 or "
+    "less; noise is scaled to it (docs/sensitivity.md)",
     "objective": "the loss that was minimised, at noise of one sensitivity: by default the mean of the outputs' "
     "variances (docs/notation.md)",
     "rmse": "root of the mean variance of an output; times the noise multiplier it is the error of a run "

@@ -73,7 +73,7 @@ def test_a_claim_that_does_not_hold_is_never_published(store, losses):
     assert holds_nothing(store)
 
 
-@pytest.mark.parametrize(("of", "refusal"), [(5, None), (4, "nothing is stored: C is not of the mechanism identity")])
+@pytest.mark.parametrize(("of", "refusal"), [(5, None), (4, "nothing was stored: C is not of the mechanism identity")])
 def test_a_solver_that_lies_stores_nothing(store, monkeypatch, of, refusal):
     """Of the number of steps, or of the mechanism."""
     spec, solution = spec_of(4, "identity"), Solution(toeplitz(of), Outcome.CLOSED_FORM, 1)

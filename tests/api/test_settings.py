@@ -115,7 +115,7 @@ def test_keys_are_asked_for_where_others_reach_the_service() -> None:
         ({"https_certificate": "a.pem"}, "come together"),
         ({"https_certificate": "a.pem", "https_key": "b.pem"}, "there is no file a.pem"),
         ({"trusted_proxies": ["proxy.example"]}, "trusted_proxies"),
-        ({"issuers": [ISSUER | {"jwks_url": "http://keys.example/jwks"}]}, "use https://"),
+        ({"issuers": [ISSUER | {"jwks_url": "http://keys.example/jwks"}]}, "must be https://"),
         ({"issuers": [ISSUER | {"jwks_url": "https:///jwks"}]}, "without a user"),
         ({"issuers": [ISSUER | {"jwks_url": "https://a:b@i/jwks"}]}, "without a user"),
         ({"issuers": [ISSUER | {"algorithms": ["HS256"]}]}, "algorithms"),

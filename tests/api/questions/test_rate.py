@@ -111,7 +111,7 @@ def test_rates_that_are_listed_are_multiplied_by_what_is_advised() -> None:
     ("changes", "way"),
     [
         ({"parameters": None}, "give --parameters"),
-        ({"workload": {"kind": "lion"}}, "sgd, adam, adamw alone, not with lion"),
+        ({"workload": {"kind": "lion"}}, "only with sgd, adam, adamw, not with lion"),
         ({"workload": {"kind": "window", "width": 3}}, "nothing that sums as window does"),
     ],
 )

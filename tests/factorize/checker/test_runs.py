@@ -249,12 +249,12 @@ def test_no_step_is_released_after_the_end_or_after_a_gap(tmp_path: Path, factor
     take = begun(receipt, factors)
     take(5)
     receipt.close()
-    with pytest.raises(InvalidParameter, match="the run ended after 5 steps, and step 5 would be released without it"):
+    with pytest.raises(InvalidParameter, match="the run ended after 5 steps, but step 5 is about to be released"):
         take(6)
     assert checked(tmp_path, factors, "receipt.json") == 0
-    with pytest.raises(InvalidParameter, match="counts 0 steps, and the next is step 4"):
+    with pytest.raises(InvalidParameter, match="has 0 steps, but the next is step 4"):
         continued(tmp_path / "late.json", factors, [(4, N, False)])
-    with pytest.raises(InvalidParameter, match="counts 3 steps, and the next is step 4"):
+    with pytest.raises(InvalidParameter, match="has 3 steps, but the next is step 4"):
         continued(tmp_path / "gap.json", factors, [(0, 3, False), (4, N, False)])
     continued(tmp_path / "whole.json", factors, [(0, 3, False), (3, N, False)]).close()
     assert checked(tmp_path, factors, "whole.json") == 0
@@ -275,8 +275,8 @@ def test_a_receipt_is_of_the_factors_and_other_runs_of_its_statement(tmp_path: P
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
     own = PrivacyStatement(calibration, factors.digest, N, EXAMPLES, EXAMPLES, "fixed", "example")
     for statement, given, words in (
-        (own, [other], "the statement is of the factors"),
-        (own, [factors, other], "the statement is of the factors"),
+        (own, [other], "the statement is for the factors"),
+        (own, [factors, other], "the statement is for the factors"),
         (replace(own, digest=other.digest), [other], "the calibration is for a sensitivity"),
         (replace(own, steps=2 * N), [factors], "is of 24 steps, the factors are of 12"),
     ):

@@ -43,5 +43,5 @@ async function worked(path, request, news, signal) {
     const compiling = data.done ? "" : ", which may compile once on this machine";
     news.textContent = `${data.done} of ${data.total} in ${seconds(data.seconds)}, now ${data.mechanism}${compiling}.`;
   }
-  throw new Error("The service ended the comparison without an answer.");
+  throw new Error("The service ended the comparison without an answer; ask again.");
 }

@@ -28,19 +28,19 @@ export function sentences(certificate, spec) {
 }
 
 function sensitive({ value, kind, rule, participation }) {
-  const sure = kind === "exact" ? "exactly" : "at most";
-  return `One example changes C times the gradients by ${sure} ${short(value, 6)} times the clip norm. This holds for the participation ${part({ kind: "single", ...participation })}, by the rule "${rule}". The noise has to be scaled to this.`;
+  const sure = kind === "exact" ? "exact" : "an upper bound";
+  return `One example can change what is released by at most ${short(value, 6)} times the clip norm (${sure}, by the rule "${rule}"), under the participation ${part({ kind: "single", ...participation })}. Scale the noise to this number.`;
 }
 
 function errors({ rmse, max_error, last_iterate }) {
-  if (rmse === null) return "The error grows without end, as it does for every strategy without end.";
+  if (rmse === null) return "The error grows without limit, as for every strategy without a last step.";
   return `With noise of standard deviation 1 times the sensitivity, the outputs are off by ${short(rmse, 6)} in root mean square, by ${short(max_error, 6)} at worst, and by ${short(last_iterate, 6)} at the last step.`;
 }
 
 function bounded({ lower_bound, class_lower_bound, relative_gap, loss }, spec) {
   const objective = part(spec.objective);
   if (!lower_bound) {
-    const within = class_lower_bound ? ` Within its class nothing is below ${short(class_lower_bound.objective, 8)} ("${class_lower_bound.rule}").` : "";
+    const within = class_lower_bound ? ` No matrix of its class is below ${short(class_lower_bound.objective, 8)} ("${class_lower_bound.rule}").` : "";
     return `No lower bound over all matrices is known here. The objective ${objective} is ${short(loss.objective, 8)}.${within}`;
   }
   return `No matrix has an objective ${objective} below ${short(lower_bound.objective, 8)} ("${lower_bound.rule}"). This one has ${short(loss.objective, 8)}, which is ${percent(relative_gap)} above.`;
@@ -51,6 +51,6 @@ function exact({ max_abs }) {
 }
 
 function stopped({ converged }, spec) {
-  const asked = `the relative gap of ${short(spec.tolerance, 2)} that was asked for within its class`;
-  return converged ? `The solver reached ${asked}.` : `The solver did not reach ${asked}; the numbers above are honest all the same.`;
+  const asked = `the requested relative gap of ${short(spec.tolerance, 2)} within its class`;
+  return converged ? `The solver reached ${asked}.` : `The solver did not reach ${asked}; the numbers above hold all the same.`;
 }

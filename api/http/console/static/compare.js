@@ -13,7 +13,7 @@ const draft = { value: EXAMPLE };
 export async function comparePage(main, { signal }) {
   const intro = [
     el("h1", {}, "Compare mechanisms"),
-    el("p", {}, "Every mechanism that fits the spec is solved and certified; nothing is stored. A long comparison may wait for those of others."),
+    el("p", {}, "Every mechanism that fits the spec is solved and certified; nothing is stored. A long comparison may wait in a queue."),
   ];
   const seldom = ["budgets", "bytes_per_parameter", "samplings", "parameters", "max_seconds", "seconds"];
   await askForm(main, { intro, schema: "CompareRequest", id: "compare", seldom, draft, path: "/v1/compare", text: "Compare", draw: pictures, signal });

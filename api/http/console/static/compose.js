@@ -33,7 +33,7 @@ export async function composePage(main, { signal }) {
   };
   main.append(
     el("h1", {}, "Compose a spec"),
-    el("p", {}, "A spec says what is to be factored, how often an example takes part, what is minimised, and within which family of matrices."),
+    el("p", {}, "A spec names the workload to factor, how often an example takes part, the error to minimise, and the family of matrices."),
     el("form", { class: "columns", novalidate: true, submit }, el("div", { class: "card" }, form.node, json), view.node),
   );
 }

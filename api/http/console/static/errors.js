@@ -6,7 +6,7 @@ import { el } from "./dom.js";
 
 /** Show the card of errors, whose numbers the service computes. */
 export function errorsCard(manifest, signal) {
-  const body = el("div", { "aria-live": "polite" }, el("p", { class: "hint" }, "The rows of B are looked at."));
+  const body = el("div", { "aria-live": "polite" }, el("p", { class: "hint" }, "Reading the rows of B."));
   const card = el("section", { class: "card", "aria-labelledby": "errors" }, el("h2", { id: "errors" }, "Error of each query"), body);
   askJson(`/v1/factorizations/${manifest.digest}/errors`, { signal }).then(
     (found) => body.replaceChildren(...pictures(found)),

@@ -34,7 +34,7 @@ export function keyForm(changed) {
     "form",
     { class: "card", submit: (event) => (event.preventDefault(), input.value && set(input.value.trim(), "The key is kept for this tab.")) },
     el("label", { for: "key" }, "API key"),
-    el("p", { class: "hint" }, "It is kept in this tab until it is closed, and is sent in a header. Only a service that has keys asks for one."),
+    el("p", { class: "hint" }, "This tab keeps the key until you close it, and sends it in a header. Only a service with keys needs one."),
     input,
     el("p", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Use this key"), button("Forget it", () => set(null, "The key is forgotten."))),
     el("p", {}, currentKey() === null ? "No key is set." : "A key is set."),

@@ -39,7 +39,7 @@ export async function keysPage(main, { signal }) {
   };
   main.append(
     el("h1", {}, "Keys"),
-    el("p", {}, "A key says what its holder may do at this service, and until when. Its token is shown once, when it is made."),
+    el("p", {}, "A key determines what its holder may do at this service, and until when. Its token is shown once, when you make the key."),
     desk.token,
     el("section", { class: "card", "aria-labelledby": "new-key-title" }, el("h2", { id: "new-key-title" }, "Another key"), el("form", { novalidate: true, submit }, form.node, desk.refusal, el("p", { class: "actions" }, go))),
     el("div", { class: "group" }, desk.filter),
@@ -107,7 +107,7 @@ class Desk {
 
   async revoke(key) {
     const act = () => askJson(`${PATH}/${key.id}/revoke`, { method: "POST" });
-    const text = `Whoever uses ${key.id} is refused within a second. A key that is revoked stays so.`;
+    const text = `Whoever uses ${key.id} is refused within a second. You cannot undo this.`;
     if ((await agreed({ title: `Revoke ${key.name}?`, text, verb: "Revoke it", act })) === null) return;
     tell(`Key ${key.id} is revoked.`);
     await this.show();

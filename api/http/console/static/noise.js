@@ -26,7 +26,7 @@ export function noiseCard(manifest, signal) {
     "section",
     { class: "card", "aria-labelledby": "noise" },
     el("h2", { id: "noise" }, "Noise over time and frequency"),
-    el("p", {}, "The noise added at step t is a sum of the fresh noise of step t and of earlier steps, with the coefficients of row t of C^-1. Negative ones take back what earlier steps were given."),
+    el("p", {}, "The noise added at step t is a sum of the fresh noise of step t and of earlier steps, with the coefficients of row t of C^-1. Negative ones take back noise of earlier steps."),
     el("div", { class: "field" }, el("label", { for: "noise-step" }, `step t, 1 to ${n}`), step),
     body,
   );

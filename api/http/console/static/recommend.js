@@ -28,7 +28,7 @@ export async function recommendPage(main, { signal, name }) {
   const { schema, path, draft, other } = name === "fleet" ? FLEET : DATA_SET;
   const intro = [
     el("h1", {}, "Recommend a mechanism"),
-    el("p", {}, "Training with differential privacy adds noise. This service finds noise that is correlated from step to step, which harms the model less, and proves what it found. Say what is trained and what privacy it needs: the mechanisms that fit the memory are compared, and one is named with its noise and its code. Nothing is stored until you have its spec solved."),
+    el("p", {}, "Training with differential privacy adds noise. This service finds noise that is correlated from step to step, which harms the model less, and proves what it finds. Describe your training job and the privacy it needs: the service compares the mechanisms that fit your memory, and recommends one with its noise and its code. Nothing is stored until you solve its spec."),
     el("p", {}, el("a", { href: other[0] }, other[1])),
   ];
   const seldom = ["check_in", "offline", "objective", "samplings", "parameters", "seconds"];
