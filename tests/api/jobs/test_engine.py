@@ -619,7 +619,7 @@ def test_a_worker_of_another_release_is_named_and_given_nothing(place, monkeypat
         engine.submit(order(gate="never"))
         stranger, nobody = wait_for(lambda: engine.solves.missing()[1:] and engine.solves.missing())
         assert (stranger.state, nobody.state) == ("other-worker", "no-workers")
-        assert "is of factorize-0.0.1" in stranger.detail and ours in stranger.detail
+        assert "runs factorize-0.0.1" in stranger.detail and ours in stranger.detail
         assert engine.capacity_mb is None
         (worker,) = other.workers.values()
         task = place.ledger.get(digest(0)).task
