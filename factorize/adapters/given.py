@@ -369,7 +369,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p._post_accumulate_grad_hooks for p in held):
         raise InvalidParameter(
-            "some parameters have post-accumulate-grad hooks, which run before the noise is added and may take a "
+            "some parameters have hooks that run in the backward pass, before the noise is added, and may take a "
             "step; create the model without register_post_accumulate_grad_hook",
             field="optimizer",
         )

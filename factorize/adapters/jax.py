@@ -285,8 +285,8 @@ def refuse_unreal(name: str, value: ArrayLike) -> None:
     """
     if isinstance(value, optax.MaskedNode):
         raise InvalidParameter(
-            f"optax masks the parameter {name}, so its gradient would be released without noise; put the noise first, "
-            "over all parameters, and mask after it: optax.chain(noise, optax.multi_transform(...))",
+            f"optax has masked the parameter {name}, so its gradient would be released without noise; put the noise "
+            "first, over all parameters, and mask after it: optax.chain(noise, optax.multi_transform(...))",
             field="parameters",
         )
     kind = getattr(value, "dtype", None) or np.asarray(value).dtype

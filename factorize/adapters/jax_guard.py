@@ -81,8 +81,8 @@ class StepGuard:
         refuse_infinite("sum", finite=bool(finite))
         if not np.array_equal(np.asarray(commitment), own):
             raise InvalidParameter(
-                "the noise cannot continue from this state, which is of another seed, factorization, scale, dtype or "
-                "other parameters; restore this run's own state, or begin with init(params)",
+                "the noise cannot continue from this state, which is of another seed, factorization, scale or dtype, "
+                "or of other parameters; restore this run's own state, or begin with init(params)",
                 field="commitment",
             )
         if int(step) >= self._steps:
@@ -173,9 +173,9 @@ class GuardedBatches(AuditedBatches):
             )
         if self._marked is None or bits != self._marked[0]:
             raise InvalidParameter(
-                "the updates are not the sums that gradients(...) returned last; they were scaled, added up, averaged "
-                "or never clipped. Give update those sums unchanged, with the noise first in optax.chain, or use "
-                "correlated_noise for sums that your own code clips",
+                "the updates are not the sums over examples that gradients(...) returned last; they were scaled, "
+                "added up, averaged or never clipped. Give update those sums unchanged, with the noise first in "
+                "optax.chain, or use correlated_noise for sums that your own code clips",
                 field="updates",
             )
         if self._handed.get(step) != self._marked[1]:

@@ -90,7 +90,7 @@ class RateCheck:
             return
         if taken != self._seen + 1:
             warnings.warn(
-                f"the rate is not checked: only {self._seen + 1} of {taken} steps called step()",
+                f"the rate is not checked: this saw {self._seen + 1} of {taken} steps",
                 stacklevel=2,
             )
             self._seen = None

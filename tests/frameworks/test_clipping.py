@@ -224,7 +224,7 @@ class TestRelease:
     def test_refuses_other_shapes(self):
         noise = NoiseGenerator(factors(), scale(), self.like(torch.float32), seed=7 << 64)
         for sums in ([], self.like(torch.float32)[:1], self.like(torch.float32)[::-1]):
-            with pytest.raises(InvalidParameter, match="shaped like the 2 parameters"):
+            with pytest.raises(InvalidParameter, match="the shapes of the 2 parameters"):
                 noise.add_to_sum(sums)
         assert noise.step == 0
 

@@ -187,7 +187,7 @@ def stale(model: torch.nn.Module) -> Any:
 
 OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a part": (lambda m: SGD(m[0].parameters(), lr=0.1), "leaves out 2.weight, 2.bias"),
-    "another": (lambda _m: SGD(network().parameters(), lr=0.1), r"not the model's: one of shape \(5, 6\)"),
+    "another": (lambda _m: SGD(network().parameters(), lr=0.1), r"of another model .one of shape \(5, 6\)"),
     "stale": (stale, "0.weight, 0.bias: frozen, but with an old gradient"),
     "LBFGS": (lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS computes several gradients"),
     "sparse": (lambda m: torch.optim.SparseAdam(m.parameters()), "SparseAdam needs sparse"),

@@ -293,7 +293,7 @@ class Made(Door):
             some.gradients(PARAMETERS, (X, Y), indices, mask)
         some.noise.close()
         some = self.made(loss=jax.jit(lambda w, x, y: loss(w, x, y) + loss(w, X, Y)))
-        with pytest.raises(InvalidParameter, match="shape or examples"):
+        with pytest.raises(InvalidParameter, match="looks like the data"):
             some.gradients(PARAMETERS, (X, Y), indices, mask)
         some.noise.close()
         made = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X, Y))

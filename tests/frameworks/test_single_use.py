@@ -123,7 +123,7 @@ class TestJax:
             optax.multi_transform({"w": noise, "b": noise}, {"w": "w", "b": "b"}),
             optax.multi_transform({"w": noise, "b": optax.identity()}, {"w": "w", "b": "b"}),
         ):
-            with pytest.raises(InvalidParameter, match="optax masks the parameter .* released without noise"):
+            with pytest.raises(InvalidParameter, match="optax has masked the parameter .* released without noise"):
                 wrapped.init(GRADIENT)
         state = noise.init(GRADIENT)
         for wrong in ({"w": GRADIENT["w"], "b": None}, {"w": GRADIENT["w"]}, {**GRADIENT, "b": np.ones(5, np.float32)}):
