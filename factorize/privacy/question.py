@@ -193,8 +193,8 @@ def level_of(target: Question, name: str) -> dict[str, Any]:
         return {"epsilon": target.epsilon, "delta": target.delta, "sigma": target.sigma}
     if target.epsilon is None or target.delta is None:
         raise InvalidParameter(
-            f"sampling={name!r} needs epsilon and delta alone: rho, mu and spent_mu describe a Gaussian mechanism, which "
-            "an amplified run is not",
+            f"sampling={name!r} needs epsilon and delta alone: rho, mu and spent_mu describe a Gaussian mechanism, "
+            "which an amplified run is not",
             field="epsilon",
         )
     return {"epsilon": target.epsilon, "delta": target.delta}
