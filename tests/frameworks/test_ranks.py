@@ -267,7 +267,7 @@ class TestRefusals:
         monkeypatch.setattr(agreement, "world_size", lambda: 2)
         monkeypatch.setattr(agreement, "own_rank", lambda: 1)
         monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: gone)
-        with pytest.raises(InvalidParameter, match="rank 0 left"):
+        with pytest.raises(InvalidParameter, match="rank 0 ended"):
             agreement.agree("x", lambda: (None, {}))
         with pytest.raises(ZeroDivisionError):
             agreement.agree("x", lambda: (1 // 0, {}))
