@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     gc.set_threshold(10_000, 10, 10)  # imports make much and drop little of it
     leave_working_folder()
     _open_streams()
+    if os.environ.get("COLUMNS") == "0":  # Shells within editors set this; help would be empty.
+        del os.environ["COLUMNS"]
     warnings.showwarning = cast(Any, _show_warning)
     try:
         # Imported here, so that Ctrl-C during the imports ends as quietly as later.

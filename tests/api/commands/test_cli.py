@@ -540,6 +540,12 @@ def test_settings_of_developers_change_nothing(factorize: CommandLine, settings:
     assert done.returncode == 0 and "class bound" in done.stdout and "Traceback" not in done.stderr
 
 
+def test_help_in_a_terminal_of_unknown_width(factorize: CommandLine) -> None:
+    settings = environment(factorize.home) | {"COLUMNS": "0"}
+    done = subprocess.run([*PROGRAM, "solve", "--help"], capture_output=True, text=True, env=settings)
+    assert done.returncode == 0 and "--matrices" in done.stdout
+
+
 def test_the_end_of_a_file_is_no_interruption(factorize: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_off(_text: str) -> None:
         raise EOFError("Ran out of input")
