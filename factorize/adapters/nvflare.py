@@ -70,7 +70,7 @@ class CorrelatedAggregator(ModelAggregator):
             _log.warning("round %d ignores an answer of client %r to round %d", self.rounds.step, client, current)
             return False
         self.rounds.admit([client])
-        params = model.params or {}
+        params = model.params if isinstance(model.params, dict) else {}
         if model.params_type != ParamsType.DIFF or set(params) != set(self.names):
             _log.warning("client %r sent no weight difference (params_type DIFF) of the model's parameters", client)
             return self.rounds.add(client, [])

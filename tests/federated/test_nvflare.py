@@ -92,9 +92,10 @@ def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
             answer(5, 1, params_type=ParamsType.FULL),
         ),
         *(answer(6, 1, params={"bias": MODEL["bias"]}), answer(7, 0)),
+        answer(8, 1, params=MODEL["weights"]),
     ):
         aggregator.accept_model(wrong)
-    assert rounds.refused == {"too early": 1, "not admitted": 1, "twice": 1, "not finite": 1, "shape": 2}
+    assert rounds.refused == {"too early": 1, "not admitted": 1, "twice": 1, "not finite": 1, "shape": 3}
     aggregator.fl_ctx = context(1)
     aggregator.aggregate_model()
     assert rounds.step == 2
