@@ -278,8 +278,8 @@ def _check_factors(statement: PrivacyStatement, factors: Sequence[CertifiedFacto
             "both the factors that make the noise (of both moments if squares have their own noise)",
             field="factors",
         )
-    if statement.steps != factors[0].steps:
-        message = f"the statement is of {statement.steps} steps, the factors are of {factors[0].steps}; state theirs"
+    if statement.steps > factors[0].steps:
+        message = f"the statement is of {statement.steps} steps, the factors of {factors[0].steps}; state no more"
         raise InvalidParameter(message, field="steps")
     if statement.moments is None:
         check_own(statement.calibration, factors[0])

@@ -278,7 +278,7 @@ def test_a_receipt_is_of_the_factors_and_other_runs_of_its_statement(tmp_path: P
         (own, [other], "the statement is for the factors"),
         (own, [factors, other], "the statement is for the factors"),
         (replace(own, digest=other.digest), [other], "the calibration is for a sensitivity"),
-        (replace(own, steps=2 * N), [factors], "is of 24 steps, the factors are of 12"),
+        (replace(own, steps=2 * N), [factors], "is of 24 steps, the factors of 12"),
     ):
         with pytest.raises(InvalidParameter, match=words):
             Receipt(tmp_path / "wrong.json").begin(
@@ -302,6 +302,11 @@ def test_a_receipt_is_of_the_factors_and_other_runs_of_its_statement(tmp_path: P
     receipt.begin(stated, [factors], ParticipationAuditor.of(calibration, N), generator="sfc64", dtype="float32")
     named = {other["name"] for other in json.loads(receipt.path.read_bytes())["others"]}
     assert named == {"pilot", "probe", "3 more trials"}
+    endless = factorize.solve("prefix", n="unbounded", mechanism="nu_toeplitz", nu=0.1)
+    planned = endless.calibrate(epsilon=2.0, delta=1e-5)
+    state = PrivacyStatement(planned, endless.digest, 1000, EXAMPLES, EXAMPLES, "fixed", "example")
+    auditor = ParticipationAuditor.of(planned, 1000)  # a plan of fewer steps than the factors have is fine
+    Receipt(tmp_path / "plan.json").begin(state, [endless], auditor, generator="sfc64", dtype="float32")
 
 
 def test_a_broken_chain_is_refused(tmp_path: Path, factors: Any) -> None:
