@@ -164,7 +164,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "weight_norm": (lambda: normed(torch.nn.utils.weight_norm), "module 0 has the tensor weight, .*parametrizations"),
     "spectral_norm": (lambda: normed(torch.nn.utils.parametrizations.spectral_norm), "module 0 has trained .* buffers"),
-    "a tensor to be trained": (loose, "the model has the tensor scale, which has a gradient and is no parameter"),
+    "a tensor to be trained": (loose, "the model has the tensor scale, which has a gradient but is not a parameter"),
     "adapters of embeddings": (adapted_words, "lora_embedding_A has .* take embeddings out"),
 }
 
@@ -347,7 +347,7 @@ def test_a_closure_says_its_loss() -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "another type": (lambda made: made.model.double(), "0.weight is torch.float64 on cpu now.*model.to"),
+    "another type": (lambda made: made.model.double(), "0.weight is now torch.float64 on cpu.*model.to"),
     "other parameters": (
         lambda made: made.optimizer.param_groups[0].update(params=list(network().parameters())),
         "parameter 0 has no per-example gradient",

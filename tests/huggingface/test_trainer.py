@@ -86,7 +86,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     """Both would go on from one checkpoint, with one noise."""
     job = trainer(tmp_path)
     with holding(tmp_path / "checkpoints") as other:
-        with pytest.raises(InvalidParameter, match=f"checkpoints is continued by process {other.pid}"):
+        with pytest.raises(InvalidParameter, match=f"checkpoints is in use by process {other.pid}"):
             job.train()
         assert job.private is None  # nothing is spent
     job.train()
@@ -407,7 +407,7 @@ def test_training_that_changes_nothing_is_told(tmp_path: Path) -> None:
 
 
 def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match="one for each"):
+    with pytest.raises(InvalidParameter, match="one per example"):
         trainer(tmp_path, example_losses=lambda output, labels: output.logits.mean()).train()
 
 

@@ -78,7 +78,7 @@ def in_another_process(work: Callable[[], Any]) -> int:
             work()
             code = 0
         except InvalidParameter as error:
-            code = 17 if re.search(f"is continued by process {os.getppid()} on ", str(error)) else 1
+            code = 17 if re.search(f"is in use by process {os.getppid()} on ", str(error)) else 1
         finally:
             os._exit(code)
     return child
@@ -97,7 +97,7 @@ def test_one_process_at_a_time_writes_a_receipt(tmp_path: Path, factors: Any) ->
     child = in_another_process(lambda: (begun(Receipt(tmp_path / "o.json"), factors), time.sleep(60)))
     while not (tmp_path / "o.json").exists():
         time.sleep(0.01)
-    with pytest.raises(InvalidParameter, match=f"o.json is continued by process {child} on "):
+    with pytest.raises(InvalidParameter, match=f"o.json is in use by process {child} on "):
         begun(Receipt(tmp_path / "o.json"), factors)
     os.kill(child, signal.SIGKILL)
     ended(child)

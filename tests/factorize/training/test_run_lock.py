@@ -30,7 +30,7 @@ def refused_in_a_fork(path: Path) -> bool:
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with holding(path) as other:
-        holder = re.escape(f"run.json is continued by process {other.pid} on {socket.gethostname()}")
+        holder = re.escape(f"run.json is in use by process {other.pid} on {socket.gethostname()}")
         for _ in range(2):
             with pytest.raises(InvalidParameter, match=holder):
                 RunLock(path, field="path")
