@@ -562,7 +562,9 @@ class Made(Door):
             "a part of a batch": Mistake("refused", self._part, "examples|rows"),
             "two batches before one step": Mistake("refused", self._two, "step"),
             "an example whose gradient is not finite": Mistake("right", lambda folder: infinite(self, folder)),
-            "losses that are not one number for each example": Mistake("refused", self._one_loss, "one for each"),
+            "losses that are not one number for each example": Mistake(
+                "refused", self._one_loss, "one loss per example"
+            ),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
             REORDERED: Mistake("believed", self._reordered),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
