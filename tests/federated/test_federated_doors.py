@@ -116,7 +116,7 @@ class Rounds(Door):
             "an example whose gradient is not finite": Mistake("right", self._infinite),
             "numbers of examples and metrics that clients send": Mistake("right", self._weighted),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
-            "a second server on one state": Mistake("refused", self._second_server, "continues .* already"),
+            "a second server on one state": Mistake("refused", self._second_server, "already continues"),
             "a state older than the receipt": Mistake("refused", self._old_state, "the receipt has 2 rounds"),
             "a server that is killed in a round": Mistake("right", self._killed),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),

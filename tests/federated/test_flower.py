@@ -271,7 +271,7 @@ def test_who_has_no_id_of_its_own_is_refused_by_name(tmp_path: Path, caplog: pyt
     assert nodes.asked == [[4, *range(10, CLIENTS + 1)]]
     assert rounds.refused == {"no client id": 7, "same client id": 1}
     assert (
-        all(f"'node {node}'" in caplog.text for node in (1, 2, 3, 6, 7, 8, 9)) and "'phone-4' of node 4" in caplog.text
+        all(f"'node {node}'" in caplog.text for node in (1, 2, 3, 6, 7, 8, 9)) and "'phone-4' as node 4" in caplog.text
     )
     receipt.close()
     assert json.loads((tmp_path / "receipt.json").read_bytes())["steps"]["refused"] == rounds.refused
@@ -283,7 +283,7 @@ def test_a_run_keeps_the_kind_of_its_ids(tmp_path: Path) -> None:
     trained(CorrelatedNoise(FedAvg(), rounds), Nodes(), 1)
     rounds.stop()
     rounds, _ = rounds_in(tmp_path)
-    with pytest.raises(InvalidParameter, match="knows its clients by 'client-id', not by 'authenticated_node'"):
+    with pytest.raises(InvalidParameter, match="client ids from 'client-id', not 'authenticated_node'"):
         CorrelatedNoise(FedAvg(), rounds, client_id=authenticated_node)
 
 
