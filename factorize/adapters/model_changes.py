@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
 
@@ -30,9 +31,13 @@ def difference_of_buffers(
 
 
 def sizes_of(model: torch.nn.Module) -> dict[str, float]:
-    """Return the norms of all parameters by name, frozen ones too."""
-    held = {name.removeprefix("_module."): p.detach() for name, p in model.named_parameters() if p.is_floating_point()}
-    return {name: float(p.float().norm()) for name, p in held.items()}
+    """Return the norms of all parameters by name, frozen ones too, but not of quantized tensors without a norm."""
+    found = dict[str, float]()
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point():
+            with suppress(NotImplementedError):
+                found[name.removeprefix("_module.")] = float(parameter.detach().float().norm())
+    return found
 
 
 def difference_of_weights(before: Mapping[str, float], after: Mapping[str, float]) -> InvalidParameter | None:

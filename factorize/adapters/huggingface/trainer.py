@@ -197,13 +197,13 @@ class PrivateTraining(_Mixed):
         """
         check_settings(self.args)
         lock = agree("output_dir", lambda: (self._lock(), {}))
-        before = {name: values_sum([p]) for name, p in self.model.named_parameters() if p.requires_grad}
+        before = self._sums_of_weights()
         try:
             done = super().train(*args, **others)
         finally:
             if lock is not None:
                 lock.release()
-        same = [name for name, p in self.model.named_parameters() if before.get(name) == values_sum([p])]
+        same = [name for name, value in self._sums_of_weights().items() if before.get(name) == value]
         if same and done.global_step and self.args.learning_rate > 0:
             few = ", ".join(same[:3]) + (" ..." if len(same) > 3 else "")
             message = (
@@ -212,6 +212,9 @@ class PrivateTraining(_Mixed):
             warnings.warn(message, stacklevel=2)
         metrics = {name: value for name, value in done.metrics.items() if name not in _SECRET_LOGS}
         return TrainOutput(done.global_step, math.nan, metrics)
+
+    def _sums_of_weights(self) -> dict[str, str]:
+        return {name: values_sum([p]) for name, p in self.model.named_parameters() if p.requires_grad}
 
     def _lock(self) -> RunLock | None:
         """Return the lock on the run's folder, which rank 0 holds for all processes."""
