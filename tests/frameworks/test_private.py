@@ -381,7 +381,7 @@ class TestAuto:
     def test_needs_somebody_who_solves(self):
         with pytest.raises(InvalidParameter, match="url=.*; or give solve=factorize.solve to solve it here"):
             private("auto")
-        with pytest.raises(InvalidParameter, match="solve=True is no function; give solve=factorize.solve"):
+        with pytest.raises(InvalidParameter, match="solve=True is not a function; give solve=factorize.solve"):
             private("auto", solve=True)
 
     def test_a_file(self, tmp_path):

@@ -115,7 +115,7 @@ def test_a_torch_job_that_was_killed_between_two_steps(tmp_path: Path) -> None:
     torch_steps(job, epochs=EPOCHS - 1)
     again.close()
     assert assert_proved(tmp_path, solving)["steps"]["processes"] == [[0, N // EPOCHS], [N // EPOCHS, N]]
-    with pytest.raises(InvalidParameter, match="has ended"):
+    with pytest.raises(InvalidParameter, match="of a finished run"):
         torch_job(Receipt(tmp_path / "receipt.json"), Solving(tmp_path))
 
 

@@ -171,7 +171,7 @@ class TestTensors:
             made = factors(name)
             noise = NoiseGenerator(made, scale(made), parameters(device), seed=1 << 64)
             assert noise.generator == (own if device == "cuda" else "sfc64")
-        with pytest.raises(InvalidParameter, match="no recurrence"):
+        with pytest.raises(InvalidParameter, match="needs a recurrence"):
             make(factors("dense"), generator="torch")
 
     @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -190,7 +190,7 @@ class TestTensors:
 
     def test_no_parameters_or_no_calibration(self):
         made = factors("blt")
-        with pytest.raises(InvalidParameter, match="no parameter"):
+        with pytest.raises(InvalidParameter, match="at least one"):
             NoiseGenerator(made, scale(made), [], seed=1 << 64)
         with pytest.raises(InvalidParameter, match="bare float"):
             NoiseGenerator(made, 1.0, parameters(), seed=1 << 64)
