@@ -1,13 +1,13 @@
 """`factorize receipt`: what a run says of the model that it released, for tools that verify attestations."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from factorize.api.commands.calibrate import STOP_CONDITION, check_sensitivity
 from factorize.api.terminal.output import Shown, argument, option
 from factorize.api.terminal.sources import open_target
+from factorize.encoding import JsonObject
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
 from factorize.factors.factorization import Factorization
 from factorize.format.quantities import ClaimRefused, at_most
@@ -65,7 +65,7 @@ def receipt(
     return document, f"{to}: statement of {target} on sha256:{digest}"
 
 
-def _so_far(held: Mapping[str, Any], run: Factorization, delta: float | None) -> Shown:
+def _so_far(held: JsonObject, run: Factorization, delta: float | None) -> Shown:
     """Return the epsilon of the steps that a receipt has counted."""
     refuse_repeated(held)
     named, steps = held["factors"][0]["digest"], steps_of(held)

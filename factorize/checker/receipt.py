@@ -27,7 +27,7 @@ from factorize.checker.sampling.star import gaussian_delta
 from factorize.checker.samplings import PRIVACY, SECRET_ORDERS, check_order
 from factorize.checker.sensitivity import Bracket, bracket_limit, bracket_sensitivity, square_root_up
 from factorize.checker.strategy import FactorFile, read_factor_file
-from factorize.encoding import canonical_json
+from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, TooLarge
 from factorize.format.bins_claims import check_means
 from factorize.format.quantities import ClaimRefused, at_least, at_most, number, require
@@ -269,7 +269,7 @@ def _gaussian_delta(epsilon: Fraction, mu: Fraction) -> arb:
 RUNS = "receipts.noise"
 
 
-def compare_receipts(receipts: Sequence[Mapping[str, Any]]) -> Report:
+def compare_receipts(receipts: Sequence[JsonObject]) -> Report:
     """Prove that no two receipts used the same noise; each of them was checked before."""
     report = Report(stated=(RUNS,))
     for (i, one), (j, other) in combinations(enumerate(receipts, 1), 2):

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from factorize.checker.report import Report
+from factorize.encoding import JsonObject
 from factorize.format.labels import describe_part
 from factorize.format.quantities import at_least, at_most
 from factorize.format.receipts import steps_of
@@ -44,7 +45,7 @@ def text(report: Report) -> str:
     return "\n".join([*lines, *(f"{'not checked':15}{sentence}" for sentence in report.not_checked)])
 
 
-def page(name: str, report: Report, receipt: Mapping[str, object]) -> str:
+def page(name: str, report: Report, receipt: JsonObject) -> str:
     """Return a page on a receipt that holds.
 
     Args:
@@ -77,7 +78,7 @@ _MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\`*<>|[]#"})
 """The escapes of texts in Markdown. The report keeps each text on one line, and JSON has its own writer."""
 
 
-def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, str]:
+def _values(receipt: JsonObject, words: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of a receipt that the phrases insert, every bound rounded outwards."""
     calibration, data, steps = receipt["calibration"], receipt["data"], receipt["steps"]
     unit, examples, together = receipt["unit"], _several(data["examples"], "example"), receipt["together"]
@@ -108,7 +109,7 @@ def _values(receipt: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, s
     }
 
 
-def _seen(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
+def _seen(receipt: JsonObject) -> JsonObject:
     """Return the part that states epsilon and delta of what is seen: of the run, or of the best run of a search."""
     return dict(receipt["together"]) if "trials" in receipt else receipt
 

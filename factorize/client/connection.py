@@ -259,7 +259,8 @@ class Connection:
         scheme, host, path, query, _ = urlsplit(location)
         if not host or scheme not in ("http", "https") or (self._address.scheme == "https") > (scheme == "https"):
             raise ServiceError(
-                f"{self.url} redirects to {scheme[:10]}://{host[:100]}, which this client does not follow", status=307
+                f"{self.url} redirects to host {host[:100]!r} by {scheme[:10]!r}, which this client does not follow",
+                status=307,
             )
         bucket = address_of(f"{scheme}://{host}")
         reply = self._ask(bucket, "GET", f"{path}?{query}", None, headers)  # A bucket gets no key.

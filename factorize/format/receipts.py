@@ -224,7 +224,7 @@ def read_receipt(text: bytes) -> JsonObject:
     return dict(receipt)
 
 
-def _check_units(receipt: Mapping[str, Any]) -> None:
+def _check_units(receipt: JsonObject) -> None:
     """Compare the units that are protected, that are in the data, and that were counted."""
     unit, data, counted = receipt["unit"], receipt["data"], receipt["steps"]["counted"]["unit"]
     most = max(data["used"], data["users"] or 0)
@@ -238,7 +238,7 @@ def _check_units(receipt: Mapping[str, Any]) -> None:
     require(counted == unit, f"the unit is one {unit}, but the auditor counted {counted}s")
 
 
-def _check_releases(receipt: Mapping[str, Any], sampled: str) -> None:
+def _check_releases(receipt: JsonObject, sampled: str) -> None:
     """Compare further releases from the data with the guarantee that is stated for all of them."""
     others, together = receipt["others"], receipt["together"]
     alone = others == [] and "trials" not in receipt
@@ -248,14 +248,14 @@ def _check_releases(receipt: Mapping[str, Any], sampled: str) -> None:
     require(len(names) == len(others), f"{len(others)} other runs have {len(names)} names")
 
 
-def _counts(receipt: Mapping[str, Any]) -> JsonObject:
+def _counts(receipt: JsonObject) -> JsonObject:
     steps = receipt["steps"]
     names = ("participations", "separation", "period")
     counted = {name: steps["counted"][name] for name in ("number", "contributions")}
     return counted | {name: steps[name] for name in names}
 
 
-def _check_counts(receipt: Mapping[str, Any]) -> None:
+def _check_counts(receipt: JsonObject) -> None:
     """Compare the auditor's counts with each other and with the data."""
     number_of, contributions, most, apart, period = _counts(receipt).values()
     require(None not in (number_of, contributions, most), "the receipt does not say how often an example took part")
@@ -273,7 +273,7 @@ def _check_counts(receipt: Mapping[str, Any]) -> None:
     require(multiple, f"{stated} contradict each other: the least distance is a multiple of the period")
 
 
-def _check_secret(receipt: Mapping[str, Any]) -> None:
+def _check_secret(receipt: JsonObject) -> None:
     """Refuse fields that a secret order may not state, and compare the probability of a step with the data."""
     stated, examples = receipt["calibration"], receipt["data"]["users"] or receipt["data"]["examples"]
     shown = [name for name, count in _counts(receipt).items() if count is not None]
@@ -342,12 +342,12 @@ def is_state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(own == longer[:count] and mine[-1:] <= theirs[:count][-1:])
 
 
-def steps_of(receipt: Mapping[str, Any]) -> int:
+def steps_of(receipt: JsonObject) -> int:
     """Return the steps that all processes together have taken."""
     return max((last for _, last in receipt["steps"]["processes"]), default=0)
 
 
-def repetitions_of(receipt: Mapping[str, Any]) -> list[tuple[int, int]]:
+def repetitions_of(receipt: JsonObject) -> list[tuple[int, int]]:
     """Return the steps that one process took after another had: the first of each, and the one after the last."""
     found, taken = [], 0
     for first, last in receipt["steps"]["processes"]:
@@ -357,7 +357,7 @@ def repetitions_of(receipt: Mapping[str, Any]) -> list[tuple[int, int]]:
     return found
 
 
-def refuse_repeated(receipt: Mapping[str, Any]) -> None:
+def refuse_repeated(receipt: JsonObject) -> None:
     """Refuse a run with two releases of one noise, which no epsilon covers.
 
     Raises:

@@ -99,7 +99,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (sampled("buffered_linear", 2), "use blt with normalization 'fitted'"),
     (sampled("blt", 2, normalization="columns"), "use 'fitted'"),
     (sampled("blt", 16), "exceeds 15"),
-    (sampled("banded_inverse_toeplitz", 1), "epochs of 2 to"),
+    (sampled("banded_inverse_toeplitz", 1), "must be from 2 to"),
     (sampled("toeplitz", None, MAX), "objective 'max'"),
     (spec_of(32, mechanism("banded_inverse_toeplitz", 4), 4), "needs a sampling"),
 ]

@@ -57,9 +57,9 @@ def test_factors_calibrate_under_sampling(base: Factorization, file: Path) -> No
     assert factors.calibrate(TARGET) == calibrate(factors.sensitivity, TARGET)
     with pytest.raises(InvalidParameter, match="two targets; give one"):
         factors.calibrate(TARGET, epsilon=1.0)
-    with pytest.raises(InvalidParameter, match="dataset_size=100 is of the Poisson schemes, and no use to fixed"):
+    with pytest.raises(InvalidParameter, match="dataset_size=100 applies to Poisson sampling only, not to fixed"):
         factors.calibrate(TARGET, dataset_size=100)
-    with pytest.raises(InvalidParameter, match=r"batch_size=10.*of no use to fixed.*as divisor"):
+    with pytest.raises(InvalidParameter, match=r"batch_size=10 applies to Poisson sampling only.*as divisor"):
         factors.calibrate(TARGET, batch_size=10)
 
 

@@ -45,10 +45,10 @@ class TestChoosing:
             "objective": nothing,
         }
         for door in (solvers.choose, solvers.estimate, solvers.solve):
-            with pytest.raises(UnsupportedProblem, match="every row of workload .* weight 0"):
+            with pytest.raises(UnsupportedProblem, match="every non-zero row of workload has weight 0"):
                 door(parse_spec(document))
         swapped = document | {"workload": {"kind": "prefix", "n": 3}, "optimize_for": document["workload"]}
-        with pytest.raises(UnsupportedProblem, match="every row of optimize_for .* weight 0"):
+        with pytest.raises(UnsupportedProblem, match="every non-zero row of optimize_for has weight 0"):
             solvers.choose(parse_spec(swapped))
 
     def test_weights_that_leave_nothing_of_a_matrix_known_by_its_digest(self):
@@ -56,7 +56,7 @@ class TestChoosing:
         named = {"kind": "matrix", "sha256": tensor_digest([array]), "shape": [2, 2]}
         spec = parse_spec({"workload": named, "objective": {"kind": "weighted", "weights": [1, 0]}})
         solvers.choose(spec)
-        with pytest.raises(UnsupportedProblem, match="every row of workload .* weight 0"):
+        with pytest.raises(UnsupportedProblem, match="every non-zero row of workload has weight 0"):
             solvers.solve(spec, matrices={named["sha256"]: array})
 
 

@@ -18,11 +18,11 @@ PARTICIPATIONS: dict[str, dict[str, Any]] = {
 }
 LONG = recursions_of(144)
 MEANT: dict[str, list[Any]] = {
-    "of fewer than 128 steps; window, matrix": [*recursions_of(16).values(), LONG["window"], *matrices_of(16).values()],
-    "prefix, identity, decay, schedule": [
+    "under 128 steps; window, matrix": [*recursions_of(16).values(), LONG["window"], *matrices_of(16).values()],
+    "decay, identity, prefix, schedule": [
         LONG[name] for name in ("prefix", "identity", "decay", "cosine schedule to zero")
     ],
-    "momentum, adam, mu2, srg, weight_decay": [
+    "adam, momentum, mu2, srg": [
         LONG[name]
         for name in (
             "momentum",
@@ -33,11 +33,11 @@ MEANT: dict[str, list[Any]] = {
             "mu2 w",
             "mu2 x",
             "srg",
-            "decoupled weight decay",
         )
     ],
-    "coupled weight_decay that oscillates": [LONG["coupled weight decay"]],
-    "momentum with learning rates of zero": [LONG["momentum with rates of zero"]],
+    "weight_decay": [LONG["decoupled weight decay"]],
+    "weight_decay, coupled, oscillating": [LONG["coupled weight decay"]],
+    "momentum, learning rates of zero": [LONG["momentum with rates of zero"]],
 }
 """For each row of the table, workloads of all its kinds."""
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in solvers.__doc__.splitlines() if "|" in line]

@@ -117,7 +117,7 @@ def test_a_form_counts_for_who_had_it_made_and_not_for_who_had_its_spec_solved(d
     desk.holdings.keep_form(asker, "f" * 64)
     desk.holdings.check_kept(solver, 900)
     desk.holdings.check_kept(asker, 100)
-    with pytest.raises(QuotaExhausted, match="900 bytes are kept for b"):
+    with pytest.raises(QuotaExhausted, match="900 bytes are stored for b"):
         desk.holdings.check_kept(asker, 101)
 
 
@@ -127,7 +127,7 @@ def test_kept_bytes_are_those_of_results_that_are_there_and_of_new_uploads(desk:
         desk.submit(caller("b") if number == 2 else one, number)
         keep(engine, number, size, standing)
     desk.holdings.check_kept(one, 400)
-    with pytest.raises(QuotaExhausted, match="600 bytes are kept for a, and the limit is 1000") as refused:
+    with pytest.raises(QuotaExhausted, match="600 bytes are stored for a, and the limit is 1000") as refused:
         desk.holdings.check_kept(one, 401)
     assert refused.value.seconds == 3600
     desk.now = module.time.time()

@@ -56,7 +56,7 @@ def test_python_certifies_an_array_as_the_command_does(within: CommandLine, tmp_
     assert own.verify().relative_gap == own.certificate.relative_gap
     own_workload = factorize.certify(np.eye(8), np.tril(np.ones((8, 8))))
     assert own_workload.certificate.loss.mean_squared == pytest.approx(4.5)
-    with pytest.raises(InvalidStrategy, match=r"shape \(8, 8\) and the spec asks for n=4"):
+    with pytest.raises(InvalidStrategy, match=r"shape \(8, 8\), but the spec has n=4"):
         factorize.certify(np.eye(8), "prefix", n=4)
     assert len(own.plot().axes) >= 4
 

@@ -133,7 +133,7 @@ def test_a_caller_learns_who_they_are(keyed: Keyed) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"require_keys": False}, "asks for no key"), ({"key_routes": False}, "setting key_routes")],
+    [({"require_keys": False}, "does not require keys"), ({"key_routes": False}, "setting key_routes")],
 )
 def test_where_keys_are_closed_that_is_said(tmp_path: Path, settings: dict[str, bool], words: str) -> None:
     with keyed_service(tmp_path / "store", solver="no_solver", **settings) as keyed:

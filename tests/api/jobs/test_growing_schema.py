@@ -120,7 +120,7 @@ def test_databases_before_the_first_version_and_of_later_releases_are_refused(
     with database.writing(old) as connection:
         connection.execute(database.schema.update().values(version=version))
     before = shape(old)
-    with pytest.raises(StoreUnavailable, match=f"schema version {version} but this release reads 5 to"):
+    with pytest.raises(StoreUnavailable, match=f"schema version {version}, but this release reads 5 to"):
         Ledger(database_url)
     assert shape(old) == before
 

@@ -55,7 +55,7 @@ def test_what_no_sampling_covers_is_refused(base: Factorization, sampling: str) 
 
 
 def test_a_spent_budget_and_what_is_no_name_are_refused_by_name(base: Factorization) -> None:
-    with pytest.raises(InvalidParameter, match="spent_mu describe the noise without balls_in_bins"):
+    with pytest.raises(InvalidParameter, match="and spent_mu describe a Gaussian mechanism"):
         base.calibrate(epsilon=4.0, delta=1e-5, spent_mu=0.1, sampling="balls_in_bins")
     for sampling in (["fixed"], None, "none"):
         with pytest.raises(InvalidParameter, match="is not supported: use one of fixed, "):

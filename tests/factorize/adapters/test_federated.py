@@ -169,7 +169,7 @@ def test_no_round_is_released_after_the_receipt_was_closed(tmp_path: Path, facto
     rounds = rounds_in(tmp_path, factors, receipt=receipt)
     one_round(rounds)
     receipt.close()
-    with pytest.raises(InvalidParameter, match="ended after 1 steps, and step 1 would be released without it"):
+    with pytest.raises(InvalidParameter, match="ended after 1 steps, but step 1 is about to be released"):
         one_round(rounds)
     assert_proved(tmp_path, factors)
     assert json.loads(receipt.path.read_bytes())["steps"]["processes"] == [[0, 1]]

@@ -102,5 +102,5 @@ def test_a_matrix_certified_for_another_fleet_trains_it(tmp_path: Path) -> None:
         rounds.close()
     with pytest.raises(InvalidParameter):
         certified_for(run, 49, {"kind": "min_sep", "min_sep": 4, "max_participations": 6})
-    with pytest.raises(InvalidParameter, match="no fleets"):
+    with pytest.raises(InvalidParameter, match="fleets is empty"):
         worst_ratio(run, [], solvers.solve)

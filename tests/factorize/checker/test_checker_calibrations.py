@@ -242,7 +242,7 @@ def test_the_command_says_what_was_accepted_and_exits_with_4_where_not(claim: di
     done = factorize("verify", factors, "--calibration", bad)
     assert done.code == 4 and "REFUSED" in done.out
     bad.write_text("[]")
-    assert "no JSON object" in factorize("verify", factors, "--calibration", bad).error(2)
+    assert "not a JSON object" in factorize("verify", factors, "--calibration", bad).error(2)
     assert "--calibration" in factorize("verify", factors, "--seed", "fresh").error(2)
     factors.write_bytes(DATA[:-1])
     factorize("verify", factors, "--calibration", good).error(4)

@@ -231,7 +231,7 @@ def test_a_run_that_was_killed_and_continues(tmp_path: Path, taken_again: int, u
     said = report.failed if taken_again and not unpublished else report.not_checked
     assert any("steps 5 to 7 were taken twice" in sentence for sentence in said) == bool(taken_again)
 
-    with pytest.raises(InvalidParameter, match="has ended"):
+    with pytest.raises(InvalidParameter, match="of a finished run"):
         begun(path)
 
 

@@ -87,7 +87,7 @@ def test_results_are_found_by_spec_and_digest(mirror: Path, made: Path, tmp_path
             stored(made).blob(stored(made).manifest(first.digest).file.sha256).read()
         )
         assert factorize.load(first.spec_digest, url=url, cache=tmp_path / "third").digest == first.digest
-        with pytest.raises(NotFound, match="the mirror .* has no answer"):
+        with pytest.raises(NotFound, match="does not have this result"):
             factorize.load(asked(0) | {"objective": {"kind": "max"}}, url=url)
         with pytest.raises(InvalidParameter, match="cannot round it"):
             fetch(first.digest, url=url, to=tmp_path / "g.safetensors", dtype="float32")
@@ -345,7 +345,7 @@ def test_an_address_without_an_index_says_what_belongs_there(
     ):
         assert run(words) == 2
     told = capsys.readouterr().err
-    assert "is not a path" in told and "takes all 64 digits" in told and "verify --strategy C.npy" in told
+    assert "is not a path" in told and "all 64 digits" in told and "--strategy" in told
     monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "patience", 0.0)
     assert "refused); check in a browser that it shows there" in refusal(url)
     untrusted = ssl.SSLCertVerificationError("x")

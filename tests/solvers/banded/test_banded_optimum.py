@@ -172,7 +172,7 @@ def test_what_is_too_large_to_search_is_the_toeplitz_start(monkeypatch: pytest.M
 def test_a_matrix_without_full_column_rank_is_refused() -> None:
     workload = from_array(np.array([[1.0, 0, 0], [1, 0, 0], [1, 1, 1]]))
     spec = separated(3, 2).model_copy(update={"workload": workload})
-    assert "no recursion" in (banded.supports(spec) or "")
+    assert "needs a workload that is a recursion" in (banded.supports(spec) or "")
 
 
 def test_the_class_is_not_worse_than_its_toeplitz_member_on_momentum_and_cosine() -> None:

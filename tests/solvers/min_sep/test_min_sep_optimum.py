@@ -168,7 +168,7 @@ def test_cells_lead_to_the_same_optimum(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_more_steps_are_refused_by_name_and_banded_by_auto() -> None:
     with pytest.raises(
-        UnsupportedProblem, match="up to 512 steps with 129 participations, and n=1025; use banded with bands=8"
+        UnsupportedProblem, match="up to 512 steps with 129 participations, but n=1025; use banded with bands=8"
     ):
         choose(apart(1025, 8))
     assert choose(spec_of(256, "auto", {"kind": "min_sep", "min_sep": 8})).mechanism.kind == "banded"
