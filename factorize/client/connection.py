@@ -259,7 +259,8 @@ class Connection:
         scheme, host, path, query, _ = urlsplit(location)
         if not host or scheme not in ("http", "https") or (self._address.scheme == "https") > (scheme == "https"):
             raise ServiceError(
-                f"{self.url} redirects to host {host[:100]!r} by {scheme[:10]!r}, which this client does not follow",
+                f"{self.url} redirects to host {host[:100]!r} over {scheme[:10]!r}, which this client does not follow; "
+                "have the service redirect to an address of http or https, and of https alone where it uses https",
                 status=307,
             )
         bucket = address_of(f"{scheme}://{host}")

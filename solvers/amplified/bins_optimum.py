@@ -89,7 +89,7 @@ def supports(spec: Spec) -> str | None:
     if buffers is not None and buffers > MAX_BUFFERS:
         return f"buffers={buffers} exceeds {MAX_BUFFERS}; two or three are enough under sampling"
     if bands is not None and not 2 <= bands <= min(MAX_TAPS, workload.n):
-        return f"bands={bands} must be from 2 to {min(MAX_TAPS, workload.n)}; 4 to 64 are usually enough"
+        return f"bands={bands} must be from 2 to {min(MAX_TAPS, workload.n)}; use 4 to 64, as far as n allows"
     if isinstance(spec.objective, MaxError):
         return "objective 'max' cannot be optimised for sampling; use 'mean'"
     bins = sampling.bins(spec.participation, workload.n)
