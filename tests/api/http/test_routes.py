@@ -201,7 +201,9 @@ def test_a_file_with_further_matrices_is_made_once(live_service: LiveService) ->
 def test_more_matrices_than_memory_are_refused(live_service: LiveService, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"workload": {"kind": "prefix", "n": 61}, "mechanism": {"kind": "dense"}}
     base = live_service.solve(spec)
-    monkeypatch.setattr(live_service.service.engine, "room", (0, 1))
+    engine = live_service.service.engine
+    monkeypatch.setattr(engine.solves, "capacity", lambda: (0, 1))  # the engine asks again at every tick
+    monkeypatch.setattr(engine, "room", (0, 1))
     assert "Stream the rows" in live_service.post(spec, query="?matrices=C_inv,B").problem(422, "too-large")["detail"]
     assert live_service.post(spec, query="?matrices=C").json() == base
 
