@@ -133,6 +133,8 @@ class GuardedBatches(AuditedBatches):
                 self._handed, self._next, self._marked = {}, step, None
             self._handed[step] = _examples(*batch)
             yield batch
+        jax.effects_barrier()  # Under jit the last step may still run.
+        self._refuse_sums_without_noise()
 
     def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
         """Return the sums of some examples, which exist once the host knows their bits."""
@@ -157,8 +159,21 @@ class GuardedBatches(AuditedBatches):
             io_callback(self._take, None, bits, step)
 
     def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike) -> ArrayLike:
-        self._marked = int(bits), _examples(np.asarray(indices), np.asarray(mask))
+        examples = _examples(np.asarray(indices), np.asarray(mask))
+        if examples == self._handed.get(self._next + 1):
+            self._refuse_sums_without_noise()
+        self._marked = int(bits), examples
         return bits
+
+    def _refuse_sums_without_noise(self) -> None:
+        """Refuse to go on after the sums of a batch that the noise did not take."""
+        if self._marked is not None and self._marked[1] == self._handed.get(self._next):
+            raise InvalidParameter(
+                f"the noise did not take the sums of step {self._next}, so whatever used them has released them; give "
+                "it the sums of every batch, first in optax.chain and under no condition such as "
+                "optax.conditionally_transform",
+                field="updates",
+            )
 
     def _take(self, bits: ArrayLike, step: ArrayLike) -> None:
         bits, step = int(bits), int(step)

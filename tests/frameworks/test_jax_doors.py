@@ -240,6 +240,9 @@ class Made(Door):
             "losses that are not one number for each example": Mistake("refused", self._losses, "not one number"),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "newest state"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "did not sum the examples"),
+            "sums of a step that the noise does not take, as under a condition": Mistake(
+                "refused", self._conditional, "did not take the sums of step 5"
+            ),
             REORDERED: Mistake("believed", self._reordered),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
             "an example whose gradient is not finite": Mistake("right", self._infinite),
@@ -277,6 +280,20 @@ class Made(Door):
         next(iter(run.made.batches))
         kept = run.made.batches.order[0][None]
         run.made.noise.update(run.gradients(PARAMETERS, (X, Y), kept, np.ones((1, SIZE), bool)), run.state)
+
+    def _conditional(self, folder: Path) -> None:
+        """The sums of one step pass as they are: those of the second, or of the last one."""
+        with pytest.raises(InvalidParameter, match="did not take the sums of step 1"):
+            self._train_without_noise_at(1)
+        self._train_without_noise_at(5)
+
+    def _train_without_noise_at(self, left: int) -> None:
+        made = self.made(seed=SEED + 10 + left)
+        noise = optax.conditionally_transform(made.noise, lambda step: step != left)
+        weights, state = PARAMETERS, noise.init(PARAMETERS)
+        for batch in made.batches:
+            updates, state = noise.update(made.gradients(weights, (X, Y), *batch), state)
+            weights = optax.apply_updates(weights, updates)
 
     def _infinite(self, folder: Path) -> None:
         made, x = self.made(), X.copy()
