@@ -43,7 +43,7 @@ class BucketServer:
         name = f"bucket-{next(self._numbers)}"
         signature = "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request"
         request = urllib.request.Request(f"{self.url}/{name}", method="PUT", headers={"Authorization": signature})
-        with urllib.request.urlopen(request, timeout=60):
+        with urllib.request.urlopen(request, timeout=600):
             return f"s3://{name}"
 
 
@@ -55,7 +55,7 @@ def running() -> Iterator[BucketServer]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             url = f"http://127.0.0.1:{port}"
-            wait_for(lambda: _answers(url), 60)
+            wait_for(lambda: _answers(url))
             yield BucketServer(url)
         finally:
             process.kill()

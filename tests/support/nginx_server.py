@@ -42,7 +42,7 @@ def nginx(service: str, folder: Path, prefix: str = "") -> Iterator[str]:
     (folder / "nginx.conf").write_text(whole)
     with subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]) as process:
         try:
-            wait_for(lambda: _answers(port), 60)
+            wait_for(lambda: _answers(port))
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()

@@ -38,7 +38,7 @@ class PostgresServer:
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **_as_user())
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder), "-U", USER]
-        wait_for(lambda: not subprocess.run(ready).returncode, 60)
+        wait_for(lambda: not subprocess.run(ready).returncode)
 
     def kill(self) -> None:
         """End it as a power loss does; what it has committed is there after the next start."""

@@ -420,7 +420,7 @@ def test_no_key_stands_in_what_a_service_prints(factorize: CommandLine, form: st
         assert service.stdout is not None
         first = "".join(iter(service.stdout.readline, "}\n")) if form == "json" else service.stdout.readline()
         service.send_signal(signal.SIGINT)
-        out, err = service.communicate(timeout=60)
+        out, err = service.communicate(timeout=600)
     assert "fk_" not in first + out + err and "factorize keys create --name admin" in err
 
 
@@ -759,7 +759,7 @@ def test_progress_is_drawn_in_a_terminal(factorize: CommandLine) -> None:
 
 def _read_terminal(leader: int) -> str:
     shown = b""
-    while select.select([leader], [], [], 60)[0]:
+    while select.select([leader], [], [], 600)[0]:
         try:
             data = os.read(leader, 65536)
         except OSError:  # Linux: the other end has closed

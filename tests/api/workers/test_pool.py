@@ -182,5 +182,5 @@ def test_a_service_that_ends_leaves_no_process_behind(tmp_path: Path, number: in
         assert len(processes) >= 2, "a solver and a prover"
         process.send_signal(number)
         process.wait(600)
-        gone, alive = psutil.wait_procs(processes, 60)
+        gone, alive = psutil.wait_procs(processes, 600)
         assert len(gone) == len(processes) and not alive
