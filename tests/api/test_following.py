@@ -45,20 +45,19 @@ def lines(live: LiveService) -> list[dict[str, Any]]:
         live.post(SPEC, HEADERS)
         live.solve(SPEC)
         # Its last line, which the answer does not wait for.
-        wait_for(lambda: "a solve is settled" in {line["message"] for line in written()}, 60)
+        wait_for(lambda: "a solve is settled" in {line["message"] for line in written()})
         return written()
 
 
 def test_every_line_of_a_job_names_request_job_and_spec(lines: list[dict[str, Any]], live: LiveService) -> None:
     digest = live.spec_digest(SPEC)
     job = live.service.ledger.get(digest)
-    of_job = [line for line in lines if "job" in line]
+    of_job = [line for line in lines if line.get("job") == job.task]  # solves of other services may end meanwhile
     begun = ["a job is queued", "a solve starts", "a solve has ended"]
     assert [line["message"] for line in of_job] == [*begun, "a solve is settled"]
     for line in of_job:
         assert (line["client_request_id"], line["spec_digest"]) == ("run-17.step_2", digest)
         assert line["request_id"] == lines[0]["request_id"] != "run-17.step_2"
-        assert line["job"] == job.task
     assert of_job[1]["pid"] != os.getpid() and of_job[1]["mechanism"] == "square_root"
     (ended,) = (line for line in of_job if line["message"] == "a solve has ended")
     assert ended["digest"] == live.store.digest_of(digest)
@@ -80,7 +79,7 @@ def test_spans_of_request_job_solve_and_proof_are_on_one_trace(
     def on_trace() -> dict[str, ReadableSpan]:
         return {span.name: span for span in spans.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE}
 
-    wait_for(lambda: {"POST /v1/factorizations", "job"} <= set(on_trace()), 60)  # ends after its answer is sent
+    wait_for(lambda: {"POST /v1/factorizations", "job"} <= set(on_trace()))  # ends after its answer is sent
     found = on_trace()
     request, job = found["POST /v1/factorizations"], found["job"]
     assert f"{request.parent.span_id:016x}" == "b7ad6b7169203331"

@@ -32,7 +32,8 @@ def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
         assert posted.status == 202
         name = posted.json()["spec_digest"]
         service.until(f"/v1/factorizations/{name}", lambda job: job["state"] == "failed")
-        wait_for(lambda: b"factorize_worker_solves{" in service.get("/metrics").body)
+        # The end of a solve is told before its workers are given back.
+        wait_for(lambda: b'\nfactorize_worker_solves{worker="local"} 0.0\n' in service.get("/metrics").body)
         found = samples(service.get("/metrics").body.decode())
         offered = service.service.engine.capacity_mb << 20
     assert [v for (name, _), v in found.items() if name == "factorize_worker_solves"] == [0]

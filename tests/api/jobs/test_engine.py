@@ -275,8 +275,13 @@ def test_changes_follow_a_job_to_its_end_and_resume_from_any_number(place):
     engine = place.engine()
 
     async def scenario() -> list[SolveJob]:
-        await asyncio.to_thread(engine.submit, order(progress=5, every=0.3))
-        return await collect(engine, digest(0))
+        await asyncio.to_thread(engine.submit, order(progress=5, every=0.1, gate="go"))
+        found = []
+        async for job in engine.changes(digest(0)):
+            found += [] if job is None else [job]
+            if found[-1].progress is not None and found[-1].progress["iteration"] == 4:
+                place.open("go")  # it ends once its last step was seen
+        return found
 
     jobs = asyncio.run(scenario())
     numbers = [job.seq for job in jobs]
@@ -446,7 +451,7 @@ def test_a_job_of_another_engine_can_be_followed_and_cancelled(place):
     async def scenario() -> list[SolveJob]:
         listener = asyncio.create_task(collect(second, digest(0)))
         await asyncio.to_thread(second.cancel, digest(0))
-        return await asyncio.wait_for(listener, 60)
+        return await asyncio.wait_for(listener, 600)
 
     assert asyncio.run(scenario())[-1].state == "cancelled"
     wait_for(lambda: not alive(pid))
@@ -498,7 +503,7 @@ def test_a_stopped_engine_loses_its_jobs_and_keeps_quiet_when_it_comes_back(plac
     place.ledger.claim(order(gate="go"), owner="")
     old = wait_for(place.starts)[0][1]
     place.stop(host)
-    engine = place.engine(lease_seconds=0.5)
+    engine = place.engine(lease_seconds=10.0)  # the lease of the other is longer than this one can give: it is over
     wait_for(lambda: len(place.starts()) == 2)
     os.kill(host.pid, signal.SIGCONT)
     wait_for(lambda: not alive(old))  # it notices that the job is no longer its own

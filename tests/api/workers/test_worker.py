@@ -152,7 +152,7 @@ def test_kill_9_of_its_parent_ends_it_even_while_it_holds_the_interpreter() -> N
         pid = int(host.stdout.readline())
         assert alive(pid)
         host.kill()
-    wait_for(lambda: not alive(pid), 60)
+    wait_for(lambda: not alive(pid))
 
 
 def test_no_descriptor_and_no_process_is_leaked() -> None:
@@ -165,5 +165,6 @@ def test_no_descriptor_and_no_process_is_leaked() -> None:
     before, children = psutil.Process().num_fds(), set(psutil.Process().children())
     for _ in range(3):
         one()
-    assert psutil.Process().num_fds() <= before  # an older worker may have been collected
-    assert set(psutil.Process().children()) <= children
+    # An older worker may have been collected, and a thread of another service may have a file open for a moment.
+    wait_for(lambda: psutil.Process().num_fds() <= before)
+    wait_for(lambda: set(psutil.Process().children()) <= children)
