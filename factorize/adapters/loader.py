@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 from factorize.adapters.altered_batches import Randomness, alter_batches, rare_example
 from factorize.adapters.empty_batches import EmptyCollate, empty_like
 from factorize.adapters.given import GivenData
+from factorize.adapters.jobs import Planned
 from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.ranks.agreement import own_rank
 from factorize.adapters.rehearsal import Part, Rehearsal
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
-from factorize.training.batches import Batches
 
 
 class _Pass(Sampler[list[int]]):
@@ -52,13 +53,11 @@ class PrivateLoader(DataLoader[Any]):
 
     Args:
         given: data set, batch size, and arguments of the `DataLoader` that fetches.
-        order: indices of every step.
+        planned: the plan with the order, which is cut into as many equal passes as there are epochs. Of every batch,
+            each of its ranks gets the examples rank, rank + ranks and so on, in parts of the physical batch size.
         optimizer: the optimizer whose auditor checks each batch.
         rehearsal: rehearsal of the optimizer, for which the loader first hands out batches of its own.
-        passes: number of equal passes that the order is cut into.
-        physical: examples per part of a batch, None for whole batches; balls in bins have their own.
         axis: axis of the examples in a batch.
-        share: (rank, ranks): from every batch, the examples rank, rank + ranks and so on.
 
     Raises:
         InvalidParameter: there is no example for a part, or a batch has fewer examples than ranks, or a field that an
@@ -66,21 +65,14 @@ class PrivateLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self,
-        given: GivenData,
-        order: Batches,
-        optimizer: CorrelatedOptimizer,
-        rehearsal: Rehearsal,
-        *,
-        passes: int,
-        physical: int | None,
-        axis: int = 0,
-        share: tuple[int, int] = (0, 1),
+        self, given: GivenData, planned: Planned, optimizer: CorrelatedOptimizer, rehearsal: Rehearsal, *, axis: int = 0
     ) -> None:
+        order, batching = planned.order, planned.job.batching
+        physical, ranks = batching.physical, batching.ranks
         if physical is not None:
             whole_number("physical_batch_size", physical)
-        if share[1] > 1 and min(len(order[step]) for step in range(len(order))) < share[1]:
-            message = f"a batch has fewer examples than there are ranks ({share[1]}); use larger ones"
+        if ranks > 1 and min(map(len, order)) < ranks:
+            message = f"a batch has fewer examples than there are ranks ({ranks}); use larger ones"
             raise InvalidParameter(message, field="batch_size")
         sampled = order.drawn and order.physical_batch is None
         loading = given.loading
@@ -88,9 +80,9 @@ class PrivateLoader(DataLoader[Any]):
             collate = loading.get("collate_fn") or default_collate
             loading = {**loading, "collate_fn": EmptyCollate(collate, empty_like(collate([given.dataset[0]]), axis))}
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
-        self.order, self._shared, self._axis = order, share, axis
+        self.order, self._shared, self._axis = order, (own_rank() if ranks > 1 else 0, ranks), axis
         self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
-        self._per_pass = len(order) // passes
+        self._per_pass = len(order) // batching.epochs
         partial = not order.drawn and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
         # With a batch sampler torch leaves these attributes out, and other code looks for them.
         self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=partial)
@@ -170,13 +162,8 @@ class PrivateLoader(DataLoader[Any]):
         before.restore()
         read = getattr(self.dataset, "__getitems__", None)
         items = [self.dataset[i] for i in indices.tolist()] if read is None else read(indices.tolist())
-        batch, altered = alter_batches(
-            items,
-            self.collate_fn,
-            self.dataset[self._rare],
-            drop=self._sampled,
-            shapes=self._shared[1] == 1,
-        )
+        other, alone = self.dataset[self._rare], self._shared[1] == 1
+        batch, altered = alter_batches(items, self.collate_fn, other, drop=self._sampled, shapes=alone)
         after.restore()
         return Part(place, batch, altered, after)
 

@@ -192,16 +192,7 @@ def make_private(
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
     warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
     private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction)
-    loader = PrivateLoader(
-        given,
-        planned.order,
-        private,
-        private.rehearsal,
-        passes=epochs,
-        physical=physical_batch_size,
-        axis=0 if batch_first else 1,
-        share=(own_rank(), ranks) if ranks > 1 else (0, 1),
-    )
+    loader = PrivateLoader(given, planned, private, private.rehearsal, axis=0 if batch_first else 1)
     notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
     statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
     if receipt is not None and (ranks == 1 or own_rank() == 0):
