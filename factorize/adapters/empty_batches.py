@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from factorize.adapters.altered_batches import tensors_of
 from factorize.errors import InvalidParameter
 
 
-@dataclass(frozen=True)
-class EmptyCollate:
-    """A collation that works as the caller's, and makes no examples into a batch of the same fields.
-
-    Attributes:
-        collate: the caller's collation.
-        empty: the batch of no example.
-    """
-
-    collate: Callable[[list[Any]], Any]
-    empty: Any
-
-    def __call__(self, examples: list[Any]) -> Any:
-        """Return a batch."""
-        return self.collate(examples) if examples else self.empty
+def collate_or_empty(collate: Callable[[list[Any]], Any], empty: Any, examples: list[Any]) -> Any:
+    """Return a batch as the caller's collation makes it, or of no examples the given one, which has the same fields."""
+    return collate(examples) if examples else empty
 
 
 def empty_like(batch: Any, axis: int = 0) -> Any:
@@ -52,7 +40,7 @@ def empty_like(batch: Any, axis: int = 0) -> Any:
         empty.update(parts)
         return empty
     if isinstance(batch, (list, tuple)):
-        parts = [] if len(batch) == 1 and not _has_tensors(batch) else [empty_like(part, axis) for part in batch]
+        parts = [] if len(batch) == 1 and not tensors_of(batch) else [empty_like(part, axis) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     what = f"tensor of {batch.dim()} axes" if torch.is_tensor(batch) else type(batch).__name__
     raise InvalidParameter(
@@ -60,9 +48,3 @@ def empty_like(batch: Any, axis: int = 0) -> Any:
         "made of that type; let collate_fn return tensors or lists with one entry per example, or leave the field out",
         field="data",
     )
-
-
-def _has_tensors(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(_has_tensors(part) for part in value.values())
-    return torch.is_tensor(value) or (isinstance(value, (list, tuple)) and any(_has_tensors(part) for part in value))

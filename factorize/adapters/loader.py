@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.altered_batches import Randomness, alter_batches, rare_example
-from factorize.adapters.empty_batches import EmptyCollate, empty_like
+from factorize.adapters.empty_batches import collate_or_empty, empty_like
 from factorize.adapters.given import GivenData
 from factorize.adapters.jobs import Planned
 from factorize.adapters.mixed_data import refuse_mixed_data
@@ -78,14 +79,15 @@ class PrivateLoader(DataLoader[Any]):
         loading = given.loading
         if sampled:
             collate = loading.get("collate_fn") or default_collate
-            loading = {**loading, "collate_fn": EmptyCollate(collate, empty_like(collate([given.dataset[0]]), axis))}
+            empty = empty_like(collate([given.dataset[0]]), axis)
+            loading = {**loading, "collate_fn": partial(collate_or_empty, collate, empty)}
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
         self.order, self._shared, self._axis = order, (own_rank() if ranks > 1 else 0, ranks), axis
         self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
         self._per_pass = len(order) // batching.epochs
-        partial = not order.drawn and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
+        left_out = not order.drawn and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
         # With a batch sampler torch leaves these attributes out, and other code looks for them.
-        self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=partial)
+        self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=left_out)
         self._sampled = sampled  # sizes of batches depend on their examples
         self._rare: int | None = None
 

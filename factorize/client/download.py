@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
-from factorize.client.mirror import Mirror, is_index, service_at
+from factorize.client.mirror import Mirror, is_index
 from factorize.client.service import Origin, Service, SpecSource, check_answers, spec_bytes
 from factorize.encoding import is_digest, json_digest
 from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
@@ -76,9 +76,11 @@ def fetch(
     """
     target = local_path(to)
     check_is_file(target)
-    service = service_at(url, timeout=timeout, public_key=public_key)
-    if signature is None and is_index(url):
-        public_key = None  # It is the key of the index.
+    if is_index(url):
+        service: Service = Mirror(url, public_key=public_key, timeout=timeout)
+        public_key = None if signature is None else public_key  # It is the key of the index.
+    else:
+        service = Service(url, timeout=timeout)
     accept = partial(check_signature, signature=signature, public_key=public_key)
     if isinstance(service, Mirror) and dtype is None:
         try:

@@ -298,19 +298,6 @@ def is_index(url: str | None) -> bool:
     return url is not None and url.rstrip("/").endswith(f"/{INDEX}")
 
 
-def service_at(
-    url: str, *, timeout: float = TIMEOUT, public_key: str | Path | None = None, cache: FactorCache | None = None
-) -> Service:
-    """Return the mirror or service at an address; a mirror's path ends in `/index.json`.
-
-    Raises:
-        InvalidParameter: see `Service`.
-    """
-    if is_index(url):
-        return Mirror(url, public_key=public_key, cache=cache, timeout=timeout)
-    return Service(url, timeout=timeout)
-
-
 def mirror_of_environment(cache: FactorCache | None = None) -> Mirror | None:
     """Return the mirror of `FACTORIZE_MIRROR`, whose index is signed with the key of `FACTORIZE_MIRROR_KEY`, if set.
 

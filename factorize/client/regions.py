@@ -135,7 +135,7 @@ class Region:
         """Return the parts of the region in blocks of `block` entries, one by one."""
         at = np.cumsum(np.r_[0, self.stops - self.starts])
         parts = []
-        for number in self._blocks(block):
+        for number in np.unique(_positions(self.starts // block, (self.stops - 1) // block + 1)).tolist():
             low, high = number * block, (number + 1) * block
             i, j = np.searchsorted(self.stops, low, "right"), np.searchsorted(self.starts, high, "left")
             starts, stops = np.maximum(self.starts[i:j], low) - low, np.minimum(self.stops[i:j], high) - low
@@ -144,14 +144,6 @@ class Region:
             inside = slice(int(starts[0]), int(stops[0])) if len(starts) == 1 else _positions(starts, stops)
             parts.append(BlockPart(number, inside, where))
         return parts
-
-    def _blocks(self, block: int) -> list[int]:
-        firsts, lasts = self.starts // block, (self.stops - 1) // block
-        numbers: list[int] = []
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            begin = first + 1 if numbers and numbers[-1] == first else first
-            numbers.extend(range(begin, last + 1))
-        return numbers
 
 
 def _positions(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:

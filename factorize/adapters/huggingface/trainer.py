@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from secrets import randbits
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -358,7 +359,7 @@ class PrivateTraining(_Mixed):
             return
         kept = self.private.optimizer.state_dict(arrays=False)  # all ranks call this, and rank 0 saves
         optimizer = self.optimizer
-        self.optimizer = cast(Any, _Kept(kept))
+        self.optimizer = cast(Any, SimpleNamespace(state_dict=lambda: kept))
         try:
             super()._save_optimizer_and_scheduler(output_dir)
         finally:
@@ -373,17 +374,6 @@ class PrivateTrainer(PrivateTraining, Trainer):
     """`transformers.Trainer` with correlated noise: see `PrivateTraining`."""
 
     of_batches = Trainer.compute_loss
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A stand-in for an optimizer that is saved, with its state, which all ranks made."""
-
-    state: dict[str, object]
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the state."""
-        return self.state
 
 
 class _Steps:
