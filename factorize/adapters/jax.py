@@ -67,7 +67,7 @@ class NoiseTransformation(Secret, optax.GradientTransformation):
 
     def close(self) -> None:
         """Let another transformation make the same noise, or this one make it again; nobody may have seen it."""
-        self.update.__self__.close()  # `of` was given this object
+        self.init.__self__.close()  # `of` was given this object
 
 
 def correlated_noise(

@@ -1,7 +1,6 @@
 """One call that makes a JAX training job private: factorization, noise, order, auditor, and parts of fixed shapes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -155,28 +154,13 @@ def make_private(
             commitments=commitments,
         )
     gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None, batches=batches)
-    return PrivateJax(NoiseTransformation.of(_GuardedNoise(noise, batches)), batches, statement, gradients)
 
+    def update(updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[Any, Any]:
+        """Add the noise of the state's step to the sums of the next batch, and to no others."""
+        batches.take(updates, getattr(state, "first", state).step)
+        return noise.update(updates, state, params)
 
-@dataclass(frozen=True)
-class _GuardedNoise:
-    """The noise of a job, which takes only the sums of the next batch."""
-
-    noise: NoiseTransformation
-    batches: GuardedBatches
-
-    def init(self, params: optax.Params) -> Any:
-        """Return the state before step 0."""
-        return self.noise.init(params)
-
-    def update(self, updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[Any, Any]:
-        """Return the result of the noise's update."""
-        self.batches.take(updates, getattr(state, "first", state).step)
-        return self.noise.update(updates, state, params)
-
-    def close(self) -> None:
-        """Let another transformation make the same noise."""
-        self.noise.close()
+    return PrivateJax(NoiseTransformation(noise.init, update), batches, statement, gradients)
 
 
 def _running_sums(steps: int) -> dict[str, object]:
