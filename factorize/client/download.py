@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, Connection, Event, ProgressCallback, ignore
 from factorize.client.mirror import Mirror, is_index
-from factorize.client.service import Origin, Service, SpecSource, check_answers, spec_bytes
-from factorize.encoding import is_digest, json_digest
+from factorize.client.service import Origin, Service, SpecSource, check_answers, spec_of
+from factorize.encoding import json_digest
 from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, ServiceUnreachable, StoreUnavailable
 from factorize.format.container import local_path
 from factorize.format.files import Files, check_is_file, replace_file
@@ -137,11 +137,8 @@ def fetch_cached(source: SpecSource, service: Service, kept: FactorCache, progre
 
 def asked_digest(source: SpecSource) -> str:
     """Return the digest itself, or the digest of the spec as it was asked for, also with `auto`."""
-    if is_digest(source):
-        return str(source)
-    from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
-
-    return json_digest(parse_spec(spec_bytes(source)).document())
+    spec = spec_of(source)
+    return str(source) if spec is None else json_digest(spec.document())
 
 
 def download(

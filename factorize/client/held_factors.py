@@ -16,7 +16,7 @@ from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
 from factorize.client.download import Held, asked_digest, fetch_cached, find_cached
 from factorize.client.mirror import VARIABLE, Mirror, is_index, mirror_of_environment
 from factorize.client.rows import received
-from factorize.client.service import PATH, Origin, Service, SpecSource, check_answers, spec_bytes
+from factorize.client.service import PATH, Origin, Service, SpecSource, check_answers, spec_of
 from factorize.encoding import is_digest
 from factorize.errors import (
     CacheUnusable,
@@ -263,15 +263,10 @@ def look_first() -> Callable[[SpecSource], Held | None]:
 
 def _from_store(source: SpecSource, store: str | Path, kept: FactorCache, *, required: bool) -> Held | None:
     """Copy the file out of a store, which hashes the bytes that it returns."""
-    from factorize.spec import parse_spec
     from factorize.storage.store import open_store
 
-    opened = open_store(store, create=False)
-    if is_digest(source):
-        name: str | None = str(source)
-    else:
-        spec = parse_spec(spec_bytes(source))
-        name = opened.find(spec) if spec.mechanism.named else None
+    opened, spec = open_store(store, create=False), spec_of(source)
+    name = str(source) if spec is None else opened.find(spec) if spec.mechanism.named else None
     try:
         if name is None:
             raise NotFound(f"the store {store} does not have this spec; name its mechanism, or give a url=")

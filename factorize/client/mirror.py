@@ -19,7 +19,7 @@ from typing import Any
 
 from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
-from factorize.client.service import PATH, PATIENCE, Origin, Service, SpecSource, check_answers, spec_bytes
+from factorize.client.service import PATH, PATIENCE, Origin, Service, SpecSource, check_answers, spec_of
 from factorize.encoding import check_digest, is_digest, json_digest, read_json, sha256
 from factorize.errors import (
     BadSignature,
@@ -129,12 +129,11 @@ class MirrorIndex:
         Raises:
             Revoked: the only answer was taken back.
         """
-        if is_digest(source):
+        spec = spec_of(source)
+        if spec is None:
             name, family, tolerance = str(source), "", 0.0
         else:
-            from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
-
-            asked = parse_spec(spec_bytes(source)).document()
+            asked = spec.document()
             name, tolerance = json_digest(asked), float(asked.pop("tolerance"))
             family = json_digest(asked)
         digest = self.specs.get(name, name)

@@ -333,6 +333,15 @@ def spec_bytes(spec: SpecSource) -> bytes:
     return canonical_json(spec.document() if isinstance(spec, Documented) else dict(spec))
 
 
+def spec_of(source: SpecSource) -> Any:
+    """Return the spec of a source as this process, not a service, reads it; None for a digest."""
+    if is_digest(source):
+        return None
+    from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
+
+    return parse_spec(spec_bytes(source))
+
+
 def check_answers(manifest: Manifest, source: SpecSource) -> None:
     """Check that a manifest answers the request.
 
@@ -343,15 +352,13 @@ def check_answers(manifest: Manifest, source: SpecSource) -> None:
     Raises:
         CorruptObject: the manifest answers another question.
     """
-    if is_digest(source):
+    spec = spec_of(source)
+    if spec is None:
         if source not in (manifest.digest, manifest.spec_digest):
             raise CorruptObject(
                 f"requested {source!s}, but the service sent the manifest of {manifest.digest}; do not use it"
             )
         return
-    from factorize.spec import parse_spec  # It needs pydantic, which jobs that pin a digest do not have.
-
-    spec = parse_spec(spec_bytes(source))
     wanted = spec.document()
     answered = dict(manifest.spec)
     if answered["tolerance"] <= wanted["tolerance"]:
