@@ -34,6 +34,13 @@ _UNCLEARED_GRADIENTS = (
 )
 
 
+class OptimizerOptions(TorchNoiseOptions, total=False):
+    """The options of a `CorrelatedOptimizer`, for code that passes them on."""
+
+    auditor: Auditor | Literal["not_looked_at"] | None
+    model: torch.nn.Module | None
+
+
 class CorrelatedOptimizer(Secret, DPOptimizer):
     """Opacus's `DPOptimizer`, with row t of C^-1 Z in place of fresh noise at step t.
 

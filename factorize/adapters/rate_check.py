@@ -89,10 +89,7 @@ class RateCheck:
         if self._seen in (None, taken):  # the check is over, or this is a part of a step
             return
         if taken != self._seen + 1:
-            warnings.warn(
-                f"the rate is not checked: this saw {self._seen + 1} of {taken} steps",
-                stacklevel=2,
-            )
+            warnings.warn(f"the rate is not checked: this saw {self._seen + 1} of {taken} steps", stacklevel=2)
             self._seen = None
             self._multiply(1.0)
             return

@@ -9,11 +9,10 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipping import clipped_moments
 from factorize.adapters.jobs import check_floor, second_seed
 from factorize.adapters.layer_rows import Rows
-from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.opacus import CorrelatedOptimizer, OptimizerOptions
 from factorize.adapters.own_steps import refuse_own_steps
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
-from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
-from factorize.auditor import ParticipationAuditor
+from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter
 
 
@@ -90,9 +89,7 @@ class JointAdam(CorrelatedOptimizer):
         seed: a secret integer, `secrets.randbits(128)`.
         floor: the smallest root of second moments; by default the standard deviation of the second moments' noise, to
             the power 1/2.
-        auditor: see `CorrelatedOptimizer`.
-        model: see `CorrelatedOptimizer`.
-        **options: options of the noise, see `factorize.adapters.torch.NoiseGenerator`.
+        **options: options of `CorrelatedOptimizer`, those of the noise for both noises.
 
     Attributes:
         second_noise: the generator of C2's noise.
@@ -110,14 +107,12 @@ class JointAdam(CorrelatedOptimizer):
         *,
         seed: int,
         floor: float | None = None,
-        auditor: ParticipationAuditor | None = None,
-        model: torch.nn.Module | None = None,
-        **options: Unpack[TorchNoiseOptions],
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         inner = getattr(optimizer, "original_optimizer", optimizer)
         noise = moments.second.sigma_of_means or moments.second.sigma_of_sums
         adam = MomentAdam(inner, noise**0.5 if floor is None else floor)
-        super().__init__(adam, first, moments.first, seed=seed, auditor=auditor, model=model, **options)
+        super().__init__(adam, first, moments.first, seed=seed, **options)
         refuse_own_steps(inner, self)
         self.factors, self.calibration = first, moments
         self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)

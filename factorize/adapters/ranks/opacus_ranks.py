@@ -7,22 +7,15 @@ import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer
 
-from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.opacus import CorrelatedOptimizer, OptimizerOptions
 from factorize.adapters.ranks.agreement import agree, refuse_difference, require_distributed, settle, world_size
 from factorize.adapters.released_sums import release_memory
-from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
+from factorize.adapters.torch import NoiseGenerator
 from factorize.privacy import Calibration
 
 
 def correlated_optimizer(
-    optimizer: object,
-    factors: object,
-    calibration: Calibration,
-    *,
-    seed: int,
-    auditor: Any = None,
-    model: torch.nn.Module | None = None,
-    **options: Unpack[TorchNoiseOptions],
+    optimizer: object, factors: object, calibration: Calibration, *, seed: int, **options: Unpack[OptimizerOptions]
 ) -> CorrelatedOptimizer:
     """Return the optimizer with correlated noise that takes the place of one that Opacus made.
 
@@ -31,15 +24,14 @@ def correlated_optimizer(
         factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors; `divisor` is that of the batch of all ranks together.
         seed: a secret integer, the same on all ranks.
-        auditor: an auditor that is told of every batch before the step, by `expect(indices)` with each rank's indices.
-        model: the trained model; see `CorrelatedOptimizer`.
-        **options: options of the noise, see `factorize.adapters.torch.NoiseGenerator`.
+        **options: options of `CorrelatedOptimizer`; an `auditor` is told of every batch by `expect(indices)` with each
+            rank's indices.
 
     Raises:
         InvalidParameter: the ranks do not agree, or the optimizer clips in a way that is not covered here.
     """
     made = ReplicatedOptimizer if isinstance(optimizer, DistributedDPOptimizer) else CorrelatedOptimizer
-    return made(optimizer, factors, calibration, seed=seed, auditor=auditor, model=model, **options)
+    return made(optimizer, factors, calibration, seed=seed, **options)
 
 
 class ReplicatedOptimizer(CorrelatedOptimizer):
