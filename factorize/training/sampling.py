@@ -68,8 +68,11 @@ class CyclicPoisson(Batches, Secret):
     def batch(self, step: int) -> np.ndarray:
         """Return the indices of the examples sampled in one step, a function of seed and step."""
         group = np.arange(step % self.groups, self._examples, self.groups)
-        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(step,)))
-        return group[rng.random(len(group)) < self.probability]
+        return group[self._uniform(step, len(group)) < self.probability]
+
+    def _uniform(self, step: int, count: int) -> np.ndarray:
+        """Return numbers of [0, 1) from the stream of a step."""
+        return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(step,))).random(count)
 
     def breach(self, participation: Mapping[str, object], n: int) -> str | None:
         """Return the reason for a breach, unless it is min-separation by at most the number of groups."""
@@ -106,21 +109,17 @@ class BMinSep(CyclicPoisson):
 
     def _begin(self) -> None:
         """Draw how long each example rests at first, from a stream that no step draws from."""
-        u = self._uniform(self._steps) * (1 + (self.groups - 1) * self.probability)
+        u = self._uniform(self._steps, self._examples) * (1 + (self.groups - 1) * self.probability)
         resting = 1 + ((u - 1) / self.probability).astype(np.int64)
         self._rest = np.where(u < 1, 0, np.minimum(resting, self.groups - 1))
         self._next, self._drawn = 0, np.empty(0, dtype=np.intp)
-
-    def _uniform(self, step: int) -> np.ndarray:
-        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(step,)))
-        return rng.random(self._examples)
 
     def batch(self, step: int) -> np.ndarray:
         """Return the indices of the examples sampled in one step, a function of seed and step."""
         if step < self._next - 1:
             self._begin()
         while self._next <= step:
-            taken = (self._rest == 0) & (self._uniform(self._next) < self.probability)
+            taken = (self._rest == 0) & (self._uniform(self._next, self._examples) < self.probability)
             self._rest = np.where(taken, self.groups - 1, np.maximum(self._rest - 1, 0))
             self._next, self._drawn = self._next + 1, np.flatnonzero(taken)
         return self._drawn
