@@ -145,14 +145,7 @@ def make_private(
     if receipt is not None:
         seeds = [secret, second_seed(secret)]
         commitments = [noise_commitment(*pair) for pair in zip(planned.strategies, seeds, strict=False)]
-        receipt.begin(
-            statement,
-            planned.strategies,
-            batches.auditor,
-            generator="threefry2x32",
-            dtype=dtype,
-            commitments=commitments,
-        )
+        planned.begin(receipt, statement, generator="threefry2x32", dtype=dtype, commitments=commitments)
     gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None, batches=batches)
 
     def update(updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[Any, Any]:

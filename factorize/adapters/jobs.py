@@ -18,6 +18,7 @@ from factorize.spec import parse_spec
 from factorize.training.job import Source, TrainingJob
 from factorize.training.noise_memory import spec_within, warn_of_dense
 from factorize.training.orders import take_turns
+from factorize.training.receipt import Receipt
 from factorize.training.statement import LossCheck, PrivacyStatement
 
 
@@ -48,6 +49,10 @@ class Planned(Drawn):
         order = {"order_seed": job.batching.order_seed, "remainder": job.batching.remainder}
         noise = {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
         return {**batches, **order, "adaptive": job.noise.adaptive, "factorization": self.factors.digest, **noise}
+
+    def begin(self, receipt: Receipt, statement: PrivacyStatement, **noise: Any) -> None:
+        """Begin or continue the receipt of the job; see `Receipt.begin`, which takes what `noise` says of the noise."""
+        receipt.begin(statement, self.strategies, self.auditor, **noise)
 
     def statement(self, loss: LossCheck = "not_looked_at") -> PrivacyStatement:
         """Return the guarantee of the job; per user, if examples have users.

@@ -197,14 +197,8 @@ def make_private(
     statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
     if receipt is not None and (ranks == 1 or own_rank() == 0):
         noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
-        receipt.begin(
-            statement,
-            planned.strategies,
-            planned.auditor,
-            generator=private.noise.generator,
-            dtype="float32",
-            commitments=[noise.commitment for noise in noises],
-        )
+        commitments, generator = [noise.commitment for noise in noises], private.noise.generator
+        planned.begin(receipt, statement, generator=generator, dtype="float32", commitments=commitments)
     return Private(wrapped, private, loader, statement)
 
 
