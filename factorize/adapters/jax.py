@@ -8,13 +8,13 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import jax
 import numpy as np
 import optax
 from jax import numpy as jnp
-from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable, plan_table
@@ -162,13 +162,7 @@ class _CorrelatedNoise(Secret):
             raise InvalidParameter(message, field="parameters") from None
         noisy, kept = [], []
         for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs_of(self._specs, updates), strict=True)):
-
-            def normal(
-                step: ArrayLike,
-                own: tuple[int, jax.Array, np.dtype, PartitionSpec | None] = (i, leaf, self._kind, spec),
-            ) -> jax.Array:
-                return normals(self._key, step, *own)
-
+            normal = partial(normals, self._key, leaf=i, like=leaf, kind=self._kind, spec=spec)
             drawn, after = self._row(step, normal, buffers)
             noisy.append(_released(leaf, drawn, self._divisor))
             kept.append(after)

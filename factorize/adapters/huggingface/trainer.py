@@ -35,6 +35,8 @@ from factorize.training.run_lock import RunLock
 
 _SECRET_LOGS = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 
+_LOADING = ("drop_last", "num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
+"""Arguments of a `DataLoader` that `TrainingArguments` have; the last two came with later releases."""
 _UNUSED_METHODS = {
     "create_optimizer": "give optimizers=(optimizer, None)",
     "get_train_dataloader": "give train_dataset and data_collator: the order is one public permutation",
@@ -228,19 +230,12 @@ class PrivateTraining(_Mixed):
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
             collate = self._get_collator_with_removed_columns(collate, description="training")
-        return torch.utils.data.DataLoader(
-            dataset,
-            batch_size=args.train_batch_size * self._parts * world_size(),
-            shuffle=True,
-            collate_fn=collate,
-            drop_last=args.dataloader_drop_last,
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
-            in_order=getattr(args, "dataloader_in_order", True),
-        )
+        loading = {
+            name: getattr(args, f"dataloader_{name}") for name in _LOADING if hasattr(args, f"dataloader_{name}")
+        }
+        loading["pin_memory"] = args.dataloader_pin_memory and args.device.type == "cuda"
+        size = args.train_batch_size * self._parts * world_size()
+        return torch.utils.data.DataLoader(dataset, batch_size=size, shuffle=True, collate_fn=collate, **loading)
 
     def _make_private(self) -> Private:
         privacy, ranks = self.privacy, world_size()
