@@ -185,14 +185,15 @@ class Pool:
         return solve
 
     @contextmanager
-    def place(self, *, fresh: bool = False) -> Iterator[SolvePlace]:
-        """Give a pair of workers at once, with no memory or threads of the pool.
+    def place(self, *, fresh: bool = False, room: tuple[int, int] = (0, 0)) -> Iterator[SolvePlace]:
+        """Give a pair of workers at once; the pool sets no memory or threads aside for it.
 
         Args:
             fresh: whether its workers are its own.
+            room: memory and threads that a call was admitted with; they are given back with the pair.
         """
         pair = self._take(fresh)
-        place = SolvePlace(pair, lambda: self._give_back(pair, fresh))
+        place = SolvePlace(pair, lambda: self._give_back(pair, fresh, room))
         try:
             yield place
         finally:
@@ -233,23 +234,12 @@ class Pool:
                     self._threads.submit(self._run, solve)
 
     def _run(self, solve: Solve) -> None:
-        pair, (memory_mb, threads) = self._take(solve.fresh), solve.room
-
-        def give_back() -> None:
-            self._give_back(pair, solve.fresh)
-            with self._lock:
-                self._free_mb += memory_mb
-                self._free_threads += threads
-                self._admit()
-
-        place = SolvePlace(pair, give_back)
         try:
-            answer = solve.call(place, solve.stop.is_set)
+            with self.place(fresh=solve.fresh, room=solve.room) as place:
+                answer = solve.call(place, solve.stop.is_set)
         except BaseException as error:
-            place.release()
             solve.set_exception(error)
         else:
-            place.release()
             solve.set_result(answer)
 
     def _take(self, fresh: bool) -> WorkerPair:
@@ -267,7 +257,7 @@ class Pool:
             pair.start()
         return pair
 
-    def _give_back(self, pair: WorkerPair, fresh: bool) -> None:
+    def _give_back(self, pair: WorkerPair, fresh: bool, room: tuple[int, int] = (0, 0)) -> None:
         with self._lock:
             keep = not fresh and not self._closed
             if keep:
@@ -275,6 +265,10 @@ class Pool:
                 self._idle.append(pair)
         if not keep:
             self._close([pair])
+        with self._lock:
+            self._free_mb += room[0]
+            self._free_threads += room[1]
+            self._admit()
 
     def _warm(self) -> None:
         pair = self._take(fresh=True)
