@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from factorize.api.access.caller import ANYONE, Caller
 from factorize.api.form import form_of
-from factorize.api.jobs.database import KEPT, LISTED, REVOKED, having, insert_into, jobs, reading, results, writing
-from factorize.api.jobs.ledger import Ledger, read_cursor, write_cursor
+from factorize.api.jobs.database import KEPT, LISTED, REVOKED, insert_into, jobs, reading, results, writing
+from factorize.api.jobs.ledger import Ledger, ListQuery, write_cursor
 from factorize.encoding import JsonObject
 from factorize.errors import CorruptObject, InvalidParameter, NotFound
 from factorize.format.labels import describe_spec
@@ -59,29 +59,14 @@ class Catalog:
         self._damaged: dict[str, float] = {}
         self.whole = True
 
-    def page(
-        self, *, workload: str | None, before: Age | None, limit: int, search: str = ""
-    ) -> list[tuple[Age, dict[str, object]]]:
-        """Return the results that answer their spec and that no job has made, newest first, each with its age.
-
-        Args:
-            workload: only those of this kind of workload.
-            before: only those that are older than this.
-            limit: the most results to return.
-            search: only those whose spec has each of these words, or a digest that begins with it.
-        """
+    def page(self, query: ListQuery) -> list[tuple[Age, dict[str, object]]]:
+        """Return the results that answer their spec and that no job has made, newest first, each with its age."""
         self.catch_up()
         column = results.c
         made = sa.exists().where(jobs.c.spec_digest == column.spec_digest)
-        query = sa.select(results).where(column.standing == LISTED, ~made)
-        query = query.where(*having(search, column.summary, column.spec_digest, column.digest))
-        if workload is not None:
-            query = query.where(column.workload == workload)
-        if before is not None:
-            query = query.where(sa.tuple_(column.created, column.spec_digest) < sa.tuple_(*map(sa.literal, before)))
-        query = query.order_by(column.created.desc(), column.spec_digest.desc()).limit(limit)
+        wanted = query.newest(results, column.created, column.summary).where(column.standing == LISTED, ~made)
         with reading(self._engine) as connection:
-            return [((row.created, row.spec_digest), _entry(row)) for row in connection.execute(query)]
+            return [((row.created, row.spec_digest), _entry(row)) for row in connection.execute(wanted)]
 
     def form(self, key: str) -> str | None:
         """Return the digest of a stored form by its key (`factorize.api.form`), or None."""
@@ -176,15 +161,7 @@ def _entry(row: Any) -> dict[str, object]:
 
 
 def list_items(
-    catalog: Catalog,
-    ledger: Ledger,
-    *,
-    state: str | None,
-    workload: str | None,
-    cursor: str | None,
-    limit: int,
-    caller: Caller = ANYONE,
-    search: str = "",
+    catalog: Catalog, ledger: Ledger, query: ListQuery, caller: Caller = ANYONE
 ) -> tuple[list[JsonObject], str | None]:
     """Return a page of a service's list, newest first, and the cursor of the next.
 
@@ -193,14 +170,12 @@ def list_items(
     Raises:
         InvalidParameter: a cursor that is not ours.
     """
-    holder = None if caller.sees_all else caller.owner
-    before = None if cursor is None else read_cursor(cursor)
-    query: JsonObject = {"workload": workload, "search": search, "before": before, "limit": limit + 1}
+    one_more = query._replace(limit=query.limit + 1)
     aged = []
-    for job in ledger.page(state=state, holder=holder, **query):
+    for job in ledger.page(one_more, None if caller.sees_all else caller.owner):
         more = {"workload": job.workload, "digest": job.digest, "summary": describe_spec(json.loads(job.spec))}
         aged.append(((job.submitted, job.spec_digest), job.document() | more))
-    aged += catalog.page(**query) if state in (None, "done") else []
+    aged += catalog.page(one_more) if query.state in (None, "done") else []
     aged.sort(key=lambda one: one[0], reverse=True)
-    following = write_cursor(*aged[limit - 1][0]) if len(aged) > limit else None
-    return [entry for _, entry in aged[:limit]], following
+    following = write_cursor(*aged[query.limit - 1][0]) if len(aged) > query.limit else None
+    return [entry for _, entry in aged[: query.limit]], following

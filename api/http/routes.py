@@ -6,7 +6,6 @@ A handler only reads the request and writes the answer.
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, nullcontext, suppress
-from functools import partial
 from typing import Annotated, TypeVar
 
 from anyio.to_thread import run_sync
@@ -29,6 +28,7 @@ from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
 from factorize.api.http.work_gate import EventStream, working
+from factorize.api.jobs.ledger import ListQuery
 from factorize.api.jobs.solve_job import SolveJob, State, shown_error
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
@@ -95,8 +95,10 @@ async def list_factorizations(
     """List jobs, and stored results that came from elsewhere, the newest first."""
     service = call.service
     async with working(call, "list"):
-        look = partial(list_items, service.catalog, service.ledger, state=state, workload=workload, cursor=cursor)
-        items, following = await run_sync(partial(look, limit=limit, caller=call.caller, search=search), limiter=heavy)
+        query = ListQuery(state, workload, cursor, limit, search)
+        items, following = await run_sync(
+            list_items, service.catalog, service.ledger, query, call.caller, limiter=heavy
+        )
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 

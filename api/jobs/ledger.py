@@ -26,7 +26,7 @@ import json
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
 
@@ -41,6 +41,43 @@ _ROUNDING_SECONDS = 0.1  # the rounding of a clock in days
 _OPEN = ("queued", "running")
 Within = Callable[[sa.Connection, SolveJob, bool], object]
 """A function that goes with a claim, in its transaction."""
+
+
+class ListQuery(NamedTuple):
+    """The entries of a list of jobs and results that are asked for.
+
+    Attributes:
+        state: only those in this state.
+        workload: only those with this kind of workload.
+        cursor: only those after this place of the list; see `write_cursor`.
+        limit: the most entries on a page.
+        search: only those whose spec has each of these words, or a digest that begins with it.
+    """
+
+    state: str | None = None
+    workload: str | None = None
+    cursor: str | None = None
+    limit: int = 50
+    search: str = ""
+
+    def newest(self, table: sa.Table, time: sa.ColumnElement[str], text: sa.ColumnElement[str]) -> sa.Select[Any]:
+        """Return the statement of this page of a table of any state, the newest rows first.
+
+        Args:
+            table: has the columns `spec_digest`, `digest` and `workload`.
+            time: its column with the time by which rows are ordered.
+            text: its column with what the specs say.
+
+        Raises:
+            InvalidParameter: no list has given the cursor out.
+        """
+        digest = table.c.spec_digest
+        query = sa.select(table).where(*having(self.search, text, digest, table.c.digest))
+        if self.workload is not None:
+            query = query.where(table.c.workload == self.workload)
+        if self.cursor is not None:
+            query = query.where(sa.tuple_(time, digest) < sa.tuple_(*map(sa.literal, read_cursor(self.cursor))))
+        return query.order_by(time.desc(), digest.desc()).limit(self.limit)
 
 
 class Ledger:
@@ -212,38 +249,20 @@ class Ledger:
         with reading(self.engine) as connection:
             return connection.scalar(oldest), int(connection.scalar(memory) or 0)
 
-    def page(
-        self,
-        *,
-        state: str | None = None,
-        workload: str | None = None,
-        before: tuple[str, str] | None = None,
-        limit: int = 50,
-        holder: str | None = None,
-        search: str = "",
-    ) -> list[SolveJob]:
+    def page(self, query: ListQuery, holder: str | None = None) -> list[SolveJob]:
         """Return one page of the list of jobs, newest first.
 
         Args:
-            state: only jobs in this state.
-            workload: only jobs with this kind of workload.
-            before: only those before this entry: when it was submitted, and its spec digest.
-            limit: the most jobs on a page.
+            query: which jobs.
             holder: only jobs that this caller holds.
-            search: only jobs whose spec has each of these words, or a digest that begins with it.
         """
-        time, digest = jobs.c.submitted, jobs.c.spec_digest
-        query = sa.select(jobs).order_by(time.desc(), digest.desc()).limit(limit)
-        query = query.where(*having(search, jobs.c.spec, digest, jobs.c.digest))
-        fixed = {"state": state, "workload": workload}
-        query = query.filter_by(**{name: value for name, value in fixed.items() if value is not None})
+        wanted = query.newest(jobs, jobs.c.submitted, jobs.c.spec)
+        if query.state is not None:
+            wanted = wanted.where(jobs.c.state == query.state)
         if holder is not None:
-            held = sa.select(holds.c.spec_digest).where(holds.c.owner == holder)
-            query = query.where(digest.in_(held))
-        if before is not None:
-            query = query.where(sa.tuple_(time, digest) < sa.tuple_(*map(sa.literal, before)))
+            wanted = wanted.where(jobs.c.spec_digest.in_(sa.select(holds.c.spec_digest).where(holds.c.owner == holder)))
         with reading(self.engine) as connection:
-            return [_job(row) for row in connection.execute(query)]
+            return [_job(row) for row in connection.execute(wanted)]
 
     # Leases
 

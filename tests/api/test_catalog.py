@@ -15,7 +15,7 @@ from factorize.api import catalog as catalog_module
 from factorize.api.catalog import Catalog
 from factorize.api.form import matrices_key
 from factorize.api.jobs.database import reading, results
-from factorize.api.jobs.ledger import Ledger
+from factorize.api.jobs.ledger import Ledger, ListQuery, write_cursor
 from factorize.errors import StoreUnavailable
 from factorize.storage import store as store_module
 from factorize.storage.records import manifest_key
@@ -46,8 +46,7 @@ def catalog(ledger: Ledger, store: Store) -> Catalog:
 
 
 def listed(catalog: Catalog, **query: object) -> list[str]:
-    given = {"workload": None, "before": None, "limit": 100} | query
-    return [entry["digest"] for _, entry in catalog.page(**given)]  # type: ignore[arg-type]
+    return [entry["digest"] for _, entry in catalog.page(ListQuery(limit=100)._replace(**query))]  # type: ignore[arg-type]
 
 
 def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -> None:
@@ -58,9 +57,11 @@ def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -
     assert listed(catalog, workload="decay") == [other["digest"]]
     assert listed(catalog, search="Decay(rate") == [other["digest"]] == listed(catalog, search=other["digest"][:8])
     assert listed(catalog, search="decay prefix") == listed(catalog, search="%") == []
-    ages = [age for age, _ in catalog.page(workload=None, before=None, limit=3)]
+    ages = [age for age, _ in catalog.page(ListQuery(limit=3))]
     assert ages == sorted(ages, reverse=True)
-    assert [listed(catalog, before=age, limit=1) for age in ages] == [[d] for d in listed(catalog)[1:]] + [[]]
+    assert [listed(catalog, cursor=write_cursor(*age), limit=1) for age in ages] == [
+        [d] for d in listed(catalog)[1:]
+    ] + [[]]
 
     form = store.put(store.load(one["digest"]).with_matrices(["B"]))
     assert form["digest"] not in listed(catalog) and one["digest"] in listed(catalog)

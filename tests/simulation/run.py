@@ -21,7 +21,7 @@ from factorize.api.access.key_register import KeyRequest
 from factorize.api.catalog import list_items
 from factorize.api.jobs import audit_log
 from factorize.api.jobs.database import _connect
-from factorize.api.jobs.ledger import LEASE_SECONDS, Ledger
+from factorize.api.jobs.ledger import LEASE_SECONDS, Ledger, ListQuery
 from factorize.api.jobs.solve_job import SolveJob
 from factorize.encoding import canonical_json, sha256
 from factorize.errors import (
@@ -602,14 +602,13 @@ class Run:
     def _page(self, node: Node, service: Any, known: Known, caller: Caller, luck: random.Random) -> str:
         cursor, count = "no cursor", 0
         with suppress(InvalidParameter):
-            list_items(service.catalog, service.ledger, state=None, workload=None, cursor=cursor, limit=3)
+            list_items(service.catalog, service.ledger, ListQuery(cursor=cursor))
             raise Violation("a cursor that no list has given out was taken")
         query = {"state": luck.choice((None, None, "done", "failed")), "workload": luck.choice((None, "decay"))}
         query["search"], following = luck.choice(("", "", "decay n=4", "0")), None
         while count < 20:
-            rows, following = list_items(
-                service.catalog, service.ledger, cursor=following, limit=3, caller=caller, **query
-            )
+            asked = ListQuery(cursor=following, limit=3)._replace(**query)
+            rows, following = list_items(service.catalog, service.ledger, asked, caller)
             count += len(rows)
             if query["workload"] and {row["workload"] for row in rows} - {query["workload"]}:
                 raise Violation(f"the list has other workloads than {query['workload']}")

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.api.jobs import database
-from factorize.api.jobs.ledger import Ledger, read_cursor
+from factorize.api.jobs.ledger import Ledger, ListQuery, write_cursor
 from factorize.api.jobs.solve_job import STATES, TERMINAL, JobOrder, SolveJob
 from factorize.errors import InvalidParameter, StoreUnavailable
 
@@ -170,14 +170,14 @@ def test_pages_have_no_gap_and_no_repetition_while_jobs_arrive(ledger, monkeypat
     for digest in digests:
         claim(ledger, digest)
     seen: list[str] = []
-    before = None
+    cursor = None
     for step in range(10):
-        jobs = ledger.page(before=before, limit=7)
+        jobs = ledger.page(ListQuery(cursor=cursor, limit=7))
         seen += [job.spec_digest for job in jobs]
         claim(ledger, f"{step + 1000:064x}")
         if len(jobs) < 7:
             break
-        before = jobs[-1].submitted, jobs[-1].spec_digest
+        cursor = write_cursor(jobs[-1].submitted, jobs[-1].spec_digest)
     assert seen == digests[::-1]
 
 
@@ -193,13 +193,13 @@ def test_pages_filter_by_state_and_workload(ledger):
         ({"search": "n_64"}, []),
         ({"search": " ,\0()"}, [B, A]),
     ]:
-        assert [job.spec_digest for job in ledger.page(**filters)] == expected
+        assert [job.spec_digest for job in ledger.page(ListQuery(**filters))] == expected
 
 
 @given(cursor=st.text(max_size=40))
 def test_any_text_as_cursor_is_a_page_or_a_refusal(cursor, shared_ledger):
     try:
-        shared_ledger.page(before=read_cursor(cursor))
+        shared_ledger.page(ListQuery(cursor=cursor))
     except InvalidParameter as error:
         assert error.field == "cursor" and "next" in str(error)
 
