@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Silence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
@@ -58,12 +57,10 @@ class Readiness:
                 if name not in self._answers or self._answers[name].done():
                     self._answers[name] = self._threads.submit(look)
             answers = dict(self._answers)
-        end, missing = time.monotonic() + seconds, list[Missing]()
+        heard, missing = wait(answers.values(), seconds).done, list[Missing]()
         for name, answer in answers.items():
-            try:
-                missing += answer.result(max(0.0, end - time.monotonic()))
-            except Silence:
-                missing.append(Missing(name, _SILENT_STATES[name], "it did not answer within some seconds"))
+            silence = Missing(name, _SILENT_STATES[name], "it did not answer within some seconds")
+            missing += answer.result() if answer in heard else [silence]
         return missing
 
     def close(self) -> None:

@@ -59,8 +59,7 @@ class LocalLanes:
         self.most = self._pool.processors + MAX_SPECS_AHEAD
 
     def submit(self, item: Item, spec: Spec) -> Future[Outcome]:
-        """Have a spec solved; it may raise what `keep_matrices` does."""
-        keep_matrices(spec, self._store)
+        """Have a spec solved."""
         small = item.seconds < SMALL_SECONDS and item.bytes < SMALL_MB << 20
         memory_mb, threads = min(item.bytes >> 20, self._pool.memory_mb), 1 if small else self._pool.processors
         call = partial(self._work, item, spec, threads, small)
@@ -75,6 +74,7 @@ class LocalLanes:
     ) -> Outcome:
         """Solve and store one spec; its workers are free for another while the result is published."""
         began = time.monotonic()
+        keep_matrices(spec, self._store)
         if not small:
             self._shown.start(item.label)
         manifest = make_and_store(
@@ -156,10 +156,7 @@ def solve_all(specs: Iterable[tuple[Item, Spec]], lanes: LocalLanes | RemoteLane
         for item, spec in specs:
             while len(running) >= lanes.most:
                 collect()
-            try:
-                running[lanes.submit(item, spec)] = item
-            except (FactorizeError, OSError) as error:
-                ended(item, error, 0.0)
+            running[lanes.submit(item, spec)] = item
             collect(0)
         while running:
             collect()

@@ -19,7 +19,6 @@ from factorize.api.terminal.output import (
     ExitCode,
     OutputForm,
     Shown,
-    VerificationFailed,
     argument,
     emit,
     option,
@@ -280,7 +279,6 @@ def verify(
     with Ledger(url) as ledger:
         log = verify_log(ledger.engine, head)
     if log.expected is False:
-        message = f"the audit log does not contain {expect}: rows were cut off, or it is another log"
-        raise VerificationFailed(CorruptObject(message))
+        raise CorruptObject(f"the audit log does not contain {expect}: rows were cut off, or it is another log")
     document = {"rows": log.rows, "since": log.since, "head": str(log.head)}
     return document, f"rows          {log.rows}, since {log.since or 'now'}\nhead          {log.head}"

@@ -29,7 +29,7 @@ from factorize.checker.check import check_matrix_sensitivity
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
 from factorize.encoding import JsonObject, in_one_line, read_json
-from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
+from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.claims import is_exact
 from factorize.format.quantities import at_most
@@ -117,7 +117,7 @@ def verify(
         if report.supported:
             head["certificate"] = factorization.manifest.certificate
             confirm_sensitivity(report, factorization)
-    except (CertificateError, CorruptObject) as error:
+    except CertificateError as error:
         raise VerificationFailed(error) from None
     return _shown_report(report, head, explain=explain)
 
@@ -132,7 +132,8 @@ def verify_for_spec(
     """Certify anybody's strategy as it is for a spec, and prove what that states; with a sigma, its epsilon at delta.
 
     Raises:
-        VerificationFailed: it is no strategy, the file is damaged, or C does not serve the workload.
+        VerificationFailed: it is no strategy, or C does not serve the workload.
+        CorruptObject: the file is damaged.
         InvalidParameter: one of sigma and delta alone.
     """
     asked = None if sigma is None and delta is None else read_calibration_request({"sigma": sigma, "delta": delta})
@@ -144,7 +145,7 @@ def verify_for_spec(
             certified.save(Path(folder) / "C.safetensors")
             report = examined((Path(folder) / "C.safetensors").read_bytes(), spec.user_arrays())
         confirm_sensitivity(report, certified)
-    except (InvalidStrategy, CertificateError, CorruptObject) as error:
+    except (InvalidStrategy, CertificateError) as error:
         raise VerificationFailed(error) from None
     head: dict[str, object] = {"strategy": str(path), "spec": spec.document()}
     head["certificate"] = certified.manifest.certificate
@@ -157,7 +158,8 @@ def verify_strategy(path: Path, participation: str | None, claim: float, holds: 
     """Answer whether a matrix of anybody's has sensitivity at most `claim` under a participation.
 
     Raises:
-        VerificationFailed: it is no strategy matrix, or the file is damaged.
+        VerificationFailed: it is no strategy matrix.
+        CorruptObject: the file is damaged.
         InvalidParameter: the participation is missing, is none, or does not fit the matrix.
     """
     if participation is None:
@@ -172,7 +174,7 @@ def verify_strategy(path: Path, participation: str | None, claim: float, holds: 
         array = given if isinstance(given, np.ndarray) else given.dense()
         document = _participation(participation, array.shape[1])
         report = check_matrix_sensitivity(array, document, claim=claim)
-    except (InvalidStrategy, CorruptObject) as error:
+    except InvalidStrategy as error:
         raise VerificationFailed(error) from None
     return _shown_report(report, {"strategy": str(path), "shape": list(array.shape), "participation": document})
 
@@ -245,17 +247,14 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
         fresh: whether to draw with a seed of this run.
 
     Raises:
-        VerificationFailed: the factor file is damaged.
+        CorruptObject: the factor file is damaged.
         InvalidParameter: the claim's file is no JSON object.
     """
     stated = read_json(path.read_bytes()[: MAX_CLAIM_BYTES + 1], limit=MAX_CLAIM_BYTES)
     if not isinstance(stated, dict):
         raise InvalidParameter(f"{path} is not a JSON object; give the claim that calibrate wrote", field="calibration")
-    try:
-        with file_of(target, store) as factors:
-            report = check_calibration(factors.read_bytes(), stated, fresh=fresh)
-    except CorruptObject as error:
-        raise VerificationFailed(error) from None
+    with file_of(target, store) as factors:
+        report = check_calibration(factors.read_bytes(), stated, fresh=fresh)
     document = {"verified": report.supported, "factors": target, **report.document()}
     del document["sensitivity"]
     code = ExitCode.OK if report.supported else ExitCode.VERIFICATION_FAILED

@@ -123,12 +123,10 @@ def solve_and_store(
             stages=stages,
             limits=AnswerLimits(job.seconds_limit, job.memory_mb, job.threads, over),
         )
-    except WorkerEnded as failure:
-        error = {"type": failure.ending.name.lower(), "message": str(failure)}
-        return SolveEnding(failure.ending, None, error, time.monotonic() - began)
     except FactorizeError as failure:
-        error = {"type": failure.slug, "message": str(failure)[:2000]}
-        return SolveEnding(Ending.FAILED, None, error, time.monotonic() - began)
+        ended = failure.ending if isinstance(failure, WorkerEnded) else None
+        error = {"type": ended.name.lower() if ended else failure.slug, "message": str(failure)[:2000]}
+        return SolveEnding(ended or Ending.FAILED, None, error, time.monotonic() - began)
     seconds = time.monotonic() - began
     return SolveEnding(Ending.DONE, manifest.digest, None, seconds, stages.timings(), reports.newest)
 
