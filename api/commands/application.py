@@ -25,7 +25,7 @@ from factorize.api.terminal.output import (
     exit_code,
     remark,
 )
-from factorize.api.terminal.spec_command import ModelCommand, SpecCommand
+from factorize.api.terminal.spec_command import SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
@@ -69,9 +69,8 @@ def command_of(name: str) -> Any:
     if isinstance(made, typer.Typer):
         alone.add_typer(made)
     else:
-        kinds = (ModelCommand,) * hasattr(made, "options") + (SpecCommand,) * (name in SPEC_COMMANDS)
         words = {"words": "factorize.api.questions.optimizer:JobInWords"} if name == "recommend" else {}
-        alone.command(cls=type("Command", kinds, words) if kinds else None)(made)
+        alone.command(cls=type("Command", (SpecCommand,), words) if name in SPEC_COMMANDS else None)(made)
     return typer.main.get_group(alone).commands[name]
 
 

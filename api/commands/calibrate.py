@@ -22,10 +22,9 @@ from factorize.privacy.question import SamplingOptions
 from factorize.samplings.calibrating import privacy_profile
 
 STOP_CONDITION = "and holds if the stop depended neither on the data nor on what was released"
-_REQUEST = "factorize.api.questions.calibration_request:CalibrationRequest"
 
 
-@options_of(_REQUEST, but=["method"])
+@options_of(CalibrationRequest, but=["method"])
 def calibrate(
     target: Target,
     deterministic: Annotated[
@@ -119,7 +118,7 @@ def _of_bins(document: JsonObject) -> list[str]:
 _CURVE_POINTS = 40
 
 
-@options_of(_REQUEST, names=["clip_norm", "adjacency", "sampling", "dataset_size", "batch_size", "bins"])
+@options_of(CalibrationRequest, names=["clip_norm", "adjacency", "sampling", "dataset_size", "batch_size", "bins"])
 def profile(
     target: Target,
     sigma: Annotated[float, option(help="Of each entry of Z, for sums.")],

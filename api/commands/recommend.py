@@ -8,10 +8,10 @@ from factorize.api import local
 from factorize.api.calls import remember
 from factorize.api.pictures.views import draw_comparison
 from factorize.api.questions.advice import advice_text, advise, headline
-from factorize.api.questions.comparison import comparison, request_for, text
+from factorize.api.questions.comparison import CompareRequest, comparison, request_for, text
 from factorize.api.questions.dialogue import answers, read
 from factorize.api.questions.job_code import FRAMEWORKS
-from factorize.api.questions.training_job import Job, about, kind_of, read_job
+from factorize.api.questions.training_job import FleetRequest, Job, RecommendRequest, about, kind_of, read_job
 from factorize.api.terminal.output import Shown, SpecText, argument, option, remark
 from factorize.api.terminal.progress import display, prompt_interrupt
 from factorize.api.terminal.sources import (
@@ -31,7 +31,7 @@ from factorize.factors.factorization import Factorization
 
 
 @options_of(
-    "factorize.api.questions.comparison:CompareRequest",
+    CompareRequest,
     but=["spec", "buffers", "budgets"],
     flags={"samplings": "--sampling"},
 )
@@ -70,8 +70,8 @@ def compare(
 
 
 @options_of(
-    "factorize.api.questions.training_job:RecommendRequest",
-    "factorize.api.questions.training_job:FleetRequest",
+    RecommendRequest,
+    FleetRequest,
     but=["workload", "objective"],
     flags={"samplings": "--sampling"},
     kind=str,

@@ -39,11 +39,8 @@ if TYPE_CHECKING:
     from factorize.api.http.server import Server
 
 
-_SETTINGS = "factorize.api.settings:Settings"
-
-
 @options_of(
-    _SETTINGS,
+    Settings,
     names=["host", "port", "root_path", "https_certificate", "https_key", "database", "scheduler", "log_format"],
     flags={"https_certificate": "--tls-certificate", "https_key": "--tls-key"},
 )
@@ -89,7 +86,7 @@ def open_server(settings: Settings) -> tuple[Server, bool]:
 
 
 @options_of(
-    _SETTINGS,
+    Settings,
     names=["capacity_mb", "processors", "tls_ca", "tls_cert", "tls_key", "log_format"],
     flags={"capacity_mb": "--memory-mb"},
 )

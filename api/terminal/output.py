@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum, StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
+from typer.models import ArgumentInfo
 
 from factorize.api.terminal.spec_command import complete_spec
 from factorize.errors import (
@@ -252,12 +253,15 @@ class Commands(typer.Typer):
 
 
 def _with_shared(function: Any) -> Any:
-    signature = inspect.signature(function, eval_str=True)
-    own = [one for name, one in signature.parameters.items() if name not in OPTIONS]
-    defaults = {"output": OutputForm.TEXT}
-    names = [name for name in OPTIONS if name in signature.parameters or name in ("store", "output")]
+    """Return a function with the arguments of a command, the options of its models, its own, and those shared."""
     keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [inspect.Parameter(one, keyword, default=defaults.get(one), annotation=OPTIONS[one]) for one in names]
+    parameters = inspect.signature(function, eval_str=True).parameters
+    own = [one.replace(kind=keyword) for name, one in parameters.items() if name not in (*OPTIONS, "fields")]
+    models: list[inspect.Parameter] = getattr(function, "options", list)()
+    place = sum(isinstance(part, ArgumentInfo) for one in own for part in get_args(one.annotation))
+    defaults = {"output": OutputForm.TEXT}
+    names = [name for name in OPTIONS if name in parameters or name in ("store", "output")]
+    shared = [inspect.Parameter(one, keyword, default=defaults.get(one), annotation=OPTIONS[one]) for one in names]
 
     @wraps(function)
     def command(**values: Any) -> Any:
@@ -265,13 +269,16 @@ def _with_shared(function: Any) -> Any:
         if service is not None and values["store"] is not None:
             way_out = "leave --store, or --service and FACTORIZE_SERVICE, out"
             raise InvalidParameter(f"the service {service} has its own store; {way_out}", field="store")
-        shown = function(**{name: values[name] for name in values if name in (*signature.parameters, "fields")})
+        fields = {one.name: values[one.name] for one in models if values[one.name] not in (None, (), [])}
+        given = values | {"fields": fields}
+        shown = function(**{name: given[name] for name in parameters})
         if not isinstance(shown, tuple):
             return shown
         emit(values["output"], *shown[:2])
         return shown[2] if len(shown) > 2 else None
 
-    command.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    every = [*own[:place], *models, *own[place:], *shared]
+    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     return command
 
 

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer.core
-import typer.main
 
 from factorize.encoding import canonical_json, is_digest
 from factorize.errors import InvalidParameter
@@ -158,7 +157,7 @@ _TYPES: Mapping[str, type] = {"number": float, "integer": int}
 
 
 def options_of(
-    *models: str,
+    *models: Any,
     names: Sequence[str] = (),
     but: Sequence[str] = (),
     flags: Mapping[str, str] = MappingProxyType({}),
@@ -167,72 +166,29 @@ def options_of(
     """Give a command options; its argument `fields` gets the values of those that were given, by field.
 
     Args:
-        *models: `module:Class`, whose fields are taken in their order.
+        *models: pydantic models, whose fields are taken in their order.
         names: names of the fields that are taken; all by default.
         but: fields that are not.
         flags: flags of options that are not called as their fields.
         kind: type of all values, where the command reads texts itself.
     """
 
+    def parameters() -> list[inspect.Parameter]:
+        options: dict[str, inspect.Parameter] = {}
+        for model in models:
+            schemas, own = model.model_json_schema()["properties"], model.__annotations__
+            for field in sorted(schemas, key=lambda name: name not in own):  # a model's own fields come first
+                if (field in names or not names) and field not in but and field not in options:
+                    annotation = _annotation(flags.get(field, _flag(field)), schemas[field], _about(model, field), kind)
+                    keyword = inspect.Parameter.KEYWORD_ONLY
+                    options[field] = inspect.Parameter(field, keyword, default=None, annotation=annotation)
+        return list(options.values())
+
     def marked(function: Function) -> Function:
-        signature = inspect.signature(function, eval_str=True)
-        own = [one for name, one in signature.parameters.items() if name != "fields"]
-        function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-        function.options = lambda: _options(models, names, but, flags, kind)  # type: ignore[attr-defined]
+        function.options = parameters  # type: ignore[attr-defined]
         return function
 
     return marked
-
-
-class ModelCommand(typer.core.TyperCommand):
-    """A command with `options_of`."""
-
-    _fields: tuple[str, ...] | None = None
-
-    def __init__(self, *, callback: Any, **named: Any) -> None:
-        self._function = callback.__wrapped__
-        super().__init__(callback=self._called, **named)
-
-    @property
-    def params(self) -> list[Any]:
-        """Arguments, then the options of the models, then the command's own."""
-        if self._fields is None:
-            options = self._function.options()
-            self._fields = tuple(option.name for option in options)
-            place = sum(one.param_type_name == "argument" for one in self._params)
-            self._params[place:place] = options
-        return self._params
-
-    @params.setter
-    def params(self, own: list[Any]) -> None:
-        self._params = own
-
-    def _called(self, **values: Any) -> Any:
-        typed = {name: values.pop(name) for name in self._fields or ()}
-        fields = {name: value for name, value in typed.items() if value not in (None, (), [])}
-        return self._function(**values, fields=fields)
-
-
-def _options(
-    models: Sequence[str], names: Sequence[str], but: Sequence[str], flags: Mapping[str, str], kind: type | None
-) -> list[object]:
-    """Return the options of some models, made as those of a function are."""
-    parameters: dict[str, inspect.Parameter] = {}
-    for model in map(_class_at, models):
-        schemas, own = model.model_json_schema()["properties"], model.__annotations__
-        for field in sorted(schemas, key=lambda name: name not in own):  # a model's own fields come first
-            if (field in names or not names) and field not in but and field not in parameters:
-                annotation = _annotation(flags.get(field, _flag(field)), schemas[field], _about(model, field), kind)
-                keyword = inspect.Parameter.KEYWORD_ONLY
-                parameters[field] = inspect.Parameter(field, keyword, default=None, annotation=annotation)
-
-    def command() -> None:
-        """Do nothing."""
-
-    command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    alone = typer.Typer(add_completion=False)
-    alone.command()(command)
-    return list(typer.main.get_command(alone).params)
 
 
 def _annotation(flag: str, schema: Mapping[str, Any], about: str, kind: type | None) -> object:
