@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -92,32 +91,21 @@ def prover() -> Worker:
     return worker
 
 
-def check(request: JsonObject) -> JsonObject:
-    """Check the file that a request names (`path`, `store`, `strict`)."""
-    return inspect(Path(request["path"]), request["store"], strict=request["strict"])
-
-
-def certify_draft(request: JsonObject) -> JsonObject:
-    """Certify the draft that a request names (`path`, `store`), write its factor file there, and check that."""
-    path, store = Path(request["path"]), request["store"]
+def certify_draft(path: Path, store: str) -> JsonObject:
+    """Certify a draft, write its factor file in its place, and check that; see `inspect`."""
     spec, solution, solver = _read_draft(path, partial(_user_matrices, store=store))
     utility = None if spec.workload.endless else utility_of(spec, solution.strategy.finite(), solution.dual)
     Files().produce(path, Factorization.from_solution(spec, solution, solver=solver, utility=utility).save)
     return inspect(path, store, strict=False, proved=utility, known=spec)
 
 
-def _timed(
-    answer: Callable[[dict[str, object]], dict[str, object]], request: dict[str, object], _tell: Tell
-) -> JsonObject:
-    """Return an answer, with the seconds that it took."""
+def _timed(answer: Callable[..., JsonObject], request: JsonObject, _tell: Tell) -> JsonObject:
+    """Return the answer about a file, with the seconds that it took; a request has its arguments by name."""
     started = time.monotonic()
     try:
-        return {**answer(request), "seconds": round(time.monotonic() - started, 3)}
+        return {**answer(**request | {"path": Path(request["path"])}), "seconds": round(time.monotonic() - started, 3)}
     except OSError as error:
         raise StoreUnavailable(f"{error}; free space, check the disk and try again") from None
-
-
-QUESTIONS = {"check": partial(_timed, check), "certify": partial(_timed, certify_draft)}
 
 
 def write_draft(draft: Draft, path: Path) -> None:
@@ -163,7 +151,7 @@ def _read_draft(path: Path, user: Callable[[Mapping[str, object]], Mapping[str, 
 
 def inspect(
     path: Path, store: str, *, strict: bool, proved: Utility | None = None, known: Spec | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Check a factor file in this process; see `prove` and `check_factor_file`.
 
     Raises:
@@ -186,6 +174,9 @@ def inspect(
         "not_checked": report.not_checked,
         "release": __version__,
     }
+
+
+QUESTIONS = {"check": partial(_timed, inspect), "certify": partial(_timed, certify_draft)}
 
 
 def confirm_sensitivity(report: Report, result: Factorization) -> None:

@@ -199,15 +199,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        cls, settings_cls: type[BaseSettings], *_given: Any, **sources: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources by rank: what the caller gives wins over the environment, and that over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_file())
+        file = TomlConfigSettingsSource(settings_cls, toml_file=config_file())
+        return sources["init_settings"], sources["env_settings"], file
 
 
 def ledger_url(settings: Settings) -> str:

@@ -143,21 +143,21 @@ PARTS = ("workload", "optimize_for", "participation", "objective", "mechanism", 
 
 
 @spec.command(cls=SpecCommand)
-def show(spec: SpecText, store: str | None = None) -> Shown:
+def show(spec: SpecText) -> Shown:
     """Show a spec in its canonical form: defaults written out, schedules as lists, `auto` by its name."""
     document = _chosen(spec).document()
     return document, json.dumps(document, indent=2)
 
 
 @spec.command(cls=SpecCommand)
-def digest(spec: SpecText, store: str | None = None) -> Shown:
+def digest(spec: SpecText) -> Shown:
     """Print the digest of a spec, which names its answer in every store."""
     name = _chosen(spec).digest
     return {"spec_digest": name}, name
 
 
 @spec.command(cls=SpecCommand)
-def explain(spec: SpecText, store: str | None = None) -> Shown:
+def explain(spec: SpecText) -> Shown:
     """Say what a spec asks for, part by part, in words."""
     wanted, chosen = read_spec(spec), _chosen(spec)
     named = {name: getattr(chosen, name) for name in PARTS if getattr(chosen, name) is not None}
@@ -178,7 +178,6 @@ def fields(
     kind: Annotated[
         str | None, argument(metavar="KIND", help="A kind of workload, participation, ...; default: all.")
     ] = None,
-    store: str | None = None,
 ) -> Shown:
     """List the kinds of each part of a spec and what each takes, or the fields of one kind."""
     kinds = [one for one in _kinds() if kind in (None, one["kind"])]

@@ -26,6 +26,7 @@ from factorize.api.terminal.output import (
 )
 from factorize.api.terminal.sources import existing_results, file_of, open_target, read_spec, read_spec_text
 from factorize.checker.check import check_matrix_sensitivity
+from factorize.checker.receipt_text import STATUSES, verdict
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
 from factorize.encoding import JsonObject, in_one_line, read_json
@@ -123,7 +124,6 @@ def verify(
 
 
 _MAX_SHOWN_STEPS = 12
-_STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
 
 
 def verify_for_spec(
@@ -194,15 +194,13 @@ def _participation(text: str, n: int) -> dict[str, object]:
 def _shown_report(report: Report, head: dict[str, object], *, explain: bool = False) -> Shown:
     """Return a report; the exit code is 4 where a claim is not supported, else 6 where one was not looked at."""
     document = {"verified": report.supported, "complete": not report.unseen, **head, **report.document()}
-    text = "\n".join(map(in_one_line, _report_lines(report, document)))
-    unseen = ExitCode.NOT_LOOKED_AT if report.unseen else ExitCode.OK
-    code = unseen if report.supported else ExitCode.VERIFICATION_FAILED
+    headline, code = verdict(report)
+    text = "\n".join(map(in_one_line, _report_lines(report, document, headline)))
     return document, explained(text) if explain else text, code
 
 
-def _report_lines(report: Report, document: JsonObject) -> list[str]:
+def _report_lines(report: Report, document: JsonObject, headline: str) -> list[str]:
     """Return a report as text."""
-    headline = ("NOT ALL SEEN" if report.unseen else "verified") if report.supported else "NOT SUPPORTED"
     lines = [f"{headline:13} {document.get('digest') or document.get('strategy', '')}"]
     if "certificate" in document:
         lines += describe_certificate(document["certificate"])
@@ -223,7 +221,7 @@ def _report_lines(report: Report, document: JsonObject) -> list[str]:
         lines.append(f"attained by   steps {' '.join(steps[:_MAX_SHOWN_STEPS])}{more}: {value['lower']!r}")
     for claim in report.claims:  # the rules that prove the others are listed below them
         why = "" if claim["status"] == "proved" else f": {claim['why']}"
-        lines.append(f"{_STATUS[claim['status']]:13} {claim['claim']}{why}")
+        lines.append(f"{STATUSES[claim['status']]:13} {claim['claim']}{why}")
     return lines + _findings(report, "failed", "warnings", "checked", "not_checked")
 
 

@@ -21,9 +21,8 @@ from factorize.format.receipts import steps_of
 
 UNKNOWN = "FILL IN: the receipt does not say"
 """The value of each field that the registry asks for and no receipt holds."""
-_STATUS = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
-
-
+STATUSES = {"proved": "proved", "false": "FALSE", "not_looked_at": "NOT LOOKED AT"}
+"""The words for the status of a claim."""
 EXIT_FALSE, EXIT_NOT_LOOKED_AT, EXIT_OPEN = 4, 6, 7
 """The exit codes of the command."""
 
@@ -40,7 +39,7 @@ def verdict(report: Report) -> tuple[str, int]:
 def text(report: Report) -> str:
     """Return the report for a terminal."""
     lines = [verdict(report)[0] + report.aside]
-    lines += [f"{_STATUS[entry['status']]:15}{entry['claim']}: {entry['why']}" for entry in report.claims]
+    lines += [f"{STATUSES[entry['status']]:15}{entry['claim']}: {entry['why']}" for entry in report.claims]
     lines += [f"{'failed':15}{sentence}" for sentence in report.failed]
     return "\n".join([*lines, *(f"{'not checked':15}{sentence}" for sentence in report.not_checked)])
 
@@ -57,7 +56,7 @@ def page(name: str, report: Report, receipt: JsonObject) -> str:
     words, written = json.loads(_read("phrases.json")), {} if name.endswith(".json") else _MARKDOWN
     values = {key: value.translate(written) for key, value in _values(receipt, words).items()}
     phrases = {row: phrase.format_map(values) for row, phrase in words["phrases"].items()}
-    claims = [f"{entry['claim']}: {_STATUS[entry['status']]}. {entry['why']}" for entry in report.claims]
+    claims = [f"{entry['claim']}: {STATUSES[entry['status']]}. {entry['why']}" for entry in report.claims]
     values |= phrases | {
         "unknown": UNKNOWN,
         "table": "\n".join(f"| {row} | {phrase} |" for row, phrase in phrases.items()),
