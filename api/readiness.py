@@ -5,24 +5,18 @@ few seconds to answer. A part that is still silent is not asked again meanwhile,
 questions up.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
 
 from factorize.api.jobs.database import SCHEMA_VERSION, other_version, read_version
+from factorize.api.jobs.engine import JobEngine
+from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.one_solve import Missing
 from factorize.errors import FactorizeError, NotFound
-
-if TYPE_CHECKING:
-    from factorize.api.jobs.engine import JobEngine
-    from factorize.api.jobs.ledger import Ledger
-    from factorize.storage.store import Store
-
+from factorize.storage.store import Store
 
 ANSWER_SECONDS = 5.0
 PROBE_SECONDS = 30.0

@@ -1,7 +1,5 @@
 """A caller: who asks, what they may do, and how much of it."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import math
@@ -12,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -50,9 +48,9 @@ class KeyQuotas(Frozen, use_attribute_docstrings=True):
         """Return the limits by name, None where there is none."""
         return self.model_dump()
 
-    def or_else(self, defaults: KeyQuotas) -> KeyQuotas:
+    def or_else(self, defaults: Self) -> Self:
         """Return these limits; one that is left out comes from the other limits."""
-        return KeyQuotas(**{name: getattr(defaults, name) if v is None else v for name, v in self.document().items()})
+        return type(self)(**{name: getattr(defaults, name) if v is None else v for name, v in self.document().items()})
 
 
 UNLIMITED = KeyQuotas()

@@ -1,13 +1,11 @@
 """`factorize batch`: many specs on all cores; what is stored already is not solved again."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -36,8 +34,7 @@ from factorize.format.manifest import Manifest
 from factorize.spec import Spec
 from factorize.storage.store import Store
 
-if TYPE_CHECKING:
-    Open = Callable[[Display], LocalLanes | RemoteLanes]
+Open = Callable[[Display], LocalLanes | RemoteLanes]
 
 
 def batch(

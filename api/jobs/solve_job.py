@@ -4,8 +4,6 @@ The end of a solve is plain data, written by whoever ran it and read by a servic
 when its lease in the ledger has run out, or at once where the engine's process was one of this machine and is gone.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket
@@ -13,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, Self, TypeGuard, get_args
 
 from factorize.api.workers.worker import Ending, without_places
 from factorize.encoding import is_digest, sha256
@@ -149,7 +147,7 @@ class SolveEnding:
         return {**{name: getattr(self, name) for name in self.__slots__}, "ending": self.ending.name}
 
     @classmethod
-    def read(cls, said: object) -> SolveEnding | None:
+    def read(cls, said: object) -> Self | None:
         """Return the end that a document tells, or None: on a network a stranger may have written it."""
         if not isinstance(said, dict):
             return None

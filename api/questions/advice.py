@@ -1,12 +1,10 @@
 """Advice for a training job: its steps and the comparison's best row, with all that a job needs to use it."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections.abc import Callable, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize.api.questions.comparison import CompareRequest, Report, chosen_of, comparison, name_of, read_request
 from factorize.api.questions.job_code import MAX_SPEC_CHARACTERS, SPEC_FILE, TITLES, codes
@@ -16,11 +14,9 @@ from factorize.client.held_factors import look_first
 from factorize.client.service import Origin
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
+from factorize.factors.factorization import Factorization
 from factorize.samplings import SAMPLINGS
 from factorize.training.learning_rate import STUDY
-
-if TYPE_CHECKING:
-    from factorize.factors.factorization import Factorization
 
 
 def advise(

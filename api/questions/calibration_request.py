@@ -1,17 +1,12 @@
 """A calibration as it is asked for, in plain data: the same over HTTP and between processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
-from factorize.privacy.question import WORK, question_of
-
-if TYPE_CHECKING:
-    from factorize.privacy.question import Question
+from factorize.privacy.question import WORK, Question, question_of
 
 _ASKED_FIELDS = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
 

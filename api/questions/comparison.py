@@ -3,28 +3,24 @@
 Nothing is stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from factorize.api.questions.step_pace import step_pace
+from factorize.client.connection import Event
+from factorize.client.download import Held
 from factorize.client.service import Origin, Service
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidSpec
+from factorize.factors.factorization import Factorization
 from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec, parse_spec
-
-if TYPE_CHECKING:
-    from factorize.client.connection import Event
-    from factorize.client.download import Held
-    from factorize.factors.factorization import Factorization
-    from factorize.storage.store import Store
+from factorize.storage.store import Store
 
 _OPEN_MARK = "~"
 Report = Callable[[int, int, str], None]
@@ -68,7 +64,7 @@ class CompareRequest(Frozen, use_attribute_docstrings=True):
     """Parameters of the model, which add the seconds of a step's noise."""
 
     @model_validator(mode="after")
-    def _pairs(self) -> CompareRequest:
+    def _pairs(self) -> Self:
         if (self.epsilon is None) != (self.delta is None):
             raise ValueError("epsilon and delta come together; give both or neither")
         if (self.dataset_size is None) != (self.batch_size is None):

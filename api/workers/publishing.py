@@ -1,20 +1,16 @@
 """Publishing of results: one worker solves, another certifies and proves, this process stores."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from factorize.api.workers.pool import SolvePlace
+from factorize.api.workers.worker import AnswerLimits
 from factorize.encoding import JsonObject
 from factorize.format.manifest import Manifest
 from factorize.solution import Progress, ProgressCallback
-
-if TYPE_CHECKING:
-    from factorize.api.workers.pool import SolvePlace
-    from factorize.api.workers.worker import AnswerLimits
-    from factorize.storage.store import Store
+from factorize.storage.store import Store
 
 
 class Stages:
