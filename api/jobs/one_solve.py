@@ -81,58 +81,20 @@ def carry_out(
         mechanism, pid = json.loads(job.spec)["mechanism"]["kind"], place.pair.solver.pid
         room = {"threads": job.threads, "memory_mb": job.memory_mb}
         _log.info("a solve starts", extra={"about": {"pid": pid, "mechanism": mechanism, **room}})
-        try:
-            ended = solve_and_store(
-                job, store, place, report=lambda event: tell("progress", progress=event), cancelled=cancelled
-            )
-        except Exception as error:
-            _log.exception("a solve could not be supervised")
-            message = f"the solve could not be supervised: {error!r}"[:2000]
-            ended = SolveEnding(Ending.FAILED, None, {"type": "internal", "message": message}, 0.0)
+        reports = _Reports(lambda event: tell("progress", progress=event))
+        ended = _solve_and_store(job, store, place, reports, cancelled)
         about = {"ending": ended.ending.name.lower(), "seconds": round(ended.seconds, 3), "digest": ended.digest}
         failure = {} if ended.error is None else {"error": ended.error["message"]}
         _log.info("a solve has ended", extra={"about": {**about, **failure}})
     tell("ended", said=ended.document())
 
 
-def solve_and_store(
-    job: SolveJob, store: str, place: SolvePlace, *, report: Callable[[Event], None], cancelled: Callable[[], bool]
-) -> SolveEnding:
-    """Solve and store one spec, and return how it ended; a failure is an outcome and not an exception.
+class _Reports:
+    """Passes the newest step on: none in the first moment, one each half second, and the last again after silence.
 
     Args:
-        job: the solve.
-        store: URL of the store that keeps the result.
-        place: the place whose workers do it.
-        report: gets the newest progress event, at most two a second, none in the first 0.1 s.
-        cancelled: see `carry_out`.
+        report: gets the newest progress event.
     """
-    began, reports = time.monotonic(), _Reports(report)
-    stages = Stages(reports.take)
-
-    def over() -> bool:
-        reports.look()
-        return cancelled()
-
-    try:
-        manifest = make_and_store(
-            "solve",
-            {"spec": json.loads(job.spec)},
-            place=place,
-            store=_store(store),
-            stages=stages,
-            limits=AnswerLimits(job.seconds_limit, job.memory_mb, job.threads, over),
-        )
-    except FactorizeError as failure:
-        ended = failure.ending if isinstance(failure, WorkerEnded) else None
-        error = {"type": ended.name.lower() if ended else failure.slug, "message": str(failure)[:2000]}
-        return SolveEnding(ended or Ending.FAILED, None, error, time.monotonic() - began)
-    seconds = time.monotonic() - began
-    return SolveEnding(Ending.DONE, manifest.digest, None, seconds, stages.timings(), reports.newest)
-
-
-class _Reports:
-    """Passes the newest step on: none in the first moment, one each half second, and the last again after silence."""
 
     def __init__(self, report: Callable[[Event], None]) -> None:
         self.newest: Event | None = None
@@ -155,6 +117,32 @@ class _Reports:
             self.newest = {**self.newest, "seconds": self.newest["seconds"] + quiet, "seconds_left": left}
         self._said, self._at = self.newest, time.monotonic()
         self._report(self.newest)
+
+
+def _solve_and_store(
+    job: SolveJob, store: str, place: SolvePlace, reports: _Reports, cancelled: Callable[[], bool]
+) -> SolveEnding:
+    """Solve and store one spec, and return how it ended; a failure is an outcome and not an exception."""
+    began, stages = time.monotonic(), Stages(reports.take)
+
+    def over() -> bool:
+        reports.look()
+        return cancelled()
+
+    try:
+        spec, limits = json.loads(job.spec), AnswerLimits(job.seconds_limit, job.memory_mb, job.threads, over)
+        opened = _store(store)
+        manifest = make_and_store("solve", {"spec": spec}, place=place, store=opened, stages=stages, limits=limits)
+    except FactorizeError as failure:
+        ended = failure.ending if isinstance(failure, WorkerEnded) else None
+        error = {"type": ended.name.lower() if ended else failure.slug, "message": str(failure)[:2000]}
+        return SolveEnding(ended or Ending.FAILED, None, error, time.monotonic() - began)
+    except Exception as failure:
+        _log.exception("a solve could not be supervised")
+        message = f"the solve could not be supervised: {failure!r}"[:2000]
+        return SolveEnding(Ending.FAILED, None, {"type": "internal", "message": message}, 0.0)
+    seconds = time.monotonic() - began
+    return SolveEnding(Ending.DONE, manifest.digest, None, seconds, stages.timings(), reports.newest)
 
 
 @cache

@@ -11,10 +11,10 @@ import time
 from bisect import insort
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from factorize.api.workers.worker import PROVER, SOLVER, AnswerLimits, Worker
 from factorize.api.workers.worker_process import MAX_BYTES
@@ -77,22 +77,16 @@ class WorkerPair:
         self.prover.close()
 
 
-class SolvePlace:
+class SolvePlace(NamedTuple):
     """The place of a call: a pair of workers, and mostly memory and threads, until it gives all of it back.
 
-    Args:
+    Attributes:
         pair: the workers.
-        give_back: called once.
+        release: gives it back; a second time does nothing.
     """
 
-    def __init__(self, pair: WorkerPair, give_back: Callable[[], None]) -> None:
-        self.pair = pair
-        self._give_back, self._held = give_back, threading.Lock()
-
-    def release(self) -> None:
-        """Give it back; a second time does nothing."""
-        if self._held.acquire(blocking=False):
-            self._give_back()
+    pair: WorkerPair
+    release: Callable[[], None]
 
 
 class Solve(Future[Any]):
@@ -192,12 +186,10 @@ class Pool:
             fresh: whether its workers are its own.
             room: memory and threads that a call was admitted with; they are given back with the pair.
         """
-        pair = self._take(fresh)
-        place = SolvePlace(pair, lambda: self._give_back(pair, fresh, room))
-        try:
-            yield place
-        finally:
-            place.release()
+        with ExitStack() as held:
+            pair = self._take(fresh)
+            held.callback(self._give_back, pair, fresh, room)
+            yield SolvePlace(pair, held.close)
 
     def end_idle(self) -> None:
         """End pairs that nobody has needed for minutes, all but one."""
