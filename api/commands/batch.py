@@ -187,7 +187,7 @@ def _write(path: Path, items: list[Item], stored: Callable[[str], Manifest] | No
                 return stored(digest)
         return None
 
-    write_report(path, ((item.document(), manifest(item)) for item in items))
+    write_report(path, ((item, manifest(item)) for item in items))
 
 
 def _price(items: list[Item], service: Service) -> None:

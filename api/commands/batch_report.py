@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,6 @@ COLUMNS = {
     "error": "error",
 }
 """The columns of the table, and where each stands in an item and the manifest of its result."""
-Row = tuple[Mapping[str, Any], "Manifest | None"]
-"""The JSON form of an item, and the manifest of its result where there is one."""
 
 
 @dataclass(slots=True)
@@ -104,6 +102,10 @@ def check_path(path: Path) -> Path:
     return path
 
 
+Row = tuple[Item, Manifest | None]
+"""An item, and the manifest of its result where there is one."""
+
+
 def write_report(path: Path, rows: Iterable[Row]) -> None:
     """Write a report; it appears whole, and one row is held at a time.
 
@@ -124,15 +126,13 @@ def _array(rows: Iterable[Row]) -> Iterator[str]:
     before = "[\n"
     for item, manifest in rows:
         more = {} if manifest is None else {name: manifest[name] for name in ("spec", "certificate", "solver", "files")}
-        yield before + json.dumps({**item, **more}, allow_nan=False)
+        yield before + json.dumps({**item.document(), **more}, allow_nan=False)
         before = ",\n"
     yield ("[" if before == "[\n" else "\n") + "]\n"
 
 
-def _flat(item: Mapping[str, Any], manifest: Manifest | None) -> dict[str, object]:
-    error = item["error"]
-    places = [f"{place['pointer']}: {place['detail']}" for place in (error or {}).get("errors", ())]
-    document = {**(manifest or {}), **item, "error": error and ("; ".join(places) or error["detail"])}
+def _flat(item: Item, manifest: Manifest | None) -> dict[str, object]:
+    document = {**(manifest or {}), **item.document(), "error": item.error and "; ".join(error_lines(item.error))}
     if manifest is not None:
         document["proof"] = {**manifest.proof, "checked": len(manifest.proof.get("checked", ()))}
     return {name: _cell(document, path.split()) for name, path in COLUMNS.items()}

@@ -5,8 +5,6 @@ closes what does not move on (an unfinished header block or body, an answer that
 documents.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import resource
@@ -179,6 +177,62 @@ class ServerLoop(asyncio.SelectorEventLoop):
         return await super().create_server(*rest, **named)
 
 
+class TlsCertificate:
+    """The certificate of the service and its key: read at the start, and again when their files have changed.
+
+    Args:
+        settings: name the files.
+
+    Attributes:
+        context: what connections are opened with.
+
+    Raises:
+        InvalidParameter: they cannot be used.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._files = str(settings.https_certificate), str(settings.https_key)
+        self._versions = self._look()
+        self._newest = self.context = self._read()
+        self.context.sni_callback = self._choose
+
+    def renew(self) -> None:
+        """Use the files from the next handshake on, if they have changed; a pair that cannot be used is only logged."""
+        with suppress(OSError):  # a file is being replaced
+            versions = self._look()
+            if versions == self._versions:
+                return
+            self._versions = versions
+            try:
+                self._newest = self._read()  # loaded into the one in use, a handshake could meet half of the pair
+                _log.warning("the certificate was renewed")
+            except InvalidParameter as error:
+                _log.error("the certificate is not renewed: %s", error)
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Have a handshake go on with the newest pair; it is asked whether or not the client names a host."""
+        connection.context = self._newest
+
+    def _look(self) -> list[tuple[int, int, int]]:
+        statuses = [Path(file).stat() for file in self._files]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # A password is never asked for: a service has nobody to type it.
+            context.load_cert_chain(*self._files, password="")
+        except OSError as error:  # ssl.SSLError among them
+            raise InvalidParameter(
+                f"https_certificate and https_key cannot be used: {error.strerror or error}; they are a certificate "
+                "and its own private key without a passphrase, both PEM",
+                field="https_certificate",
+            ) from None
+        return context
+
+
 class Server(uvicorn.Server):
     """Ends the engine as soon as it is told to stop, which ends the streams of events and the waits on jobs."""
 
@@ -242,62 +296,6 @@ def server(settings: Settings, *, service: SolverService | None = None) -> Serve
         h11_max_incomplete_event_size=16 * MAX_HEADER_BYTES,
     )
     return Server(config, service, certificate)
-
-
-class TlsCertificate:
-    """The certificate of the service and its key: read at the start, and again when their files have changed.
-
-    Args:
-        settings: name the files.
-
-    Attributes:
-        context: what connections are opened with.
-
-    Raises:
-        InvalidParameter: they cannot be used.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._files = str(settings.https_certificate), str(settings.https_key)
-        self._versions = self._look()
-        self._newest = self.context = self._read()
-        self.context.sni_callback = self._choose
-
-    def renew(self) -> None:
-        """Use the files from the next handshake on, if they have changed; a pair that cannot be used is only logged."""
-        with suppress(OSError):  # a file is being replaced
-            versions = self._look()
-            if versions == self._versions:
-                return
-            self._versions = versions
-            try:
-                self._newest = self._read()  # loaded into the one in use, a handshake could meet half of the pair
-                _log.warning("the certificate was renewed")
-            except InvalidParameter as error:
-                _log.error("the certificate is not renewed: %s", error)
-
-    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Have a handshake go on with the newest pair; it is asked whether or not the client names a host."""
-        connection.context = self._newest
-
-    def _look(self) -> list[tuple[int, int, int]]:
-        statuses = [Path(file).stat() for file in self._files]
-        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
-
-    def _read(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        try:
-            # A password is never asked for: a service has nobody to type it.
-            context.load_cert_chain(*self._files, password="")
-        except OSError as error:  # ssl.SSLError among them
-            raise InvalidParameter(
-                f"https_certificate and https_key cannot be used: {error.strerror or error}; they are a certificate "
-                "and its own private key without a passphrase, both PEM",
-                field="https_certificate",
-            ) from None
-        return context
 
 
 def listen(host: str, port: int) -> socket.socket:

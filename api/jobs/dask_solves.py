@@ -1,24 +1,19 @@
 """Solves on a dask cluster, behind the face that an engine knows: the connection to the scheduler, and its renewal."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distributed import fire_and_forget
+from distributed import Future, fire_and_forget
 
 from factorize.api.jobs import dask_cluster
 from factorize.api.jobs.dask_cluster import FIELDS, RELEASE
 from factorize.api.jobs.one_solve import Missing, WorkerLoad
 from factorize.api.jobs.solve_job import SolveEnding, SolveJob
 from factorize.api.workers.worker import Ending
-
-if TYPE_CHECKING:
-    from distributed import Future
 
 _log = logging.getLogger(__name__)
 
