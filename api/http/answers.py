@@ -24,6 +24,7 @@ IN_FLIGHT_BYTES = 1 << 27
 LASTING_CACHE = "private, max-age=31536000, immutable, no-transform"
 MAX_WAIT_SECONDS = 30
 NO_HEADERS: Mapping[str, str] = {}
+RAW = "application/octet-stream"
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?(\d{1,6})"?\s*(?:[,;]|$)', re.ASCII | re.IGNORECASE)
 _GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))")
 _STRONG_TAG = re.compile(r'(?<!/)("[^"]*"|\*)')
@@ -158,12 +159,11 @@ async def stream(
     The first buffer is made before the status is sent, so that what goes wrong there is still a problem document. Later
     the connection is closed early, which a client notices by the length.
     """
-    media = "application/octet-stream"
     if call.request.method == "HEAD":
-        return Response(None, status, headers, media)
+        return Response(None, status, headers, RAW)
     first, service = await anext(views, None), call.service
     service.sent_bytes += int(headers["Content-Length"])
-    return StreamingResponse(_pieces(service, first, views), status, headers, media)
+    return StreamingResponse(_pieces(service, first, views), status, headers, RAW)
 
 
 async def _pieces(

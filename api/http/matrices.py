@@ -18,6 +18,7 @@ from starlette.responses import Response
 from factorize.api.http.access import Call, ReadCall, UploadCall
 from factorize.api.http.answers import (
     LASTING_CACHE,
+    RAW,
     check_match,
     digest_in,
     heavy,
@@ -54,10 +55,7 @@ _PAIR_FORM = "two whole numbers with a colon between, such as 0:128"
 _Range = Annotated[str | None, Query(max_length=40, description="first:end, all by default")]
 
 
-@router.get(
-    "/v1/factorizations/{name}/matrices/{matrix}",
-    responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
-)
+@router.get("/v1/factorizations/{name}/matrices/{matrix}", responses=answers(200, 404, 410, 422, media=RAW))
 async def get_rows(
     call: ReadCall,
     name: str,
@@ -123,7 +121,7 @@ def _pair(field: str, text: str | None, form: re.Pattern[str], meaning: str = _P
     "/v1/matrices",
     status_code=201,
     openapi_extra=RAW_BODY,
-    responses=answers(201, 411, 413, 422, 503, document="UploadedMatrix"),
+    responses=answers(201, 411, 413, 422, document="UploadedMatrix"),
 )
 async def post_matrix(
     call: UploadCall,
@@ -149,10 +147,7 @@ async def post_matrix(
         return json_response(names, 201, {"Location": f"/v1/blobs/{names['sha256']}"})
 
 
-@router.get(
-    "/v1/factorizations/{name}/matrices/{matrix}/cells",
-    responses=answers(200, 404, 410, 422, 429, 503, media="application/octet-stream"),
-)
+@router.get("/v1/factorizations/{name}/matrices/{matrix}/cells", responses=answers(200, 404, 410, 422, media=RAW))
 async def get_cells(
     call: ReadCall,
     name: str,
@@ -181,10 +176,10 @@ async def get_cells(
     async with working(call, "rows"):
         result, grid, body = await run_sync(make, limiter=heavy)
     headers = {"X-Factorize-Exact": str(grid.exact).lower(), **_about(call, result, grid.cells, "float32")}
-    return Response(body, 200, headers, "application/octet-stream")
+    return Response(body, 200, headers, RAW)
 
 
-@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, 429, 503, document="QueryErrors"))
+@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, document="QueryErrors"))
 async def get_errors(call: ReadCall, name: str) -> Response:
     """Give the error of each query, or of evenly spaced ones, and of independent noise, beside the lower bound.
 
@@ -222,9 +217,7 @@ SIGNED_SECONDS = 600.0
 """Seconds for which the address of a file in a bucket is good."""
 
 
-@router.get(
-    "/v1/blobs/{sha256}", responses=answers(200, 206, 304, 307, 404, 410, 416, 503, media="application/octet-stream")
-)
+@router.get("/v1/blobs/{sha256}", responses=answers(200, 206, 304, 307, 404, 410, 416, media=RAW))
 async def get_blob(call: ReadCall, sha256: str) -> Response:
     """Give a file, or one range of it; or the address at which the store's bucket gives it, if the settings say so."""
     request, service = call.request, call.service

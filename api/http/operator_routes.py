@@ -75,7 +75,7 @@ async def list_keys(
     _KEYS,
     status_code=201,
     openapi_extra=json_body("KeyRequest"),
-    responses=answers(201, 400, 413, 422, document="AccessKeyWithToken"),
+    responses=answers(201, 413, 422, document="AccessKeyWithToken"),
 )
 async def post_key(call: AdminCall) -> Response:
     """Make a key, whose token is in this answer and nowhere else.

@@ -45,7 +45,7 @@ router = APIRouter(default_response_class=Response)
 @router.post(
     "/v1/factorizations",
     openapi_extra=SPEC_BODY,
-    responses=answers(200, 202, 400, 413, 422, 429, 503, document={200: "Manifest", 202: "Job"}),
+    responses=answers(200, 202, 413, 422, document={200: "Manifest", 202: "Job"}),
 )
 async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Give the stored factorization of a spec, or have it solved.
@@ -71,17 +71,13 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
     return known_response(call.request, known, headers, notes)
 
 
-@router.post(
-    "/v1/canonicalize",
-    openapi_extra=SPEC_BODY,
-    responses=answers(200, 400, 413, 422, 429, 503, document="CanonicalSpec"),
-)
+@router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 413, 422, document="CanonicalSpec"))
 async def canonicalize(call: ReadCall) -> Response:
     """Give a spec's canonical form, digest and estimate, without solving it."""
     return json_response(await _about_body(call, call.service.canonicalize))
 
 
-@router.get("/v1/factorizations", responses=answers(200, 422, 429, 503, document="FactorizationPage"))
+@router.get("/v1/factorizations", responses=answers(200, 422, document="FactorizationPage"))
 async def list_factorizations(
     call: ReadCall,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
@@ -102,9 +98,7 @@ async def list_factorizations(
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 
-@router.get(
-    "/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, 429, 503, document="Manifest | Job")
-)
+@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, document="Manifest | Job"))
 async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Give the manifest that a digest or spec digest names, or the job's document.
 
@@ -113,7 +107,7 @@ async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None
     return known_response(call.request, await _lookup(call, digest_in(name), read_form(matrices, dtype)))
 
 
-@router.post("/v1/factorizations/{name}", responses=answers(200, 404, 410, 413, 422, 429, 503, document="Manifest"))
+@router.post("/v1/factorizations/{name}", responses=answers(200, 404, 410, 413, 422, document="Manifest"))
 async def post_form(call: SubmitCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Have the file of a result made with further matrices, or in another type, and give its manifest.
 
@@ -183,7 +177,7 @@ _EVENT = {
 
 
 @router.get(
-    "/v1/factorizations/{name}/events", responses=answers(200, 404, 410, 429, media="text/event-stream", schema=_EVENT)
+    "/v1/factorizations/{name}/events", responses=answers(200, 404, 410, media="text/event-stream", schema=_EVENT)
 )
 async def get_events(call: ReadCall, name: str) -> Response:
     """Follow a job: its `state` while it has no progress, `progress`, then `done`, `failed` or `cancelled`, the last.

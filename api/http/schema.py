@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from factorize.api.access.key_register import KEY_ID, KeyRequest
 from factorize.api.http.access import RouteRow
+from factorize.api.http.answers import RAW
 from factorize.api.http.problems import KINDS, MEDIA_TYPE, ProblemAnswer
 from factorize.api.questions.registry import POSTED_KINDS
 from factorize.api.settings import PATH_PREFIX
@@ -96,9 +97,7 @@ BODIES: dict[str, object] = {
 """An example of each JSON body, by the name of its schema."""
 _REFERENCE = "#/components/schemas/{model}"
 _BYTES = {"type": "string", "format": "binary"}
-RAW_BODY: dict[str, object] = {
-    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _BYTES}}}
-}
+RAW_BODY: dict[str, object] = {"requestBody": {"required": True, "content": {RAW: {"schema": _BYTES}}}}
 _MEANINGS = {
     200: "Found",
     201: "Stored",
@@ -209,7 +208,7 @@ def answers(
     """Return the `responses` of a route.
 
     Args:
-        statuses: every status that it documents.
+        statuses: every status that it documents, but for those of problems that every route may answer with.
         document: names of the schemas of its good answers, one for all or one for each status; `A | B` is either.
         media: media type of its good answers.
         schema: their schema where `document` names none; bytes by default.
