@@ -6,7 +6,6 @@ read finds what is stored: it makes nothing, and casts nothing on the way out.
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from factorize.api.access.caller import Caller
@@ -105,13 +104,13 @@ class Forms:
             stored = self._stored(key)
             if stored is not None:
                 return stored
-            needed = _estimate(self._results.open(result), names, self._engine.capacity_mb, self._seconds)
-            threads = self._pool.processors
-            self._holdings.check_left(caller, needed.core_seconds)
-            self._holdings.check_kept(caller, needed.file_bytes)
+            base, limits = self._results.open(result), (self._engine.capacity_mb, self._seconds)
+            core_seconds, memory_mb, file_bytes = _estimate(base, names, *limits)
+            self._holdings.check_left(caller, core_seconds)
+            self._holdings.check_kept(caller, file_bytes)
             more = [name for name in names if name != "C"]
-            with self._holdings.working(caller, threads):
-                digest = self._write({"digest": result.digest, "matrices": more, "dtype": dtype}, needed.memory_mb)
+            with self._holdings.working(caller, self._pool.processors):
+                digest = self._write({"digest": result.digest, "matrices": more, "dtype": dtype}, memory_mb)
             self._holdings.keep_form(caller, digest)
             self._known[key] = digest
             return self._results.store.result(digest)
@@ -163,19 +162,13 @@ def _in_form(
     return get(result, matrices_key(result.manifest(), wanted), wanted, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Estimate:
-    """The cost of making and proving a form, from above where its matrices are dense."""
-
-    memory_mb: int
-    file_bytes: int
-    core_seconds: float
-
-
 def _estimate(
     base: Factorization, names: Sequence[MatrixName], limit_mb: int | None, limit_seconds: float
-) -> _Estimate:
-    """Say what a form with these matrices takes.
+) -> tuple[float, int, int]:
+    """Return the cost of making and proving a form with these matrices, from above where they are dense.
+
+    Returns:
+        Processor seconds, memory in units of 2^20 bytes, and the bytes of the file.
 
     Raises:
         TooLarge: it is above a limit.
@@ -192,4 +185,4 @@ def _estimate(
         raise TooLarge(f"{about} to make; the limit is {limit_mb / 1024:.1f} GiB. Stream the rows instead")
     if seconds > limit_seconds:
         raise TooLarge(f"{about} to make; the limit is {limit_seconds:g} s. Stream the rows instead")
-    return _Estimate(memory_mb, size, seconds)
+    return seconds, memory_mb, size
