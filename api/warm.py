@@ -29,8 +29,7 @@ def warm(specs: Sequence[dict[str, object]] = SPECS) -> None:
         specs: documents of specs, by default all of the list.
     """
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        for _ in pool.map(_answer, specs):
-            pass
+        list(pool.map(_answer, specs))  # which raises what one of them has raised
 
 
 def _answer(document: dict[str, object]) -> None:

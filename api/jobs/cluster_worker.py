@@ -10,7 +10,7 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -133,22 +133,19 @@ async def _run(address: str, room: tuple[int, int], folder: str, ready: Callable
 
 
 def _parts(address: str) -> Any:
-    try:
+    with suppress(ValueError):
         parts = urlsplit(address)
         if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
             return parts
-    except ValueError:
-        pass
     message = f"{address[:100]!r} is not a scheduler's address; write tls://HOST:PORT, or privately tcp://HOST:PORT"
     raise InvalidParameter(message, field="scheduler")
 
 
 def _addresses(host: str) -> list[str]:
     """Return the addresses of a name; none where it cannot be looked up, and then nothing answers there either."""
-    try:
+    with suppress(OSError):
         return sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None)})
-    except OSError:
-        return []
+    return []
 
 
 def _check_private(host: str) -> None:
