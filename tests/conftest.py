@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.partition("[")[0] in SLOW and not item.get_closest_marker("always"):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Have collections of garbage pass over what was imported, a million objects: refusals of twins begin with one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
