@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_line import CommandLine
 from patience import wait_for
-from servers import Answer, LiveService, serving
+from servers import SLOW_SOLVER, Answer, LiveService, serving
 
 from factorize.api.http import pending
 from factorize.solvers import compare
@@ -44,7 +44,10 @@ def test_the_command_line_gives_the_table_of_a_matrix_that_is_not_stored(
     assert list(tmp_path.rglob("*.safetensors")) == []  # nothing is stored
 
 
-def test_the_text_has_a_line_for_each_row_and_reason(within: CommandLine) -> None:
+def test_the_text_has_a_line_for_each_row_and_reason(within: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "factorize.solvers.comparing.plan.optimised", lambda *_: []
+    )  # their rows read alike, and take longest
     options = ("--epsilon", 1, "--delta", 1e-6, "--dataset-size", 1200, "--batch-size", 100)
     text = within("compare", json.dumps(SPEC), *options).out
     assert any(line.split()[:2] == ["identity", "poisson"] for line in text.splitlines())
@@ -117,7 +120,8 @@ def test_a_long_answer_is_one_for_all_services_of_a_ledger(tmp_path: Path, monke
     monkeypatch.setattr(pending, "TELL_SECONDS", 0.1)
     asked = {"spec": {"workload": {"kind": "prefix", "n": 64}, "participation": EPOCHS}, "buffers": 2}
     long = {"spec": {"workload": {"kind": "prefix", "n": 3000}, "participation": EPOCHS}}
-    with serving(tmp_path / "store") as one, serving(tmp_path / "store") as other:
+    slow = {"solver": SLOW_SOLVER}
+    with serving(tmp_path / "store", **slow) as one, serving(tmp_path / "store", **slow) as other:
         place = one.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"]
         assert other.send("POST", "/v1/compare", asked, {"Prefer": "wait=0"}).headers["location"] == place
         assert _at_work(other) == 0
@@ -139,7 +143,8 @@ def test_a_refusal_is_told_by_every_service_and_asked_again(tmp_path: Path, monk
     monkeypatch.setattr(pending, "TELL_SECONDS", 0.1)
     long = {"spec": {"workload": {"kind": "prefix", "n": 3000}, "participation": EPOCHS}}
     now = {"Prefer": "wait=0"}
-    with serving(tmp_path / "store", max_solve_seconds=1) as one, serving(tmp_path / "store") as other:
+    slow = {"solver": SLOW_SOLVER}
+    with serving(tmp_path / "store", max_solve_seconds=1, **slow) as one, serving(tmp_path / "store", **slow) as other:
         place = one.send("POST", "/v1/compare", long, now).headers["location"]
         wait_for(lambda: one.get(place, now).status != 202)
         wait_for(lambda: other.get(place, now).status != 202)
@@ -149,18 +154,18 @@ def test_a_refusal_is_told_by_every_service_and_asked_again(tmp_path: Path, monk
         assert other.send("DELETE", place).json()["state"] == "cancelled"
 
 
-def test_a_small_comparison_overtakes_long_ones_which_end_when_their_caller_says_so(live_service: LiveService) -> None:
+def test_a_small_comparison_overtakes_long_ones_which_end_when_their_caller_says_so(slow_service: LiveService) -> None:
     """Two long ones are at work and one is in line: the small one has a place that is kept."""
     places = []
     for n in (2992, 3000, 3008):
         long = {"spec": {"workload": {"kind": "prefix", "n": n}, "participation": EPOCHS}}
-        places.append(live_service.send("POST", "/v1/compare", long, {"Prefer": "wait=0"}).headers["location"])
+        places.append(slow_service.send("POST", "/v1/compare", long, {"Prefer": "wait=0"}).headers["location"])
     small = {"spec": {"workload": {"kind": "prefix", "n": 24}}, "buffers": 1}
-    wait_for(lambda: live_service.send("POST", "/v1/compare", small, {"Prefer": "wait=5"}).status == 200)
-    assert [live_service.get(place, {"Prefer": "wait=0"}).status for place in places] == [202] * 3
+    wait_for(lambda: slow_service.send("POST", "/v1/compare", small, {"Prefer": "wait=5"}).status == 200)
+    assert [slow_service.get(place, {"Prefer": "wait=0"}).status for place in places] == [202] * 3
     for place in places:
-        assert live_service.send("DELETE", place).json()["state"] == "cancelled"
-        answer_at(live_service, place).problem(404, "not-found")
+        assert slow_service.send("DELETE", place).json()["state"] == "cancelled"
+        answer_at(slow_service, place).problem(404, "not-found")
 
 
 def test_a_service_that_ends_ends_its_questions(tmp_path: Path) -> None:
@@ -169,7 +174,7 @@ def test_a_service_that_ends_ends_its_questions(tmp_path: Path) -> None:
     )
     body = json.dumps({"spec": {"workload": {"kind": "prefix", "n": 2000}}}).encode()
     with ExitStack() as stack:
-        live = stack.enter_context(serving(tmp_path))
+        live = stack.enter_context(serving(tmp_path, solver=SLOW_SOLVER))
         with live.connected() as connection:
             connection.sendall(request % (len(body), body))
             received = b""
