@@ -142,7 +142,7 @@ def test_the_batch_size_of_the_sampling_is_no_divisor() -> None:
 @pytest.mark.parametrize("mechanism", [{"kind": "banded", "bands": 4}, {"kind": "banded_toeplitz", "bands": 4}])
 def test_a_training_job_draws_the_noise_that_was_calibrated_with_sampling(mechanism, tmp_path: Path) -> None:
     separated(mechanism, 16).save(tmp_path / "c.safetensors")
-    factors, asked = load(tmp_path / "c.safetensors"), {"delta": 1e-6, "dataset_size": 1600, "batch_size": 10}
+    factors, asked = load(tmp_path / "c.safetensors"), {"delta": 1e-6, "dataset_size": 160, "batch_size": 10}
     found = calibrate_amplified(open_whole(tmp_path / "c.safetensors"), epsilon=1.0, **asked)
     assert factors.noise(found, 100, seed=1 << 64, auditor="not_looked_at").calibration is found
     other = calibrate_amplified(separated({"kind": "banded", "bands": 3}, 16), epsilon=1.0, **asked)
