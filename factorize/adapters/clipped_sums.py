@@ -15,6 +15,11 @@ MAX_ROUNDED_ADDITIONS = 1 << 31
 """The most examples of a step, times the additions that each is in, for which `CLIP_FACTOR` pays for the roundings."""
 MAX_EXAMPLES_IN_FLOAT32 = 1 << 16
 """The most examples of a sum in float32: with these the clip norm is 2 % smaller, and with more it would be less."""
+_TOO_MANY = {
+    "examples": ("batch_size", "use a smaller batch_size, or parts of 1024 (physical_batch_size)"),
+    "clients": ("clients_a_round", "admit fewer clients to a round"),
+}
+"""The field that an error names, and the remedy, by the unit of which a sum has too many."""
 
 
 class GroupedSum:
@@ -41,30 +46,21 @@ class GroupedSum:
         return self._whole + self._begun
 
 
-def check_roundings(
-    count: int,
-    parts: int,
-    together: int = MAX_ADDED_EXAMPLES,
-    *,
-    unit: str = "examples",
-    remedy: str = "use a smaller batch_size, or parts of 1024 (physical_batch_size)",
-    field: str = "batch_size",
-) -> None:
+def check_roundings(count: int, parts: int, together: int = MAX_ADDED_EXAMPLES, *, unit: str = "examples") -> None:
     """Refuse a sum whose roundings the clip norm does not pay for.
 
     Args:
         count: number of examples, or clients, of a step.
         parts: number of parts that they came in.
         together: the most that are added up one after another.
-        unit: the unit that is counted.
-        remedy: the remedy for too many.
-        field: the field that the error names.
+        unit: the unit that is counted: `examples`, or `clients`.
 
     Raises:
         InvalidParameter: there are too many.
     """
     additions = together + count // together + parts + 8
     if count * additions > MAX_ROUNDED_ADDITIONS:
+        field, remedy = _TOO_MANY[unit]
         raise InvalidParameter(
             f"in a sum of {count} {unit} in {parts} parts, rounding may let one of them change it by more than the "
             f"clip norm; {remedy}",

@@ -175,8 +175,7 @@ class FederatedRounds(Secret):
         """
         self._refuse_past()
         before, admitted, asked = len(self._open), list[ClientId](), listed(clients)
-        remedy = "admit fewer clients to a round"
-        check_roundings(before + len(asked), 1, unit="clients", remedy=remedy, field="clients_a_round")
+        check_roundings(before + len(asked), 1, unit="clients")
         for client in asked:
             able, refused = self._sort_out([client])
             for one in refused:
