@@ -41,6 +41,8 @@ ROAD_FAILURES = (NotEnclosed, MemoryError)
 _MIN_N_WITHOUT_WHOLE, _MIN_GAP_WITHOUT_WHOLE = 128, 24
 """The n, and the steps between participations, from which lower bounds are quicker without whole matrices."""
 _NORM_ROUNDING = 1e-6  # Equal squared norms differ by a smaller share once they are stored in float32.
+_MAX_N_SERIES_FIRST, _WORK_BEFORE_SERIES = 1 << 16, 1 << 10
+"""Above that n, a recursion of so much work a step comes before series, which take five times as long or more."""
 _PRODUCTS_PER_UNIT = 16
 """The multiplications of whole matrices in the time of one unit of a recursion: 2e9 against 1.2e8 a second."""
 
@@ -71,14 +73,18 @@ class Utility:
             NotEnclosed: no road reaches them.
         """
         wide, reasons = None, []
-        short = min(max(self._strategy.n**3 // _PRODUCTS_PER_UNIT, covariances.MIN_WORK), covariances.MAX_WORK)
-        for road in (
+        n = self._strategy.n
+        short = min(max(n**3 // _PRODUCTS_PER_UNIT, covariances.MIN_WORK), covariances.MAX_WORK)
+        roads: list[Callable[[], Ends]] = [
             self._losses_by_series,
             partial(self._losses_by_recursion, short),
             self._losses_by_whole,
             partial(self._losses_by_recursion, covariances.MAX_WORK),  # A short run that was too wide is repeated.
             self._losses_by_balls,
-        ):
+        ]
+        if n > _MAX_N_SERIES_FIRST:
+            roads.insert(0, partial(self._losses_by_recursion, _WORK_BEFORE_SERIES * n))
+        for road in roads:
             try:
                 ends = road()
             except ROAD_FAILURES as reason:

@@ -27,6 +27,8 @@ from factorize.workloads.state_space import StateSpace
 MAX_DIAGONALS = 64
 """The most diagonals for which losses are carried along the steps as for a banded matrix."""
 
+_MAX_N_BY_TRANSFORM = 1 << 16
+
 
 class ToeplitzMatrix(StoredMatrix):
     """A lower-triangular Toeplitz matrix, stored as its first column.
@@ -59,8 +61,15 @@ class ToeplitzMatrix(StoredMatrix):
         """The first column of the inverse, shape (n,)."""
         return series_quotient(np.eye(1, self.n)[0], self.column)
 
+    @property
+    def _by_steps(self) -> bool:
+        """Whether rows are followed step by step, which takes less than transforms of many steps."""
+        return self.n > _MAX_N_BY_TRANSFORM and len(self.column) <= MAX_DIAGONALS
+
     def right_solve(self, block: np.ndarray) -> np.ndarray:
         """Correlate each row with the inverse's column: y_j = sum_{s >= j} block_s inverse_{s-j}."""
+        if self._by_steps:
+            return toeplitz(self.column, self.n).inverse().transposed(block)
         used = np.flatnonzero(block.any(axis=0))
         out = np.zeros(block.shape)
         if used.size:
@@ -70,6 +79,8 @@ class ToeplitzMatrix(StoredMatrix):
 
     def left_multiply(self, block: np.ndarray) -> np.ndarray:
         """Correlate each row with the column: y_j = sum_{s >= j} block_s c_{s-j}."""
+        if self._by_steps:
+            return toeplitz(self.column, self.n).transposed(block)
         return series_product_rows(block[:, ::-1], self.coefficients())[:, ::-1]
 
     def decoder_errors(self, workload: StateSpace) -> np.ndarray | None:

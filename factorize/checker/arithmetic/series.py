@@ -41,7 +41,8 @@ def losses(column: Balls, workload: Balls, weighing: Weighing) -> Ends:
 def around(guess: np.ndarray, error: float, weighing: Weighing) -> Ends:
     """Return the losses of a first column of A C^-1, shape (n,), whose entries are within `error` of the guess."""
     rows = _enclosed(lambda side: np.cumsum(_squares(guess, error, side)))
-    since = None if weighing.tau is None else _since_references(guess, error, weighing.tau)
+    restarts = weighing.tau is not None and weighing.tau < len(guess)
+    since = _since_references(guess, error, weighing.tau or 0) if restarts else None
     return weighed(rows, weighing, since)
 
 

@@ -117,8 +117,7 @@ def row_weights(weighing: Weighing, dual: Mapping[str, np.ndarray]) -> tuple[np.
     """
     if weighing.weights is not None:
         times = weighing.tau or 1
-        doubles = np.array([float(weight * times) for weight in weighing.weights])
-        return doubles, Fraction((weighing.divisor or 1) * times)
+        return weighing.multiplied(weighing.weights, times), Fraction((weighing.divisor or 1) * times)
     if "row_weights" not in dual:
         return None
     weights = weights_of(dual, "row_weights", weighing.rows)

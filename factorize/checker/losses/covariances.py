@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.checker.arithmetic.loops import kernel, part
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.spec.programs import Coefficient, Program, X, pair
+from factorize.checker.spec.programs import Coefficient, Program, X, pair, reciprocal_pairs
 
 Factor = Coefficient | float | np.ndarray | Callable[[int, int], np.ndarray]
 """One number for all steps, or one for each: rationals, doubles (n,), pairs (n, 2), or a function of first and stop."""
@@ -45,17 +45,26 @@ class Recursion(NamedTuple):
     noise: int = 0
 
     def then(self, program: Program) -> Recursion:
-        """Return the recursion followed by the statements of a program, whose input is state 0."""
-        count = 1 + max(statement.target for statement in self.statements)
+        """Return the recursion followed by the statements of a program, whose input is the state that is read."""
+        count = self._count
 
         def place(state: int) -> int:
-            return 0 if state == X else count + state
+            return self.reading if state == X else count + state
 
         after = [
             Statement(count + target, {(place(source), 0): factor for source, factor in terms.items()})
             for target, terms in program.statements
         ]
         return Recursion([*self.statements, *after], place(program.output), self.noise)
+
+    def over(self, scale: np.ndarray) -> Recursion:
+        """Return the recursion with what is read divided by a number of each step, in a state of its own."""
+        divided = Statement(self._count, {(self.reading, 0): reciprocal_pairs(scale)})
+        return Recursion([*self.statements, divided], self._count, self.noise)
+
+    @property
+    def _count(self) -> int:
+        return 1 + max(statement.target for statement in self.statements)
 
 
 def variances(n: int, recursion: Recursion, most: int = MAX_WORK, *, backwards: bool = False) -> np.ndarray:

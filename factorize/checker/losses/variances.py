@@ -6,14 +6,12 @@ Here y is white noise and x = C^-1 y. Both x and A x are recursions of a few sta
 
 import math
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
 from factorize.checker.arithmetic.near import NotEnclosed, outwards
 from factorize.checker.spec.objectives import Weighing, weighing_of
-from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
 from factorize.checker.strategy import Strategy
 
@@ -40,14 +38,11 @@ def losses(strategy: Strategy, workload: Mapping[str, object], objective: Mappin
     program = program_of(workload)
     if program is None:
         raise NotEnclosed("the workload is not a recursion of few states")
-    if strategy.scale is not None:  # A state of its own holds x over the factors of C's columns.
-        divided = len(program.statements)
-        program = program.fed([(divided, {X: [1 / Fraction(factor) for factor in strategy.scale.tolist()]})], divided)
-    weighing, ends = weighing_of(objective, strategy.n), strategy.reading.variances(program, most)
-    if weighing.tau is None:
+    weighing, ends = weighing_of(objective, strategy.n), strategy.reading.variances(program, most, strategy.scale)
+    if weighing.tau is None or weighing.tau >= strategy.n:  # No row comes after a restart.
         return weighed(ends, weighing)
     since = program.since_reference(strategy.n, weighing.tau)
-    return weighed(ends, weighing, strategy.reading.variances(since, most))
+    return weighed(ends, weighing, strategy.reading.variances(since, most, strategy.scale))
 
 
 def weighed(ends: np.ndarray, weighing: Weighing, since: np.ndarray | None = None) -> Ends:

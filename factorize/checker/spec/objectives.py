@@ -29,7 +29,13 @@ class Weighing:
     @cached_property
     def doubles(self) -> np.ndarray:
         """The weights, each rounded once; all are 1 for the largest error."""
-        return np.ones(self.rows) if self.weights is None else np.array([float(weight) for weight in self.weights])
+        return np.ones(self.rows) if self.weights is None else self.multiplied(self.weights, 1)
+
+    @staticmethod
+    def multiplied(weights: list[Fraction], times: int) -> np.ndarray:
+        """Return weights times a number, each rounded once; a weight that many rows share is rounded for all."""
+        _, first, places = np.unique([id(weight) for weight in weights], return_index=True, return_inverse=True)
+        return np.array([float(weights[k] * times) for k in first.tolist()])[places]
 
     def referred(self, rows: np.ndarray) -> np.ndarray:
         """Return the row that is subtracted from each row: that of the last multiple of tau before its step, or 0."""
@@ -62,7 +68,8 @@ def _weighted(objective: Mapping[str, Any], rows: int) -> Weighing:
 def _restarted(objective: Mapping[str, Any], rows: int) -> Weighing:
     """Count row t in full where t is a multiple of tau, and as 1 / tau between."""
     tau = objective["tau"]
-    return Weighing(rows, [Fraction(1, 1 if t % tau == 0 else tau) for t in range(1, rows + 1)], tau=tau)
+    whole, part = Fraction(1), Fraction(1, tau)
+    return Weighing(rows, [part if t % tau else whole for t in range(1, rows + 1)], tau=tau)
 
 
 OBJECTIVES: dict[str, Callable[[Mapping[str, Any], int], Weighing]] = {

@@ -31,6 +31,22 @@ def pair(value: Fraction) -> tuple[float, float]:
     return high, float(value - Fraction(high))
 
 
+def reciprocal_pairs(values: np.ndarray) -> np.ndarray:
+    """Return the pairs of 1 / v for positive doubles v, shape (n, 2), as `pair` rounds them.
+
+    With h the quotient of doubles, 1 - v h is a double. Halves of 26 bits give it without rounding, and its quotient by
+    v is the rest.
+    """
+    fractions, exponents = np.frexp(values)
+    high = 1.0 / fractions
+    product = fractions * high
+    upper, higher = ((part * 134217729.0) - (part * 134217729.0 - part) for part in (fractions, high))
+    lower, rest = fractions - upper, high - higher
+    lost = ((upper * higher - product) + upper * rest + lower * higher) + lower * rest
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(np.stack([high, ((1.0 - product) - lost) / fractions], axis=1), -exponents[:, None])
+
+
 class Program(NamedTuple):
     """A workload as statements that run in order at each step, and the state that is read at its end."""
 
@@ -93,8 +109,11 @@ class Program(NamedTuple):
         if self.output == X:
             return Program([(0, {X: one})], 0).since_reference(n, tau)
         output, reference = self.output, len(self.statements)
-        taken = [Fraction(int(i > 0 and i % tau == 0)) for i in range(n)]
-        kept = [one - each for each in taken]
+        taken: Coefficient = Fraction(0)
+        kept: Coefficient = one
+        if tau < n:
+            taken = [one if i > 0 and i % tau == 0 else Fraction(0) for i in range(n)]
+            kept = [one - each for each in taken]
         statements: list[Statement] = [(reference, {reference: one, output: taken}), (output, {output: kept})]
         for target, terms in self.statements:
             moved = dict(terms)
@@ -105,14 +124,6 @@ class Program(NamedTuple):
             statements.append((target, {source: factor for source, factor in moved.items() if factor != 0}))
         read = any(reference in terms for _, terms in statements[1:])
         return Program(statements if read else statements[1:], output)
-
-    def fed(self, before: list[Statement], state: int) -> Program:
-        """Return the program fed with another input: a state that the statements `before` make of x."""
-        moved = [
-            (target, {state if source == X else source: factor for source, factor in terms.items()})
-            for target, terms in self.statements
-        ]
-        return Program([*before, *moved], state if self.output == X else self.output)
 
     def arrays(self) -> Arrays:
         """Return targets, sources, their numbers, and the factors as pairs of doubles for one step or for each."""

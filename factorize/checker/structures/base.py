@@ -17,7 +17,7 @@ import numpy as np
 from factorize.checker.arithmetic.balls import Balls, errors_of, nearest, of_doubles
 from factorize.checker.arithmetic.near import Columns, Near, NotEnclosed, share
 from factorize.checker.losses.covariances import Factor, Recursion, Statement, negative, variances
-from factorize.checker.spec.programs import Program, pair
+from factorize.checker.spec.programs import Program, reciprocal_pairs
 
 
 class Buffers(NamedTuple):
@@ -125,17 +125,19 @@ class Reading(ABC):
             raise NotEnclosed("C is not a recursion of few states")
         return Recursion(_of_buffers(self.buffers.balanced()))
 
-    def variances(self, program: Program, most: int) -> np.ndarray:
+    def variances(self, program: Program, most: int, scale: np.ndarray | None = None) -> np.ndarray:
         """Return ends of the variances of the rows of A C^-1 y for white noise y, shape (2, n).
 
         Args:
             program: the program of A.
             most: the most units of work.
+            scale: factors of the columns of C, shape (n,), where there are factors.
 
         Raises:
             NotEnclosed: C is no recursion of few states, or `covariances.variances` raises it.
         """
-        return variances(self.n, self.inverse().then(program), most)
+        inverse = self.inverse()
+        return variances(self.n, (inverse if scale is None else inverse.over(scale)).then(program), most)
 
 
 class StoredReading(Reading):
@@ -197,8 +199,7 @@ def solved(terms: dict[tuple[int, int], Factor], diagonal: np.ndarray) -> list[S
     """Return statements that add terms to noise in state 0, and divide by the diagonal, which may be one number."""
     if (diagonal == 1).all():
         return [Statement(0, terms)]
-    reciprocals = (1 / Fraction(number) for number in diagonal.tolist())
-    by: Factor = next(reciprocals) if len(diagonal) == 1 else np.array([pair(each) for each in reciprocals])
+    by: Factor = 1 / Fraction(float(diagonal[0])) if len(diagonal) == 1 else reciprocal_pairs(diagonal)
     return [Statement(0, terms), Statement(0, {(0, 0): by})]
 
 

@@ -117,8 +117,10 @@ class RedrawnReading(Reading):
             values, apart = self.solved(indices)
         return Columns(values, apart * size * _SLACK)
 
-    def variances(self, program: Program, most: int) -> np.ndarray:
+    def variances(self, program: Program, most: int, scale: np.ndarray | None = None) -> np.ndarray:
         """Return the squared norms of the rows of A K; see `Reading`."""
+        if scale is not None:
+            raise NotEnclosed("rows of a C^-1 with redraws are followed without factors of columns only")
         if self.n**2 * (self._numbers[0].shape[1] + len(program.statements)) > most:
             raise NotEnclosed(f"rows of C^-1 are followed for {most} units of work, not for n={self.n}")
         ends = np.empty((2, self.n))

@@ -115,6 +115,17 @@ class BltReading(ComputedToeplitzReading):
         ends[0, 0, :, 0], ends[1, 0, :, 1] = 1.0, self._scale
         self.buffers = Buffers(np.ones(n), transition, *ends)
 
+    def inverse(self) -> Recursion:
+        """Return the noise less what the states hold, one for each buffer, and the states moved on and fed with it.
+
+        A state is kept at the power of two between the sizes at which it is fed and read; see `Buffers.balanced`.
+        """
+        powers = [2.0 ** (int(exponent) // 2) for exponent in np.frexp(self._scale)[1]]
+        numbers = list(enumerate(zip(self._decay.tolist(), self._scale.tolist(), powers, strict=True), 1))
+        read: dict[tuple[int, int], Factor] = {(s, 0): -scale / power for s, (_, scale, power) in numbers}
+        moved = [Statement(s, {(s, 0): decay, (0, 0): power}) for s, (decay, _, power) in numbers]
+        return Recursion([Statement(0, read), *moved])
+
     @cached_property
     def series(self) -> Balls:
         """The first column, in balls."""

@@ -20,12 +20,14 @@ from structure_cases import exact, signed_buffers, strategies
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.losses import covariances, variances
 from factorize.checker.losses.variances import MAX_WIDTH
+from factorize.checker.spec.programs import pair, reciprocal_pairs
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.scaled import ColumnScaled
 from factorize.structures.toeplitz import BltMatrix, ToeplitzMatrix
+from factorize.workloads.prefix import Prefix
 
 N = 10
 WORKLOADS, OBJECTIVES = recursions_of(N), objectives_of(N) | {"one block": {"kind": "lambda_tau", "tau": 40}}
@@ -131,3 +133,26 @@ def test_inverses_that_grow_too_much() -> None:
 def test_an_enclosure_without_an_end_has_no_width() -> None:
     assert variances.width_of_losses([(1.0, 1.5), (0.0, math.inf)]) == math.inf
     assert variances.width_of_losses([(1.0, 1.25), (0.0, 0.0), (1.0, 2.0)]) == 0.5
+
+
+def test_reciprocals_are_the_pairs_of_their_fractions() -> None:
+    random = np.random.default_rng(0)
+    values = np.concatenate([random.uniform(0.5, 2.0, 500), np.exp(random.uniform(-300, 300, 500)), [1.0, 3.0, 0.1]])
+    assert reciprocal_pairs(values).tolist() == [list(pair(1 / Fraction(value))) for value in values.tolist()]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_recursion_comes_before_series_for_many_steps(scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = (1 << 16) + 1
+    matrix: Matrix = ToeplitzMatrix(np.array([1.0, 0.5, 0.375]), n)
+    if scaled:
+        matrix = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
+    spec = spec_of({"kind": "prefix", "n": n}, objective={"kind": "lambda_tau", "tau": n}).canonical().document()
+    strategy = Strategy(matrix.structure, matrix.tensors(), n)
+    monkeypatch.setattr(Utility, "_losses_by_series", None)
+    found = Utility(spec, strategy, {}, {}).losses
+    states = Prefix(kind="prefix", n=n).state_space()
+    errors = matrix.decoder_errors(states)
+    assert errors is not None
+    assert found.total == pytest.approx([errors.sum()] * 2, rel=1e-9)
+    assert found.objective == pytest.approx([errors[:-1].sum() / n + errors[-1]] * 2, rel=1e-9)
