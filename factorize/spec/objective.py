@@ -67,6 +67,10 @@ class Objective(Frozen):
         """Return the weights of the squared row norms of B, shape (m,), or None if they do not decide."""
         return np.ones(m)
 
+    def weight_of_last(self, m: int) -> float | None:  # noqa: ARG002  only restarts depend on m
+        """Return how many times more the last of m rows counts than each other one; None where others differ too."""
+        return 0.0 if self.uniform else None
+
     def series_weights(self, n: int) -> np.ndarray | None:
         """Return weights of the squares of a Toeplitz B's first column, of which each row is a beginning."""
         rows = self.row_weights(n)
@@ -132,6 +136,10 @@ class LambdaTau(Objective):
         later = reference > 0
         out[later] -= rows[reference[later] - 1]
         return out * self._scales(len(rows))[:, None]
+
+    def weight_of_last(self, m: int) -> float | None:
+        """Return tau - 1 where the only restart is at the last row, and 0 where there is none."""
+        return None if self.tau < m else float((self.tau - 1) * (self.tau == m))
 
     def _scales(self, m: int) -> np.ndarray:
         return np.where(np.arange(1, m + 1) % self.tau == 0, 1.0, self.tau**-0.5)

@@ -37,6 +37,7 @@ _FEW_STEPS, _MANY_STEPS = 50, 2000
 _REPEAT_FACTOR = 8  # a search takes this many times the steps where somebody takes part again
 _MIN_STATEFUL_STEPS = 600
 """With momentum the steps are at least this many: few specs stop after 100, most go on to the limit of 2000."""
+_START_COST = 1e6  # multiplications of the start and its certificate for each step, where the start is the answer
 _MIN_STEP_COST = 7.5e6  # multiplications of a step, however short the run
 
 
@@ -91,7 +92,7 @@ def estimate(spec: Spec) -> Estimate:
         steps = max(steps, _MIN_STATEFUL_STEPS)
     entries, work = 60.0 * n * (b + 2), (_MIN_STEP_COST + _STEP_COST * n * (b + 8) ** 2) * steps
     if is_start_alone(spec.workload.n, bands):
-        entries, work = 7.0 * n * (b + 12), _STEP_COST * n * (b + 8) ** 2
+        entries, work = 7.0 * n * (b + 12), _START_COST * n + _STEP_COST * n * (b + 8) ** 2
     if n <= MAX_N_IN_BAND and spec.optimize_for is None:  # the bound over the class is proved by whole matrices
         entries, work = entries + 6 * n**2, work + 2 * n**3
     needed = estimate_of(entries=entries, multiplications=work)

@@ -42,11 +42,14 @@ class ClosedLoss:
         mean: whether the error is the mean of all rows, or the last one.
         separation: steps between two participations.
         count: number of participations; (count - 1) separation < n.
+        last: how many times more the last row counts in the mean.
     """
 
-    def __init__(self, buffers: int, n: int, *, mean: bool, separation: int = 1, count: int = 1) -> None:
+    def __init__(
+        self, buffers: int, n: int, *, mean: bool, separation: int = 1, count: int = 1, last: float = 0.0
+    ) -> None:
         self.parameters = Alternating(buffers)
-        self.n, self.mean = n, mean
+        self.n, self.mean, self.last = n, mean, last
         self.separation, self.count = separation, count
 
     def __call__(self, variables: Array) -> tuple[float, Array]:
@@ -60,7 +63,11 @@ class ClosedLoss:
         return value, self.parameters.back(point, by_place, by_scale)
 
     def _error(self, places: Array, scales: Array) -> Parts:
-        sums, slopes = (sum_weighted if self.mean else plain)(_products(places), float(self.n))
+        products = _products(places)
+        sums, slopes = (sum_weighted if self.mean else plain)(products, float(self.n))
+        if self.last:
+            ends, end_slopes = plain(products, float(self.n))
+            sums, slopes = sums + self.last * ends, slopes + self.last * end_slopes
         return _quadratic(0.0, scales, places, sums, slopes)
 
     def _sensitivity(self, places: Array, scales: Array) -> Parts:

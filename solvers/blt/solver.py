@@ -27,14 +27,18 @@ from factorize.structures.toeplitz import BltMatrix
 
 MAX_BUFFERS = 15
 MAX_SERIES_TERMS = 2**20
+_MAX_N_BY_SERIES = 2**15
+"""Up to this n the column is searched where only the last row counts more than the others: a few buffers have a larger
+class then. Beyond, that takes minutes."""
 _MAX_PAIRS = 2**21  # the limit of participations x buffers^2 in the closed loss; the other loss has its own limits
 _MAX_PATTERN = 2**31
 _MIN_SHRINKAGE = 2.0**-50
 _BUFFER_STEPS, _STEPS, _QUICK_TOLERANCE, _QUICK_STEPS = 100, 400, 1e-2, 150
 """A search takes at most this many steps for each buffer and in all, and fewer in all from a tolerance on."""
 _UNSEARCHED_COLUMNS = ("none", "fitted")  # the search does not see these columns; `fitted` ones are fitted after it
-_STEP_WORK, _COLUMN_WORK = 3e7, 1e4
-"""Multiplications of a step, and more for each buffer and scaled column, from measured seconds."""
+_STEP_WORK, _COLUMN_WORK, _CERTIFICATE_WORK = 3e7, 1e4, 6e4
+"""Multiplications of a step, more for each buffer and scaled column, and of the certificate for each buffer and step,
+from measured seconds."""
 
 
 def supports(spec: Spec) -> str | None:
@@ -79,14 +83,15 @@ def estimate(spec: Spec) -> Estimate:
     workload = spec.optimize_for or spec.workload
     n, m = float(workload.n), float(max(workload.m, workload.n))
     count = spec.participation.spread(workload.n).most
-    certificate = 200.0 * n * mechanism.buffers
+    certificate = _CERTIFICATE_WORK * n * mechanism.buffers
     steps = min(_BUFFER_STEPS * mechanism.buffers, _QUICK_STEPS if spec.tolerance >= _QUICK_TOLERANCE else _STEPS)
-    columns = 0.0 if mechanism.normalization in _UNSEARCHED_COLUMNS else _COLUMN_WORK * mechanism.buffers * n
+    searched = mechanism.normalization not in _UNSEARCHED_COLUMNS and workload.n <= MAX_N_POLISHED
+    columns = _COLUMN_WORK * mechanism.buffers * n if searched else 0.0
     forms, fitting = fitting_cost(spec)
     search = steps * (_STEP_WORK + columns) + fitting
     if _is_closed(spec):
         return estimate_of(
-            entries=10 * n + 40.0 * count * mechanism.buffers**2 + forms,
+            entries=30 * n + 40.0 * count * mechanism.buffers**2 + forms,
             multiplications=1e4 * count * mechanism.buffers**2 + search + certificate,
         )
     if not workload.time_invariant:
@@ -122,8 +127,8 @@ def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
     """Return the logarithm of the loss as a function of a few variables, and what they stand for."""
     separation, count, _ = problem.participation.spread(problem.n)
     if _is_closed(problem.spec):
-        mean = problem.objective.uniform
-        return ClosedLoss(buffers, problem.n, mean=mean, separation=separation, count=count)
+        mean, last = problem.objective.quadratic, problem.objective.weight_of_last(problem.n) or 0.0
+        return ClosedLoss(buffers, problem.n, mean=mean, separation=separation, count=count, last=last)
     pattern = LeadingPattern(separation, count, problem.n)
     loss = ToeplitzLoss(problem.n, toeplitz.error_form(problem), pattern)
     return SeriesLoss(Alternating(buffers, free_end=count == 1), loss)
@@ -131,7 +136,10 @@ def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
 
 def _is_closed(spec: Spec) -> bool:
     workload, objective = spec.optimize_for or spec.workload, spec.objective
-    return workload.running_sums and (objective.uniform or not objective.quadratic)
+    closed = objective.uniform or not objective.quadratic
+    if workload.n > _MAX_N_BY_SERIES:
+        closed = closed or objective.weight_of_last(workload.n) is not None
+    return workload.running_sums and closed
 
 
 def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:
@@ -163,6 +171,9 @@ def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> 
 
 
 MAX_N_POLISHED = 16_384
+_MAX_N_MEASURED, _FEW_BUFFERS = 2**17, 2
+"""Above that n starts are not measured, which takes seconds. From 4e4 to 4e5 steps the one for the last row was better
+where that row counts more, and for the mean with more than two buffers."""
 _MAX_STEPS = 60
 _MIN_GRADIENT = 1e-6  # differences do not resolve a smaller gradient
 
@@ -200,7 +211,9 @@ def best_point(
         last = ClosedLoss(loss.parameters.buffers, n, mean=False)
         first = progressions(last.parameters, n, n)
         starts.append(minimise(last, first, tolerance=1e-6, report=report).variables)
-    best = min(starts, key=error)
+    if isinstance(loss, ClosedLoss) and n > _MAX_N_MEASURED:
+        starts = starts[-1:] if loss.last or loss.parameters.buffers > _FEW_BUFFERS else starts[:1]
+    best = starts[0] if len(starts) == 1 and n > MAX_N_POLISHED else min(starts, key=error)
     return loss.parameters.at(_polish(error, best, report) if n <= MAX_N_POLISHED else best)
 
 

@@ -51,6 +51,8 @@ _UPPER_ENDS = (10.0, 5.0, 2.5, 1.2, 0.6)  # the poles' interval may end at these
 _SPACING = 4.0  # the distance of the splines in log i
 _MAX_STEPS = 640
 _WINDOW_STEPS, _MIN_GAIN = 40, 0.001  # the search ends when this many steps gain less than this part of the value
+_QUICK_TOLERANCE, _MAX_N_QUICK = 1e-2, 2**15
+"""From this tolerance and above that n the search is on coarse grids only; the error is up to one percent larger."""
 _DUAL_ACCURACY = 1e-9
 _TOLERANCE_SHARE = 0.5  # the search ends at this part of the tolerance: the certified bound is a little lower
 
@@ -98,7 +100,7 @@ def estimate(spec: Spec) -> Estimate:
         return estimate_of(
             entries=3 * n * n, multiplications=n * n * (buffers**2 + 100) + _STEP_WORK * n * (buffers + 1)
         )
-    gradients = 160
+    gradients = 20 if _is_carried_over(spec.workload.n, spec.tolerance) else 160
     work = 300 * 40 * n + gradients * 40 * n * (buffers + 2) ** 2
     return estimate_of(entries=n * (24 * buffers + 200), multiplications=50 * work)
 
@@ -177,7 +179,8 @@ def optimise(
         z = before.end.best.z
     first = Iterate(z, *loss(z))
     hessian = None
-    if first.value > _TOLERANCE_SHARE * tolerance:
+    carried_over = before is not None and _is_carried_over(len(p), tolerance)
+    if not carried_over and first.value > _TOLERANCE_SHARE * tolerance:
         function, at = (loss, first) if before is None else (before.loss, before.end.best)
         hessian = differences(function, at, lambda: report(1, first.value))
     end = descend(
@@ -186,11 +189,16 @@ def optimise(
         tolerance=_TOLERANCE_SHARE * tolerance,
         enough=_MIN_GAIN,
         window=_WINDOW_STEPS,
-        most=_MAX_STEPS,
+        most=0 if carried_over else _MAX_STEPS,
         report=report,
         hessian=hessian,
     )
     return BufferedOptimum(loss, end, optimum)
+
+
+def _is_carried_over(n: int, tolerance: float) -> bool:
+    """Return whether profiles of the coarse grid are taken as they are, since steps of so many rows take seconds."""
+    return n > _MAX_N_QUICK and tolerance >= _QUICK_TOLERANCE
 
 
 def _choose_poles(loss: BufferedLoss, interval: tuple[float, float], buffers: int) -> float:

@@ -92,7 +92,7 @@ def estimate(spec: Spec) -> Estimate:
         work += _DIAGONAL_WORK * float(n) * (spec.mechanism.diagonals or 2)
     elif isinstance(spec.mechanism, _BANDED_ROOTS):
         work += _QUOTIENT_WORK * float(n) ** 2
-    restarts = min(spec.objective.tau, n) if isinstance(spec.objective, LambdaTau) else 0
+    restarts = spec.objective.tau if isinstance(spec.objective, LambdaTau) and spec.objective.tau < n else 0
     certified = n * (_STEP_WORK + _RESTART_WORK * restarts)
     return estimate_of(entries=40.0 * n + entries, multiplications=tries * (_TRY_WORK * n + work) + certified)
 

@@ -127,6 +127,7 @@ def blt() -> Iterator[Case]:
         weights = np.arange(n, 0, -1) / n if mean else np.ones(n)
         loss = ToeplitzLoss(n, ToeplitzError(np.ones(n), weights), LeadingPattern(separation, count, n))
         yield SeriesLoss(Alternating(buffers, free_end=count == 1), loss), at
+        yield ClosedLoss(buffers, n, mean=mean, separation=separation, count=count, last=n - 1.0), at
 
 
 def amplified() -> Iterator[Case]:

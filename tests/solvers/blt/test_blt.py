@@ -10,6 +10,9 @@ from factorize.factors.certificate import certify
 from factorize.solution import Outcome
 from factorize.solvers.blt.loss import ClosedLoss
 from factorize.solvers.blt.parameters import minimise, progressions
+from factorize.solvers.blt.solver import loss_of
+from factorize.solvers.problem import Problem
+from factorize.spec import parse_spec
 from factorize.structures.toeplitz import BltMatrix
 
 
@@ -134,3 +137,22 @@ class TestSpec:
         found = blt(3, schedule, optimize_for={"kind": "prefix", "n": 20_000})
         assert found.strategy.theta == pytest.approx(best(3, 20_000, mean=True)[1].theta, rel=1e-6)
         assert 0 < found.certificate.relative_gap < 1
+
+
+@pytest.mark.parametrize("participation", [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": 4}])
+def test_the_closed_loss_counts_the_last_row_as_its_objective_does(participation) -> None:
+    """For many steps: what the search minimises is the certified objective."""
+    n = 40_000
+    document = {
+        "workload": {"kind": "prefix", "n": n},
+        "participation": participation,
+        "objective": {"kind": "lambda_tau", "tau": n},
+        "mechanism": {"kind": "blt", "buffers": 2},
+    }
+    spec = parse_spec(document).canonical()
+    loss = loss_of(Problem(spec), 2)
+    start = progressions(loss.parameters, n, spec.participation.spread(n).separation)[0]
+    point = loss.parameters.at(start)
+    certificate = certify(spec, BltMatrix(point.theta, point.omega, n), {}, outcome=Outcome.LOCAL_OPTIMUM)
+    assert isinstance(loss, ClosedLoss)
+    assert math.exp(loss(start)[0]) == pytest.approx(certificate.loss.objective, rel=1e-9)
