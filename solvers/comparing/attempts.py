@@ -54,6 +54,11 @@ class Attempt:
         """Return whether it is tried however little time there is: leads, and what all others are set against."""
         return self.lead or self.mechanism["kind"] == "identity"
 
+    @property
+    def late(self) -> bool:
+        """Return whether it is left out for lack of time."""
+        return any(isinstance(entry, Refused) and entry.out_of_time for entry in self.entries)
+
     def refuse(self, reason: str, *, out_of_time: bool = False) -> None:
         """Leave it out, and say why."""
         self.spec = None

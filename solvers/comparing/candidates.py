@@ -132,7 +132,8 @@ def optimised(
 def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Iterator[Lead]:
     """Yield what leads most tables, for each way to take part: in a public order, and in bins.
 
-    Where the first of a public order is not to be had, the second one stands in, and columns of norm 1 for fitted ones.
+    Where the first of a public order is not to be had, the second one stands in, columns of norm 1 for fitted ones, and
+    columns as they are for those.
 
     Args:
         spec: canonical.
@@ -142,7 +143,7 @@ def leads(spec: Spec, buffers: int | None, privacy: PrivacyTarget | None) -> Ite
     for count in _states(spec, buffers):
         yield {"kind": "buffered_linear", "buffers": count}, None
     for count in _buffers(spec, buffers):
-        for normalization in dict.fromkeys((_normalization(spec), "columns")):
+        for normalization in dict.fromkeys((_normalization(spec), "columns", "none")):
             yield {"kind": "blt", "buffers": count, "normalization": normalization}, None
     for mechanism, sampling in optimised(spec, buffers, privacy):
         if mechanism["kind"] == "blt":

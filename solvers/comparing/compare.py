@@ -24,7 +24,7 @@ from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, groups, worker_count
-from factorize.solvers.comparing.candidates import left_out
+from factorize.solvers.comparing.candidates import LEAD_TOLERANCE, left_out
 from factorize.solvers.comparing.comparison_table import CompareProgress, Comparison, Refused, Row, ranked, recommend
 from factorize.solvers.comparing.plan import ComparisonPlan
 from factorize.solvers.comparing.sampled_rows import (
@@ -36,7 +36,7 @@ from factorize.solvers.comparing.sampled_rows import (
     with_claims,
     with_many_bins,
 )
-from factorize.solvers.comparing.side_by_side import SOLVES, Tell, run_all
+from factorize.solvers.comparing.side_by_side import FIRST_CLAIM, SOLVES, Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
 from factorize.solvers.evidence_search import bound_with_dual
 from factorize.solvers.problem import Reporter
@@ -47,6 +47,10 @@ __all__ = ["CompareCallback", "CompareProgress", "compare"]
 
 _BOUND_EXTRA_SECONDS = 60.0  # the bound may take this much longer, since all rows are measured against it
 _LEAD_EXTRA_SECONDS = 60.0  # a lead may take this much longer: busy machines share their caches, and nothing stands in
+_BOUND_SECONDS, _CERTIFICATE_SECONDS = 2e-5, 1e-5
+"""The seconds of a bound and of a certificate for each step, measured at 1e5 steps."""
+_NEAR_BOUND_SHARE = 0.3
+"""The part of the time for a long run in which more is tried beside a lead that is near the bound."""
 _LATE_FACTOR = 2.0  # a mechanism whose estimate was too low is stopped at this many times its limit
 
 CompareCallback = Callable[[CompareProgress], None]
@@ -173,9 +177,14 @@ class _Run:
         plans = self.plan.attempts(hurried=hurried)
         common, self.total = Attempt({"kind": "lower_bound"}), len(plans)
         workers = worker_count([plan.needed.bytes for plan in plans])
-        tasks = [partial(self._try, group) for group in groups(plans, hurried=hurried)]
+        in_turn = groups(plans, hurried=hurried)
+        bounded = hurried and self.plan.is_bounded(plans)
+        if bounded:  # What follows the lead may be left out once it is near its own bound.
+            in_turn = [in_turn[0] + sum(in_turn[2:], []), in_turn[1]]
+        tasks = [partial(self._try, group) for group in in_turn]
         # The rows come first in a hurry: what they are measured against chooses none.
-        tasks.insert(sum(plan.always for plan in plans) if hurried else 0, partial(self._bound, common))
+        if not bounded:
+            tasks.insert(sum(plan.always for plan in plans) if hurried else 0, partial(self._bound, common))
         run_all(tasks, self._hear, workers=workers)
         solved = [plan for plan in plans if plan.solved is not None]
         leads = [plan for plan in plans if plan.lead]
@@ -227,6 +236,8 @@ class _Run:
             return factorization
         if factorization.dual and factorization.spec.optimize_for is None:
             return factorization
+        if self.deadline.over(FIRST_CLAIM, _CERTIFICATE_SECONDS * factorization.matrix.n):
+            return factorization
         solver = factorization.manifest.solver
         solution = Solution(factorization.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
         return Factorization.from_solution(factorization.spec, solution, solver=solver)
@@ -244,6 +255,8 @@ class _Run:
         """Find the bound that rows without evidence of their own are measured against."""
 
         def find(step: Callable[[Progress], None]) -> None:
+            if self.deadline.over(SOLVES, _BOUND_SECONDS * self.plan.steps):
+                raise OutOfTime(self.deadline.told("was not tried"))
             plan.bound, self.dual = bound_with_dual(self.plan.spec_with({"kind": "identity"}), Reporter(step))
 
         self._watch(plan, tell, find, more=_BOUND_EXTRA_SECONDS)
@@ -258,6 +271,9 @@ class _Run:
                 and self.deadline.over(SOLVES, plan.needed.seconds + self.plan.claims)
             ):
                 plan.refuse(self.deadline.told("was not tried"), out_of_time=True)
+            if plan.spec is not None and not plan.always and (near := self._near_bound(group)) is not None:
+                if self.deadline.over(_NEAR_BOUND_SHARE, plan.needed.seconds):
+                    plan.refuse(near, out_of_time=True)
             if plan.spec is not None and self.plan.takes_over(plan.mechanism):
                 if nu is None:
                     plan.refuse("needs the nu tuned without scaled columns, which was not found")
@@ -271,6 +287,20 @@ class _Run:
             if plan.solved is not None:
                 plan.entries += calibrate_rows(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
             tell(_News(plan.mechanism["kind"], 1))
+
+    def _near_bound(self, group: list[Attempt]) -> str | None:
+        """Return why little time goes on after a lead that no matrix is far below in a public order, or None."""
+        lead = group[0]
+        if self.deadline.seconds is None or not lead.lead or lead.bound is None or lead.solved is None:
+            return None
+        gap = lead.solved.row.loss.objective / lead.bound.objective - 1
+        if gap > LEAD_TOLERANCE:
+            return None
+        return (
+            f"was not tried: the squared error of {lead.mechanism['kind']} is {100 * gap:.3g} % above the certified "
+            f"lower bound, so nothing gains more in a public order; give more time (--seconds "
+            f"{6 * self.deadline.seconds:g})"
+        )
 
     def _watch(
         self, plan: Attempt, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float = 0.0

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 
 from factorize.client.download import Held
 from factorize.encoding import JsonObject
-from factorize.errors import FactorizeError
+from factorize.errors import FactorizeError, TooLarge
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, distinct
 from factorize.solvers.comparing.candidates import fewer_bands, leads, mechanisms, optimised, tolerance, within
 from factorize.solvers.comparing.sampled_rows import claim_seconds
 from factorize.solvers.comparing.side_by_side import Deadline
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.solvers.problem import Estimate
-from factorize.solvers.register import WAY_OUT, choose
+from factorize.solvers.register import WAY_OUT, choose, entry_for
 from factorize.solvers.solving import estimate
 from factorize.spec import LARGEST_BINS, Spec, parse_spec
 from factorize.spec.mechanisms import Auto
@@ -22,6 +22,7 @@ _MIN_SECONDS, _STEPS_PER_SECOND, _MAX_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # what is optimised for a sampling may take this long
 _LEAD_FACTOR, _MIN_LEAD_SECONDS = 3.0, 3.0
 """A lead may take this many times the time for all by its estimate, and at least this long."""
+MAX_STEPS_BOUNDED_TWICE = 2**15
 _SECOND_LEAD_SHARE = 0.5  # the lead of a public order may take this part of the time beside one of bins
 
 
@@ -39,6 +40,7 @@ class ComparisonPlan:
 
     Attributes:
         spec: what other mechanisms than its own are solved for.
+        steps: the steps of the spec, 0 without end.
         deadline: the deadline of all.
         claims: seconds at the end that are kept for the claims of rows in bins.
     """
@@ -57,6 +59,7 @@ class ComparisonPlan:
         self.look = look
         self.largest = budgets[-1] if fitting else None
         self.own, self.budgets, self.rows = spec, budgets, rows
+        self.steps = 0 if spec.workload.endless else spec.workload.n
         alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
         self.spec = spec.model_copy(update=alone)
         most_seconds = seconds if most_seconds is None else most_seconds
@@ -72,6 +75,13 @@ class ComparisonPlan:
         attempts = distinct([*self._candidates(), *self._optimised()])
         plans = self._plan_all([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
         return [*(self._leads() if hurried else []), *plans]
+
+    def is_bounded(self, plans: list[Attempt]) -> bool:
+        """Return whether a lead of a long run proves the bound, which takes seconds once more beside it."""
+        if self.steps <= MAX_STEPS_BOUNDED_TWICE:
+            return False
+        solved = (choose(plan.spec) for plan in plans if plan.lead and plan.spec is not None and plan.held is None)
+        return any(entry_for(spec).dual and spec.optimize_for is None for spec in solved)
 
     def limit(self, plan: Attempt) -> float:
         """Return the seconds that an attempt may take by its estimate."""
@@ -104,7 +114,26 @@ class ComparisonPlan:
             # The second one may lead in bins over several epochs: at a large epsilon by 4 %.
             chosen += fixed if privacy is not None and not self.spec.participation.single else fixed[:1]
             chosen += [plan for plan in had if plan.sampling]
+            if not had and self.steps > MAX_STEPS_BOUNDED_TWICE:
+                self._refuse_late(tried)
         return distinct(chosen)
+
+    def _refuse_late(self, leads: list[Attempt]) -> None:
+        """Refuse to choose among what is left where no lead fits the time: it would be independent noise.
+
+        Raises:
+            TooLarge: with the estimate, the limit and the ways out.
+        """
+        late = [plan for plan in leads if plan.late]
+        costs = [estimate(self.spec_with(plan.mechanism, lead=True), evidence=False).seconds for plan in late]
+        if costs:
+            seconds, plan = min(zip(costs, late, strict=True), key=lambda pair: pair[0])
+            raise TooLarge(
+                f"n={self.steps} is too large for advice in {self.deadline.seconds:g} processor seconds: "
+                f"{plan.mechanism['kind']} would take about {seconds:.3g} s, above {self.limit(plan):.3g} s, and what "
+                f"takes less is hardly better than independent noise; give more time (--seconds {math.ceil(seconds)}), "
+                "or use fewer steps (larger batches)"
+            )
 
     def _plan_all(self, attempts: list[Attempt]) -> list[Attempt]:
         """Plan all; where so many buffers cannot be had, or not in time, the most that can join them."""

@@ -8,7 +8,7 @@ from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.client.noise_source import Streamable, noise_source
-from factorize.errors import Cancelled, InvalidParameter, SolveFailed
+from factorize.errors import Cancelled, InvalidParameter, SolveFailed, TooLarge
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.solution import Progress
@@ -294,3 +294,45 @@ def test_leads_of_long_runs_are_had_in_three_seconds(samplings, epochs, names):
     plan = ComparisonPlan(spec, (4,), rows, most_seconds=None, seconds=3.0, fitting=True, look=None)
     leads = [one.mechanism for one in plan.attempts(hurried=True) if one.lead]
     assert [(one["kind"], one.get("normalization")) for one in leads] == names
+
+
+@pytest.mark.parametrize("epochs", [1, 8])
+def test_correlated_noise_leads_runs_of_many_steps(epochs: int) -> None:
+    spec = parse_spec(
+        {
+            "workload": {"kind": "prefix", "n": 40_000},
+            "participation": {"kind": "fixed_epochs", "epochs": epochs} if epochs > 1 else {"kind": "single"},
+            "objective": {"kind": "lambda_tau", "tau": 40_000},
+        }
+    )
+    table = compare(spec, budgets=(4,), seconds=1e-3, fitting=True)
+    losses = {row.mechanism: row.loss.objective for row in table.rows}
+    first = {1: "buffered_linear", 8: "blt"}[epochs]
+    assert set(losses) == {first, "identity"} and losses[first] < 1e-3 * losses["identity"]
+    assert table.recommendation is not None and table.rows[table.recommendation.row].mechanism == first
+    assert table.solved is not None and table.solved.spec_digest == table.rows[0].spec_digest
+    assert {refused.out_of_time for refused in table.refused if "--seconds" in refused.reason} == {True}
+
+
+def test_more_is_tried_beside_a_lead_near_the_bound_only_in_a_part_of_the_time(monkeypatch) -> None:
+    asked = []
+
+    def over(_deadline, share, needed=0.0):
+        asked.append(share)
+        return share < SOLVES
+
+    monkeypatch.setattr(Deadline, "over", over)
+    spec = parse_spec({"workload": {"kind": "prefix", "n": 40_000}, "objective": {"kind": "lambda_tau", "tau": 40_000}})
+    table = compare(spec, budgets=(4,), seconds=1000.0, fitting=True)
+    assert {row.mechanism for row in table.rows} == {"buffered_linear", "identity"}
+    reasons = [refused.reason for refused in table.refused if refused.mechanism == "blt"]
+    assert reasons and all(
+        "above the certified lower bound" in reason and "--seconds 6000" in reason for reason in reasons
+    )
+
+
+def test_a_run_too_long_for_advice_is_refused_before_anything_is_solved(monkeypatch) -> None:
+    monkeypatch.setattr("factorize.solvers.comparing.compare.solve", None)
+    spec = spec_of(10_000_000)
+    with pytest.raises(TooLarge, match=r"n=10000000 .* about \d+.* s, above 30 s.*--seconds \d+.*larger batches"):
+        compare(spec, budgets=(4,), seconds=10.0, fitting=True)
