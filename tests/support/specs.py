@@ -60,10 +60,10 @@ def spec_of(*parts: Any, **more: Any) -> Spec:
     return parse_spec(document_of(*parts, **more))
 
 
-def solved(*parts: Any, progress: ProgressCallback | None = None, **more: Any) -> Factorization:
-    """Solve a spec, or what `document_of` takes."""
+def solved(*parts: Any, progress: ProgressCallback | None = None, evidence: bool = True, **more: Any) -> Factorization:
+    """Solve a spec, or what `document_of` takes; without evidence for a bound where nobody asks for one."""
     spec = parts[0] if isinstance(parts[0], Spec) else spec_of(*parts, **more)
-    return solvers.solve(spec, progress=progress)
+    return solvers.solve(spec, progress=progress, evidence=evidence)
 
 
 def claimed(

@@ -34,8 +34,8 @@ def toeplitz(n: int, **parts: Any) -> Factorization:
 
 
 def test_large_matrices_are_sampled_by_rows_and_say_so() -> None:
-    grid = whole_matrix(toeplitz(100_000), "C")
-    assert grid.cells == (167, 512) and not grid.exact and "rows sampled" in grid.note
+    grid = whole_matrix(toeplitz(50_000), "C")
+    assert grid.cells == (335, 512) and not grid.exact and "rows sampled" in grid.note
     assert grid.values()[-1, -1] == 1.0
 
 

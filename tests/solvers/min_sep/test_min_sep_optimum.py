@@ -63,9 +63,9 @@ def test_agrees_with_semidefinite_programs_over_all_patterns(spec: Spec) -> None
     assert found.lower_bound.objective == pytest.approx(program(spec, vectors=True), rel=2e-6)
 
 
-def test_thirty_random_specs_agree_with_semidefinite_programs() -> None:
+def test_a_dozen_random_specs_agree_with_semidefinite_programs() -> None:
     rng = np.random.default_rng(5)
-    for _ in range(30):
+    for _ in range(12):
         n, separation, most = (int(rng.integers(*limits)) for limits in ((5, 9), (1, 5), (2, 5)))
         signed = np.tril(rng.choice([-1.0, 1.0], (n, n)))
         momentum = {"kind": "momentum", "n": n, "momentum": float(rng.random())}
