@@ -10,6 +10,7 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
+from factorize.api.form import ANY_FORM, Form
 from factorize.api.http.access import Call
 from factorize.api.http.problems import ProblemAnswer
 from factorize.api.jobs.solve_job import SolveJob
@@ -50,18 +51,27 @@ def not_known(name: str) -> ProblemAnswer:
     return ProblemAnswer("not-found", f"nothing has the digest {name}; post its spec to have it solved")
 
 
+def known_of(call: Call, name: str, form: Form = ANY_FORM) -> Result | SolveJob:
+    """Return the result or job that a digest or spec digest names; it looks at the disk.
+
+    Raises:
+        ProblemAnswer: nothing that the caller may see has it.
+    """
+    known = call.service.lookup(name, form, call.caller)
+    if known is None:
+        raise not_known(name)
+    return known
+
+
 def result_of(call: Call, name: str) -> Result:
     """Return the result that a digest or spec digest in an address names; it looks at the disk.
 
     Raises:
         ProblemAnswer: nothing that the caller may see has it, or its job is not done.
     """
-    digest_in(name)
-    known = call.service.lookup(name, caller=call.caller)
+    known = known_of(call, digest_in(name))
     if isinstance(known, Result):
         return known
-    if known is None:
-        raise not_known(name)
     raise ProblemAnswer("not-found", f"the job of {name} is {known.state}, so there is no result to read yet")
 
 

@@ -15,15 +15,7 @@ from starlette.responses import Response
 from factorize.api.catalog import list_items
 from factorize.api.form import ANY_FORM, Form, read_form
 from factorize.api.http.access import Call, ReadCall, SubmitCall
-from factorize.api.http.answers import (
-    digest_in,
-    heavy,
-    json_response,
-    known_response,
-    not_known,
-    result_of,
-    wanted_wait,
-)
+from factorize.api.http.answers import digest_in, heavy, json_response, known_of, known_response, result_of, wanted_wait
 from factorize.api.http.problems import ProblemAnswer, problem_of
 from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
@@ -65,7 +57,7 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
     if isinstance(known, SolveJob) and seconds is not None:
         headers["Preference-Applied"] = f"wait={seconds}"
         await service.engine.wait(known.spec_digest, seconds)
-        known = await _lookup(call, known.spec_digest)
+        known = await run_sync(known_of, call, known.spec_digest)
         if isinstance(known, Result) and form:
             known = await _make_form(call, known, form)
     return known_response(call.request, known, headers, notes)
@@ -104,7 +96,7 @@ async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None
 
     A form of the file that nobody has had made is not found; a `POST` to the same address makes it.
     """
-    return known_response(call.request, await _lookup(call, digest_in(name), read_form(matrices, dtype)))
+    return known_response(call.request, await run_sync(known_of, call, digest_in(name), read_form(matrices, dtype)))
 
 
 @router.post("/v1/factorizations/{name}", responses=answers(200, 404, 410, 413, 422, document="Manifest"))
@@ -123,7 +115,7 @@ async def cancel_factorization(call: SubmitCall, name: str) -> Response:
     job = await run_sync(call.service.cancel, digest_in(name), call.caller)
     if job is not None:
         return json_response(job.document(), 202)
-    known = await _lookup(call, name)
+    known = await run_sync(known_of, call, name)
     state = known.state if isinstance(known, SolveJob) else "done"
     raise ProblemAnswer("finished", f"the job is {state} already, so there is nothing to cancel")
 
@@ -146,14 +138,6 @@ async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form 
             return await run_sync(answer, body)
     except FactorizeError as error:
         raise problem_of(error, body=body) from error
-
-
-async def _lookup(call: Call, name: str, form: Form = ANY_FORM) -> Result | SolveJob:
-    """Return the result or job of a digest; raise a problem if there is none."""
-    known = await run_sync(call.service.lookup, name, form, call.caller)
-    if known is None:
-        raise not_known(name)
-    return known
 
 
 async def _make_form(call: Call, result: Result, form: Form) -> Result:
@@ -184,7 +168,7 @@ async def get_events(call: ReadCall, name: str) -> Response:
 
     The id of an event is the number of the job's change; `Last-Event-ID` takes a stream up where it broke off.
     """
-    known = await _lookup(call, digest_in(name))
+    known = await run_sync(known_of, call, digest_in(name))
     if call.request.method == "HEAD":
         return EventStream([], call)
     if isinstance(known, SolveJob) and not known.finished:
