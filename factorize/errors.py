@@ -80,6 +80,11 @@ class InvalidSpec(InvalidParameter):
         text = "; ".join(said[:shown] + [f"and {len(said) - shown} more"] * (shown < len(said)))
         super().__init__(text, field=violations[0].pointer if violations else None)
 
+    @classmethod
+    def at(cls, pointer: str, message: str) -> Self:
+        """Return the error of one broken rule."""
+        return cls([Violation(pointer, message)])
+
     def within(self, pointer: str) -> Self:
         """Return the error of a body that has the spec, or a part of it, at this pointer."""
         return type(self)([Violation(pointer + each.pointer, each.message) for each in self.violations])

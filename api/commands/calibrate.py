@@ -12,7 +12,7 @@ from factorize.api.terminal.sources import check_picture, open_target, read_spec
 from factorize.api.terminal.spec_command import options_of
 from factorize.client.service import Service
 from factorize.encoding import JsonObject, is_digest, read_json
-from factorize.errors import CertificateError, InvalidParameter, InvalidSpec, Violation
+from factorize.errors import CertificateError, InvalidParameter, InvalidSpec
 from factorize.factors.factorization import Factorization
 from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.quantities import at_most
@@ -181,7 +181,7 @@ def predict(
     """
     document = read_json(read_spec_text(question))
     if not isinstance(document, dict):
-        raise InvalidSpec([Violation("", "the text is JSON but not an object; write {...}")])
+        raise InvalidSpec.at("", "the text is JSON but not an object; write {...}")
     answer = ask(document, None if factorization is None else open_target(factorization, store)).document()
     lines = [f"{answer['quantity']} {answer['relation']}", f"{answer['value']:.12g}", f"basis: {answer['basis']}"]
     lines += [f"  {name:<34}{value:.9g}" for name, value in answer["terms"].items()]

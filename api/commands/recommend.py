@@ -30,11 +30,7 @@ from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
 
 
-@options_of(
-    CompareRequest,
-    but=["spec", "buffers", "budgets"],
-    flags={"samplings": "--sampling"},
-)
+@options_of(CompareRequest, but=["spec", "buffers", "budgets"], flags={"samplings": "--sampling"})
 def compare(
     spec: SpecText,
     buffers: Annotated[
@@ -69,13 +65,7 @@ def compare(
     return table, text(table) + (f"\n{plot}: picture of the table" if plot else "")
 
 
-@options_of(
-    RecommendRequest,
-    FleetRequest,
-    but=["workload", "objective"],
-    flags={"samplings": "--sampling"},
-    kind=str,
-)
+@options_of(RecommendRequest, FleetRequest, but=["workload", "objective"], flags={"samplings": "--sampling"}, kind=str)
 def recommend(
     workload: Annotated[
         str | None,

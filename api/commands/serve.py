@@ -14,16 +14,7 @@ import typer
 from factorize.api.jobs.cluster_worker import run_worker, secure
 from factorize.api.settings import Settings, audit_url, load_settings
 from factorize.api.telemetry import log_to_stderr
-from factorize.api.terminal.output import (
-    Commands,
-    ExitCode,
-    OutputForm,
-    Shown,
-    argument,
-    emit,
-    option,
-    remark,
-)
+from factorize.api.terminal.output import Commands, ExitCode, OutputForm, Shown, argument, emit, option, remark
 from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import open_results
 from factorize.api.terminal.spec_command import options_of

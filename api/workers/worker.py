@@ -24,15 +24,7 @@ from typing import IO, Any
 
 from factorize.api.workers.search_path import search_path
 from factorize.encoding import JsonObject
-from factorize.errors import (
-    CacheUnusable,
-    FactorizeError,
-    InvalidParameter,
-    InvalidSpec,
-    LimitExceeded,
-    SolveFailed,
-    Violation,
-)
+from factorize.errors import CacheUnusable, FactorizeError, InvalidParameter, InvalidSpec, LimitExceeded, SolveFailed
 
 _MAX_MESSAGE_CHARACTERS = 2000
 _PLACE = re.compile(r"\w+://[^\s,;'\"]+|(?<![\w/.])(?:/[\w.+@~-]+){2,}/?|\b\d+\.\d+\.\d+\.\d+(?::\d+)?\b")
@@ -119,7 +111,7 @@ def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> Fa
         return out_of_memory(memory_mb, message)
     error = _kinds(FactorizeError).get(kind, SolveFailed)
     if issubclass(error, InvalidSpec):
-        return error([Violation(field or "", message.removeprefix(f"{field}: "))])
+        return error.at(field or "", message.removeprefix(f"{field}: "))
     if issubclass(error, InvalidParameter):
         return error(message, field=field)
     try:
