@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -53,7 +52,6 @@ class Catalog:
 
     def __init__(self, engine: sa.Engine, store: Store) -> None:
         self._engine, self._store = engine, store
-        self._insert = partial(insert_into, engine)
         self._looking = threading.Lock()
         self._next = -float("inf")
         self._damaged: dict[str, float] = {}
@@ -112,7 +110,7 @@ class Catalog:
                 for part in _parts(ended):
                     connection.execute(results.update().where(column.digest.in_(part)).values(standing=REVOKED))
                 for part in _parts(come):
-                    connection.execute(self._insert(results).on_conflict_do_nothing(), part)
+                    connection.execute(insert_into(self._engine, results).on_conflict_do_nothing(), part)
         return len(new) <= MAX_READS
 
     def _row(self, digest: str) -> JsonObject | None:

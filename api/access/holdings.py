@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -50,7 +49,6 @@ class Holdings:
 
     def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.time) -> None:
         self._engine, self._clock = engine, clock
-        self._insert = partial(insert_into, engine)
 
     def check_left(self, caller: Caller, core_seconds: float = 0.0) -> None:
         """Refuse work that takes more than is left of the day's core-seconds, or any where none are left.
@@ -230,5 +228,5 @@ class Holdings:
         return sha256 if not owners or owners & {"", caller.owner} else absent
 
     def _put(self, connection: sa.Connection, table: sa.Table, **values: Any) -> None:
-        row = self._insert(table).values(**values, since=self._clock())
+        row = insert_into(self._engine, table).values(**values, since=self._clock())
         connection.execute(row.on_conflict_do_nothing())

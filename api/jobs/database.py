@@ -154,7 +154,8 @@ def _connect(url: str) -> sa.Engine:
             arguments = _POSTGRES if parsed.get_backend_name() == "postgresql" else {}
             return sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args=arguments)
         _create_private(parsed.database)
-        engine = sa.create_engine(parsed, connect_args={"timeout": 30})
+        # The begin listener decides how a transaction starts.
+        engine = sa.create_engine(parsed, connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None})
     sa.event.listen(engine, "connect", _configure_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -333,9 +334,7 @@ def _check_local(path: Path) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # the begin listener decides how a transaction starts
     try:
-        connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_SECONDS}")
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
     except sqlite3.Error:
