@@ -62,7 +62,6 @@ _SETTINGS = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
-_log = logging.getLogger(__name__)
 _own_store: list[str] = []
 
 
