@@ -14,17 +14,7 @@ from factorize.api.commands.batch_report import GOOD_STATES, STATES, Item, check
 from factorize.api.commands.batch_solving import LocalLanes, RemoteLanes, solve_all
 from factorize.api.local import choose, estimate
 from factorize.api.settings import load_settings
-from factorize.api.terminal.output import (
-    ExitCode,
-    OutputForm,
-    Shown,
-    argument,
-    describe_gap,
-    emit,
-    error_lines,
-    option,
-    remark,
-)
+from factorize.api.terminal.output import ExitCode, OutputForm, Shown, argument, describe_gap, emit, option, remark
 from factorize.api.terminal.progress import Display, describe_cost, display, prompt_interrupt
 from factorize.api.terminal.sources import existing_results, open_results
 from factorize.api.workers.pool import machine_processors
@@ -170,7 +160,7 @@ def _ended(item: Item, outcome: Manifest | Exception, seconds: float, origin: Or
     """Note how a solve has ended, and return its line."""
     if isinstance(outcome, Exception):
         item.state, item.error = "failed", outcome
-        return f"failed  {item.label}: {'; '.join(error_lines(outcome))}"
+        return f"failed  {item.label}: {item.reason}"
     item.state, item.digest, item.origin = "solved" if seconds else "cached", outcome["digest"], origin
     if not seconds:  # the service knew it
         return ""

@@ -73,6 +73,11 @@ class Item:
     error: Exception | None = None
     spec: Spec | None = None
 
+    @property
+    def reason(self) -> str | None:
+        """Why it is bad or has failed, in one line; None where it is neither."""
+        return "; ".join(error_lines(self.error)) if self.error else None
+
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {
@@ -132,7 +137,7 @@ def _array(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _flat(item: Item, manifest: Manifest | None) -> dict[str, object]:
-    document = {**(manifest or {}), **item.document(), "error": item.error and "; ".join(error_lines(item.error))}
+    document = {**(manifest or {}), **item.document(), "error": item.reason}
     if manifest is not None:
         document["proof"] = {**manifest.proof, "checked": len(manifest.proof.get("checked", ()))}
     return {name: _cell(document, path.split()) for name, path in COLUMNS.items()}
