@@ -14,17 +14,7 @@ import typer.core
 import typer.main
 
 from factorize import __version__
-from factorize.api.terminal.output import (
-    Commands,
-    ExitCode,
-    OutputForm,
-    VerificationFailed,
-    emit,
-    error_document,
-    error_lines,
-    exit_code,
-    remark,
-)
+from factorize.api.terminal.output import Commands, ExitCode, OutputForm, VerificationFailed, emit, failure_of, remark
 from factorize.api.terminal.spec_command import SpecCommand
 from factorize.errors import FactorizeError, extras_named
 
@@ -147,7 +137,7 @@ def run(arguments: list[str]) -> int:
         with extras_named("this command"):
             return int(app(args=arguments, prog_name=NAME, standalone_mode=False) or ExitCode.OK)
     except (FactorizeError, VerificationFailed, OSError) as error:
-        return _fail(form, exit_code(error), error_document(error), error_lines(error))
+        return _fail(form, *failure_of(error))
     except MemoryError as error:
         text = f"out of memory: {error or 'an allocation was refused'}; use a smaller n or a structured mechanism"
         return _fail(form, ExitCode.SOLVE_FAILED, {"type": "out-of-memory", "detail": text}, [text])

@@ -132,6 +132,11 @@ def exit_code(error: Exception) -> ExitCode:
     return ExitCode.SOLVE_FAILED if full else ExitCode.USAGE
 
 
+def failure_of(error: Exception) -> tuple[ExitCode, dict[str, object], list[str]]:
+    """Return what a command makes of an expected error: its exit code, and what it says as JSON and as lines."""
+    return exit_code(error), error_document(error), error_lines(error)
+
+
 def error_document(error: Exception) -> dict[str, object]:
     """Return the JSON form of an expected error: type, detail, and where a spec is wrong one entry per place."""
     cause = error.cause if isinstance(error, VerificationFailed) else error
