@@ -33,15 +33,7 @@ from factorize.api.stored_forms import Forms
 from factorize.api.telemetry import about, current_trace, record_job
 from factorize.api.workers.pool import SMALL_SECONDS, Pool, wall_limit
 from factorize.encoding import canonical_json
-from factorize.errors import (
-    CorruptObject,
-    InvalidParameter,
-    InvalidSpec,
-    NotFound,
-    Revoked,
-    StoreUnavailable,
-    Violation,
-)
+from factorize.errors import CorruptObject, InvalidParameter, InvalidSpec, NotFound, Revoked, StoreUnavailable
 from factorize.spec import Spec, notes_of_choice, parse_spec
 from factorize.storage.index import Result
 from factorize.storage.store import Store, open_store
@@ -340,7 +332,7 @@ class SolverService:
         message = "no matrix of this sha256 and shape was uploaded; send it to POST /v1/matrices first"
         missing = [name for name, part in spec.user_matrices().items() if not self._have(part, caller)]
         if missing:
-            raise InvalidSpec([Violation(f"{within}/{name}/sha256", message) for name in missing])
+            raise InvalidSpec.at(message, *(f"{within}/{name}/sha256" for name in missing))
 
     def _have(self, matrix: UserMatrix, caller: Caller) -> bool:
         if matrix.bound:

@@ -81,9 +81,9 @@ class InvalidSpec(InvalidParameter):
         super().__init__(text, field=violations[0].pointer if violations else None)
 
     @classmethod
-    def at(cls, pointer: str, message: str) -> Self:
-        """Return the error of one broken rule."""
-        return cls([Violation(pointer, message)])
+    def at(cls, message: str, *pointers: str) -> Self:
+        """Return the error of one rule that is broken at these places."""
+        return cls([Violation(pointer, message) for pointer in pointers])
 
     def within(self, pointer: str) -> Self:
         """Return the error of a body that has the spec, or a part of it, at this pointer."""

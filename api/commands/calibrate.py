@@ -181,7 +181,7 @@ def predict(
     """
     document = read_json(read_spec_text(question))
     if not isinstance(document, dict):
-        raise InvalidSpec.at("", "the text is JSON but not an object; write {...}")
+        raise InvalidSpec.at("the text is JSON but not an object; write {...}", "")
     answer = ask(document, None if factorization is None else open_target(factorization, store)).document()
     lines = [f"{answer['quantity']} {answer['relation']}", f"{answer['value']:.12g}", f"basis: {answer['basis']}"]
     lines += [f"  {name:<34}{value:.9g}" for name, value in answer["terms"].items()]

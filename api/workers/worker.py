@@ -111,7 +111,7 @@ def refused(kind: str, message: str, field: str | None, *, memory_mb: int) -> Fa
         return out_of_memory(memory_mb, message)
     error = _kinds(FactorizeError).get(kind, SolveFailed)
     if issubclass(error, InvalidSpec):
-        return error.at(field or "", message.removeprefix(f"{field}: "))
+        return error.at(message.removeprefix(f"{field}: "), field or "")
     if issubclass(error, InvalidParameter):
         return error(message, field=field)
     try:
