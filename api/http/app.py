@@ -19,7 +19,7 @@ from factorize.api.http import matrices, operator_routes, questions, routes
 from factorize.api.http.access import OpenCall, rows_of
 from factorize.api.http.answers import compressed_response
 from factorize.api.http.pending import PendingAnswers
-from factorize.api.http.problems import ProblemAnswer, install
+from factorize.api.http.problems import HANDLERS, ProblemAnswer
 from factorize.api.http.questions import KEPT_BYTES
 from factorize.api.http.request_guard import HttpCounts, RequestGuard
 from factorize.api.http.schema import openapi_document
@@ -145,6 +145,7 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,  # a redirect would repeat the Host header
         lifespan=lifespan,
+        exception_handlers=HANDLERS,
         telemetry=of_application(),
     )
     app.state.service = owned
@@ -153,7 +154,6 @@ def create_app(settings: Settings, *, service: SolverService | None = None) -> F
     app.state.pending_answers = PendingAnswers(LongAnswers(owned.ledger.engine))
     counts = HttpCounts(owned.counts)
     owned.counts.register(operator_routes.Gauges(owned, app.state.work_gate))
-    install(app)
     for tag, router in _ROUTERS.items():
         app.include_router(router, tags=[tag])
     foreign = IssuerTokens(settings.issuers).caller if settings.issuers else None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
@@ -166,12 +166,6 @@ def request_id(request: Request) -> str:
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of an application a problem document."""
-    for kind in _PROBLEMS:
-        app.add_exception_handler(kind, _on_error)
-
-
 async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and "caller" not in request.scope["state"]:
         try:
@@ -212,4 +206,6 @@ _PROBLEMS: dict[type[Exception], Callable[[Request, Any], ProblemAnswer]] = {
     Exception: lambda *_: ProblemAnswer("internal"),  # Starlette logs the traceback
 }
 """The problems that errors become, by the first class that fits."""
+HANDLERS: dict[Any, Any] = dict.fromkeys(_PROBLEMS, _on_error)
+"""What an application is given, so that each of its errors is a problem document."""
 _LOGGED_ERRORS = (tree.FactorizeError, DBAPIError, MemoryError)
