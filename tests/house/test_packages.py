@@ -57,7 +57,8 @@ def test_any_archive_gives_the_whole(how: str, built: Path, tmp_path: Path) -> N
     (described,) = [path.read_text() for path in site.glob("*.dist-info/METADATA")]
     assert "\n# factorize\n" in described and not re.search(r"\]\((?!https:)", described)
     assert names == files_of_the_package(how)
-    solve_beside_packages_of_a_user(site)
+    if how in ("zip", "sdist"):  # links that are files, and none; the others have the same files by other ways
+        solve_beside_packages_of_a_user(site)
 
 
 def test_half_a_checkout_is_refused(built: Path, tmp_path: Path) -> None:
