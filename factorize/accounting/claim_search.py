@@ -37,6 +37,8 @@ _MARGIN_STEP, _MARGIN_GROWTH = 0.0025, 1.15
 _GROWTH_SHARE = 0.8
 """If a plan takes too much work, the margin grows at least by this share of the root of the excess factor: work falls
 faster than the square of the margin grows."""
+_UNPLANNED_WORK = 4.0
+"""If no bet would grow, the margin grows as if the plan took this many times the work."""
 _MAX_MARGIN = 0.3
 """The largest relative margin of sigma that is tried with bets."""
 MIN_EPSILON = 2.0**-30
@@ -53,6 +55,8 @@ _LOOKS, _MIN_SAMPLES = 16, 1024
 """An estimate may take the work of the claim divided by the first number, since it is repeated about as often."""
 _FIRST_TOLERANCE = 2e-3
 """Relative tolerance of sigma in the first look, which decides how many samples the second one takes."""
+_FIRST_TOLERANCE_OF_PATHS = 1e-2
+"""The same for b-min-sep, where a look at a sigma takes up to a second and other paths are drawn at each one."""
 _STAKE_SHARE = 0.9
 """The stake as a share of the largest lambda."""
 _MIN_CEILING = 1.01
@@ -166,16 +170,16 @@ class ClaimSearch:
         """The estimated multiplier; where the samples see little, it is estimated again with more of them."""
         assert self._asked.epsilon is not None and self._asked.delta is not None
         level = {"epsilon": self._asked.epsilon, "delta": self._asked.delta}
-        near = self.estimate.sigma(**level, tolerance=_FIRST_TOLERANCE)
+        first = _FIRST_TOLERANCE if isinstance(self._law, BinsLaw) else _FIRST_TOLERANCE_OF_PATHS
+        near = self.estimate.sigma(**level, tolerance=first)
         if self.estimate.samples < usual_samples(self._width):
             return near
         samples = min(4 * self.estimate.samples, self._looked // self._width)
-        if (
-            self.estimate.forward(near, level["epsilon"]).relative_error > _MAX_ESTIMATE_ERROR
-            and samples > self.estimate.samples
-        ):
+        error = self.estimate.forward(near, level["epsilon"]).relative_error
+        if error > _MAX_ESTIMATE_ERROR and samples > self.estimate.samples:
             self.estimate = self._estimate(self._seed + 1, samples)
-        return self.estimate.sigma(**level, near=near)
+        close = max(self.estimate.tolerance, min(error, 1.0) / (-2 * math.log(level["delta"])))
+        return self.estimate.sigma(**level, near=near, tolerance=close)
 
     @cached_property
     def bounded(self) -> Level:
@@ -244,10 +248,10 @@ class ClaimSearch:
         pq_bound, qp_bound = self._law.bounds(level.multiplier, level.epsilon)
         qp = plan(self.estimate, "qp", level, qp_bound)
         if qp is None or qp.work > self._work:
-            return self._work if qp is None else qp.work
+            return _UNPLANNED_WORK * self._work if qp is None else qp.work
         pq = plan(self.estimate, "pq", level, pq_bound, self._order)
         if pq is None:
-            return self._work
+            return _UNPLANNED_WORK * self._work
         self._order = int(pq.evidence.tilt or 0)
         if pq.work > self._work:
             return math.inf if pq.evidence.samples == CHUNK else pq.work

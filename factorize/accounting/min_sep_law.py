@@ -35,7 +35,12 @@ _TILTS = tuple(2.0**power for power in range(-3, 6))
 _START_SHARE = 0.95
 """The search starts from this share of the star bound's sigma."""
 _REORDER_ERROR, _BLIND_ERROR = 0.1, 0.5
-"""Relative errors of a delta: above the first another order is tried, above the second the ceiling is the estimate."""
+"""Relative errors of a delta: above the first another order is tried, above the second samples see too little of it."""
+_REORDER_GAIN = 0.25
+"""The fall of a ceiling's logarithm that is worth another order: each order has other samples, and a search that meets
+two of them meets a step."""
+_UNSEEN_WEIGHTS = 3.0
+"""The number of weights at the ceiling that samples miss with a chance of 5 %: the delta of what they do not see."""
 _MIN_DELTA = 1e-300
 """The smallest delta whose logarithm is taken, for estimates that saw nothing or whose ceiling underflows."""
 _CANDIDATES_AT_ONCE = 1024
@@ -248,7 +253,7 @@ class MinSepEstimate(Curve):
         return total
 
     def log_delta(self, multiplier: float, epsilon: float) -> float:
-        """Return the estimate of (P, Q), its ceiling where samples see too little of it; 0 with too little noise."""
+        """Return the estimate of (P, Q), or what samples may have missed if they see too little; 0 without noise."""
         if self.law.at(multiplier) is None:
             return 0.0
         try:
@@ -256,10 +261,13 @@ class MinSepEstimate(Curve):
         except InvalidParameter:  # doubles hold no order
             return 0.0
         if sampled.relative_error > _REORDER_ERROR:  # the order is the best one of another multiplier
-            self._order = self.law.best_order(multiplier, epsilon)
-            sampled = self.forward(multiplier, epsilon, self._order)
-        blind = sampled.relative_error > _BLIND_ERROR
-        return min(math.log(max(sampled.ceiling if blind else sampled.delta, _MIN_DELTA)), 0.0)
+            best, ceiling = self.law.best_order(multiplier, epsilon), math.log(max(sampled.ceiling, _MIN_DELTA))
+            if self.law.log_ceiling(multiplier, epsilon, best) < ceiling - _REORDER_GAIN:
+                self._order, sampled = best, self.forward(multiplier, epsilon, best)
+        delta = sampled.delta
+        if sampled.relative_error > _BLIND_ERROR:
+            delta = min(max(delta, _UNSEEN_WEIGHTS / len(sampled.weights) * sampled.ceiling), sampled.ceiling)
+        return min(math.log(max(delta, _MIN_DELTA)), 0.0)
 
     def guess(self, epsilon: float, delta: float) -> float:
         """Return a little less than the star bound needs."""
