@@ -116,7 +116,7 @@ WAY_OUT = "; this works: "
 _MAX_SPEC_CHARACTERS = 4000  # a refusal shows a spec of at most this many characters
 
 
-def choose(spec: SpecSource) -> Spec:
+def choose(spec: SpecSource, *, way_out: bool = True) -> Spec:
     """Return the canonical spec with a named mechanism that has a solver.
 
     A spec may come as `parse_spec` takes it, here and in what calls this: `solve`, `search` and `estimate`.
@@ -128,6 +128,10 @@ def choose(spec: SpecSource) -> Spec:
     buffers for single participation above; for min_sep it is `dense` up to n = 128 (solvers/min_sep), and `banded`
     with `min_sep` bands above; beyond, see `auto_mechanism`.
 
+    Args:
+        spec: what is asked for.
+        way_out: whether a refusal ends with a command that works, which takes a second for long lists of rates.
+
     Raises:
         InvalidSpec: the parts of the spec do not fit each other.
         UnsupportedProblem: no solver of this release has an answer; the message ends with the command of a spec that
@@ -137,8 +141,8 @@ def choose(spec: SpecSource) -> Spec:
     try:
         return _name(spec)
     except UnsupportedProblem as refusal:
-        way_out = _way_out(spec)
-        message = f"{refusal}{WAY_OUT}{way_out}" if way_out else str(refusal)
+        command = _way_out(spec) if way_out else ""
+        message = f"{refusal}{WAY_OUT}{command}" if command else str(refusal)
         raise UnsupportedProblem(message, field=refusal.field) from None
 
 

@@ -24,19 +24,20 @@ from factorize.solvers.single.few_states import has_structure
 from factorize.spec import Spec, SpecSource
 
 
-def estimate(spec: SpecSource, *, evidence: bool = True) -> Estimate:
+def estimate(spec: SpecSource, *, evidence: bool = True, way_out: bool = True) -> Estimate:
     """Return what solving a spec will cost; no array is made.
 
     Args:
         spec: what is asked for.
         evidence: see `solve`.
+        way_out: see `choose`.
 
     Raises:
         InvalidSpec: see `choose`.
         UnsupportedProblem: see `choose`.
         TooLarge: more than this machine's memory, or above the limit of dense arrays; the message holds the estimate.
     """
-    return _admit(choose(spec), evidence)[1]
+    return _admit(choose(spec, way_out=way_out), evidence)[1]
 
 
 @extras_named("a solve")

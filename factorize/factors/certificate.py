@@ -205,7 +205,7 @@ def _residual(workload: Workload, strategy: Matrix) -> float:
     at_once = max(_RESIDUAL_ENTRIES // strategy.n, 1)
     residual = 0.0
     for some in (places[first : first + at_once] for first in range(0, len(places), at_once)):
-        rows = np.concatenate([workload.row_block(i, i + 1) for i in some])
+        rows = workload.picked(some)
         with np.errstate(over="ignore", invalid="ignore"):
             off = np.abs(strategy.left_multiply(strategy.right_solve(rows)) - rows).max()
         residual = float(np.maximum(residual, off))  # Not a number stays one.

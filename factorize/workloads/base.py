@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, ClassVar, get_args
 
@@ -117,8 +117,14 @@ class Workload(Frozen):
         """Return rows start..stop-1 of A, shape (stop - start, n), without forming the rest."""
         if self.coefficients is not None:
             return toeplitz_rows(self.coefficients, start, stop)
-        units = np.zeros((self.m, stop - start))
-        units[np.arange(start, stop), np.arange(stop - start)] = 1.0
+        return self.picked(range(start, stop))
+
+    def picked(self, rows: Sequence[int]) -> np.ndarray:
+        """Return some rows of A, shape (rows, n)."""
+        if self.coefficients is not None:
+            return np.concatenate([self.row_block(row, row + 1) for row in rows])
+        units = np.zeros((self.m, len(rows)))
+        units[np.array(rows, dtype=np.intp), np.arange(len(rows))] = 1.0
         return np.ascontiguousarray(self.adjoint(units).T)
 
     def dense(self) -> np.ndarray:

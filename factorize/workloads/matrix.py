@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -95,6 +96,10 @@ class UserMatrix(Workload):
     def recursions(self) -> None:
         """Return None, since they are not known for a user's matrix."""
         return None
+
+    def picked(self, rows: Sequence[int]) -> np.ndarray:
+        """Return some rows."""
+        return self.array[list(rows)]
 
     def row_block(self, start: int, stop: int) -> np.ndarray:
         """Return a copy of rows start..stop-1."""

@@ -96,7 +96,8 @@ def estimate(spec: Spec) -> Estimate:
         )
     if not workload.time_invariant:
         return estimate_of(entries=8 * n * m + forms, multiplications=200 * n * n + 4 * n * n * m + search)
-    evaluations = 500 * (1500 * n + 20 * mechanism.buffers * n + count * n)
+    tries = 500 if workload.n <= _MAX_N_BY_SERIES else 2000  # the transforms of long columns leave the caches
+    evaluations = tries * (1500 * n + 20 * mechanism.buffers * n + count * n)
     return estimate_of(entries=(40 + 4 * mechanism.buffers) * n + forms, multiplications=evaluations + search)
 
 

@@ -12,7 +12,7 @@ from factorize.solvers.comparing.sampled_rows import claim_seconds
 from factorize.solvers.comparing.side_by_side import Deadline
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.solvers.problem import Estimate
-from factorize.solvers.register import WAY_OUT, choose, entry_for
+from factorize.solvers.register import choose, entry_for
 from factorize.solvers.solving import estimate
 from factorize.spec import LARGEST_BINS, Spec, parse_spec
 from factorize.spec.mechanisms import Auto
@@ -72,9 +72,10 @@ class ComparisonPlan:
 
     def attempts(self, *, hurried: bool) -> list[Attempt]:
         """Return all that is tried or refused; leads first, where there is little time."""
+        leads = self._leads() if hurried else []  # first, since a run too long for them is refused
         attempts = distinct([*self._candidates(), *self._optimised()])
         plans = self._plan_all([one for one in attempts if within(one.mechanism, self.spec, self.largest)])
-        return [*(self._leads() if hurried else []), *plans]
+        return [*leads, *plans]
 
     def is_bounded(self, plans: list[Attempt]) -> bool:
         """Return whether a lead of a long run proves the bound, which takes seconds once more beside it."""
@@ -167,11 +168,12 @@ class ComparisonPlan:
             plan.spec = self.spec_with(plan.mechanism, plan.sampling, lead=plan.lead)
             takes_over = self.takes_over(plan.mechanism)
             if self.look is not None and not (takes_over or plan.spec.user_matrices()):
-                plan.held = self.look(choose(plan.spec))
+                plan.held = self.look(choose(plan.spec, way_out=False))
             if plan.held is not None:
                 return plan
             mechanism = {**plan.mechanism, "nu": 0.0} if takes_over else plan.mechanism
-            plan.needed = estimate(self.spec_with(mechanism, plan.sampling, lead=plan.lead), evidence=False)
+            own = plan.spec if mechanism is plan.mechanism else self.spec_with(mechanism, plan.sampling, lead=plan.lead)
+            plan.needed = estimate(own, evidence=False, way_out=False)
             if plan.needed.seconds > most:
                 raise OutOfTime(
                     f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
@@ -179,6 +181,6 @@ class ComparisonPlan:
                 )
         except FactorizeError as error:
             late = isinstance(error, OutOfTime) and self.deadline.seconds is not None
-            plan.refuse(str(error).partition(WAY_OUT)[0], out_of_time=late)
+            plan.refuse(str(error), out_of_time=late)
             plan.needed = Estimate(0.0, 0)
         return plan

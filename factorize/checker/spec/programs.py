@@ -28,7 +28,9 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def pair(value: Fraction) -> tuple[float, float]:
     """Return a number as two doubles, within 2^-104 of itself."""
     high = float(value)
-    return high, float(value - Fraction(high))
+    upper, lower = high.as_integer_ratio()
+    above, below = value.numerator, value.denominator
+    return high, (above * lower - upper * below) / (below * lower)
 
 
 def reciprocal_pairs(values: np.ndarray) -> np.ndarray:
