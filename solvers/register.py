@@ -31,7 +31,7 @@ from factorize.spec.mechanisms import (
     Tree,
 )
 from factorize.structures.base import MAX_DENSE
-from factorize.workloads.prefix import easier_ones
+from factorize.workloads.prefix import Prefix, easier_ones
 
 _DEFAULTS: dict[str, Callable[[Spec], Any]] = {"own": lambda _: True, "supports": lambda _: None}
 """The functions that a solver's module may leave out, and what stands for them."""
@@ -163,8 +163,12 @@ def _name(spec: Spec) -> Spec:
 
 def _eased(spec: Spec) -> Iterator[Spec]:
     """Yield a spec optimised for easier workloads, the nearest first; its own is the one it is evaluated on."""
-    if spec.optimize_for is None and spec.mechanism.eased:
-        yield from (spec.model_copy(update={"optimize_for": easier}) for easier in easier_ones(spec.workload))
+    if spec.optimize_for is not None or not spec.mechanism.eased:
+        return
+    workloads = list(easier_ones(spec.workload))
+    if not workloads and isinstance(spec.mechanism, Blt) and not (spec.workload.running_sums or spec.workload.endless):
+        workloads = [Prefix(kind="prefix", n=spec.workload.n)]  # Toeplitz matrices serve no schedule of many steps
+    yield from (spec.model_copy(update={"optimize_for": easier}) for easier in workloads)
 
 
 def _way_out(spec: Spec) -> str:

@@ -150,6 +150,7 @@ class Blt(Mechanism):
     """Buffered linear Toeplitz."""
 
     searched: ClassVar[bool] = True
+    eased: ClassVar[bool] = True
 
     kind: Literal["blt"]
     buffers: Count

@@ -18,6 +18,7 @@ from factorize.solvers.comparing.comparison_table import recommend
 from factorize.solvers.comparing.plan import ComparisonPlan
 from factorize.solvers.comparing.side_by_side import SOLVES, Deadline
 from factorize.solvers.comparing.table_rows import TableRows
+from factorize.solvers.register import choose
 from factorize.spec import parse_spec
 
 N = 24
@@ -336,3 +337,11 @@ def test_a_run_too_long_for_advice_is_refused_before_anything_is_solved(monkeypa
     spec = spec_of(10_000_000)
     with pytest.raises(TooLarge, match=r"n=10000000 .* about \d+.* s, above 30 s.*--seconds \d+.*larger batches"):
         compare(spec, budgets=(4,), seconds=10.0, fitting=True)
+
+
+def test_a_long_schedule_over_epochs_has_a_lead_for_running_sums() -> None:
+    workload = {"kind": "schedule", "n": 20_000, "learning_rates": {"kind": "cosine"}}
+    spec = parse_spec({"workload": workload, "participation": {"kind": "fixed_epochs", "epochs": 4}})
+    plan = ComparisonPlan(spec, (4,), TableRows(None), most_seconds=None, seconds=10.0, fitting=True, look=None)
+    leads = [choose(one.spec) for one in plan.attempts(hurried=True) if one.lead and one.spec is not None]
+    assert [(one.mechanism.kind, one.optimize_for and one.optimize_for.kind) for one in leads] == [("blt", "prefix")]
