@@ -18,7 +18,7 @@ from factorize.privacy import PrivacyTarget
 from factorize.training.receipt import Receipt
 
 FOLDER = Path(os.environ["FLOWER_APP_FOLDER"])
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
 server = ServerApp()
 
 

@@ -17,7 +17,7 @@ from ports import free_ports
 from factorize import Spec, solvers
 from factorize.checker.receipt import check_receipt
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 600.0
 APP = """
 [project]
 name = "phones"

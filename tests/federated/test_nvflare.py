@@ -205,7 +205,7 @@ def simulated(folder: Path) -> int:
     with (folder / "log").open("a") as log:
         command = [sys.executable, str(here / "nvflare_job.py"), str(folder)]
         environment = {**os.environ, "PYTHONPATH": str(here)}
-        return subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=120, check=False).returncode
+        return subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=600, check=False).returncode
 
 
 def test_the_simulator_goes_on_with_the_same_bits_after_its_server_was_killed(tmp_path: Path) -> None:

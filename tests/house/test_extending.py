@@ -61,7 +61,7 @@ def run(tree: Path, *command: str) -> str:
         text=True,
         cwd=tree,
         env=kept | {"PYTHONPATH": path, "HOME": str(tree), "COLUMNS": "100"},
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
     return done.stdout

@@ -111,7 +111,7 @@ def test_a_worker_without_a_scheduler_or_with_something_else_at_its_address_says
             "cluster_worker.CONNECT_SECONDS = 5.0\n"
             f"print(*[run([*{command!r}, f'tcp://127.0.0.1:{{port}}']) for port in ({port}, {other})])"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0 and done.stdout == "5 5\n", done
     assert f"no scheduler answers at tcp://127.0.0.1:{port}" in done.stderr
     assert f"tcp://127.0.0.1:{other} does not answer as a dask scheduler" in done.stderr

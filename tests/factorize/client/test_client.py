@@ -65,6 +65,12 @@ def _little_patience(monkeypatch):
     monkeypatch.setitem(Service.__init__.__kwdefaults__, "patience", 1.0)
 
 
+@pytest.fixture
+def much_patience(_little_patience, monkeypatch):
+    """For as many requests as it takes until a loaded machine answers one in time."""
+    monkeypatch.setitem(Service.__init__.__kwdefaults__, "patience", 600.0)
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory, dense):
     """A service that has the factorization and solves nothing."""
@@ -128,6 +134,7 @@ class TestFetch:
         [flip(0), flip(5), flip(-1), flip(9000), swapped(4096), shortened(1), shortened(-1), stall(2000), cut(0)]
         + [close_delimited(500), chunked_cut(700), vanish, relabelled(Content_Range="bytes 0-1/2", Content_Length="7")],
     )
+    @pytest.mark.usefixtures("much_patience")
     def test_one_fault_is_survived(self, server, dense, tmp_path, fault):
         server.plan("blob", fault)
         assert right(fetch(dense.digest, url=server.url, to=tmp_path / "f", timeout=patience(fault)), dense)
@@ -409,6 +416,7 @@ class TestRows:
         assert [path.partition("=")[2] for path in server.paths("rows=")] == ["5:15", "15:25", "25:32"]
 
     @pytest.mark.parametrize("fault", [cut(0), cut(100), reset(800), stall(900), vanish, close_delimited(999)])
+    @pytest.mark.usefixtures("much_patience")
     def test_one_fault_is_survived(self, server, dense, fault):
         stream = streamed(server, dense, block_bytes=8 * N * 40, timeout=patience(fault))
         server.plan("rows", fault)

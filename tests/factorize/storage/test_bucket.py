@@ -123,7 +123,7 @@ def test_a_writer_killed_at_any_request_leaves_a_sound_store(bucket, monkeypatch
     url = bucket_of(bucket)
     paths = [str(HERE), str(HERE.parents[1] / "support"), str(HERE.parents[2])]
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", WRITER, url, *paths], capture_output=True, text=True, timeout=250)
+    done = subprocess.run([sys.executable, "-c", WRITER, url, *paths], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     statuses = [int(line.split()[1]) for line in done.stdout.splitlines()]
     assert statuses == [9] * (len(statuses) - 1) + [0] and len(statuses) > 20

@@ -176,7 +176,7 @@ def killed_at_every_call(action: str, folder: Path) -> int:
     ROOT = here.parents[2]
     done = subprocess.run(
         [sys.executable, "-c", WRITER, str(folder), action, str(here), str(ROOT / "tests" / "support"), str(ROOT)],
-        capture_output=True, text=True, timeout=200, cwd=folder,
+        capture_output=True, text=True, timeout=600, cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     statuses = [int(line.split()[1]) for line in done.stdout.splitlines()]
