@@ -86,8 +86,11 @@ REFUSED: list[tuple[Spec, str]] = [
     (spec_of(64, mechanism("buffered_linear", 2, redraws=4), 4), "redraws=4 is more than 4 epochs allow"),
     (spec_of(64, mechanism("buffered_linear", 2, redraws=1)), "redraws=1 needs fixed_epochs.*leave redraws out"),
     (spec_of(64, mechanism("blt", 16)), "buffers=16 exceeds 15"),
-    (spec_of(MOMENTUM, mechanism("blt", 2), n=2_000_000), "use optimize_for with the prefix workload"),
-    (spec_of(COSINE, mechanism("blt", 2), n=8192), "n=8192 exceeds 4096"),
+    (
+        spec_of(2_000_000, mechanism("blt", 2), optimize_for={**MOMENTUM, "n": 2_000_000}),
+        "use optimize_for with the prefix workload",
+    ),
+    (spec_of(8192, mechanism("blt", 2), optimize_for={**COSINE, "n": 8192}), "n=8192 exceeds 4096"),
     (spec_of(1_000_000, mechanism("blt", 8), 1_000_000), "pairs of buffers"),
     (spec_of(20_000, mechanism("blt", 2, normalization="columns"), 2), "use normalization"),
     (spec_of(32, mechanism("blt", 2, normalization="fitted")), "take 1 of 1; use"),
