@@ -42,13 +42,14 @@ from factorize.solvers.evidence_search import bound_with_dual
 from factorize.solvers.problem import Reporter
 from factorize.solvers.solving import solve
 from factorize.spec import Spec, SpecSource, parse_spec
+from factorize.structures.base import Matrix
 
 __all__ = ["CompareCallback", "CompareProgress", "compare"]
 
 _BOUND_EXTRA_SECONDS = 60.0  # the bound may take this much longer, since all rows are measured against it
 _LEAD_EXTRA_SECONDS = 60.0  # a lead may take this much longer: busy machines share their caches, and nothing stands in
-_BOUND_SECONDS, _CERTIFICATE_SECONDS = 2e-5, 1e-5
-"""The seconds of a bound and of a certificate for each step, measured at 1e5 steps."""
+_BOUND_SECONDS, _CERTIFICATE_SECONDS, _ENTRY_SECONDS = 2e-5, 1e-5, 8e-8
+"""The seconds of a bound and of a certificate for each step, measured at 1e5 steps, and for each entry of an array."""
 _NEAR_BOUND_SHARE = 0.3
 """The part of the time for a long run in which more is tried beside a lead that is near the bound."""
 _LATE_FACTOR = 2.0  # a mechanism whose estimate was too low is stopped at this many times its limit
@@ -236,7 +237,7 @@ class _Run:
             return factorization
         if factorization.dual and factorization.spec.optimize_for is None:
             return factorization
-        if self.deadline.over(FIRST_CLAIM, _CERTIFICATE_SECONDS * factorization.matrix.n):
+        if self.deadline.over(FIRST_CLAIM, certificate_seconds(self.spec, factorization.matrix)):
             return factorization
         solver = factorization.manifest.solver
         solution = Solution(factorization.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
@@ -342,6 +343,13 @@ class _Run:
         kept = self.budgets[-1] is not None and row.noise_vectors <= self.budgets[-1]
         plan.solved = Solved(factorization, row, plan.lead) if self.rows.samplings or kept else None
         return factorization
+
+
+def certificate_seconds(spec: Spec, matrix: Matrix) -> float:
+    """Return about how long a certificate takes; columns that overlap and differ are multiplied as an array."""
+    separation, most, _ = spec.participation.spread(matrix.n)
+    whole = most > 1 and matrix.bandwidth() > separation and not matrix.time_invariant
+    return matrix.n * (_CERTIFICATE_SECONDS + _ENTRY_SECONDS * matrix.n * whole)
 
 
 def _nu(factorization: Factorization) -> float | None:

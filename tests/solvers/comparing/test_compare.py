@@ -13,13 +13,15 @@ from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
-from factorize.solvers.comparing.compare import compare
+from factorize.solvers.comparing.compare import certificate_seconds, compare
 from factorize.solvers.comparing.comparison_table import recommend
 from factorize.solvers.comparing.plan import ComparisonPlan
 from factorize.solvers.comparing.side_by_side import SOLVES, Deadline
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.solvers.register import choose
 from factorize.spec import parse_spec
+from factorize.structures.scaled import ColumnScaled
+from factorize.structures.toeplitz import BltMatrix
 
 N = 24
 
@@ -330,6 +332,16 @@ def test_more_is_tried_beside_a_lead_near_the_bound_only_in_a_part_of_the_time(m
     assert reasons and all(
         "above the certified lower bound" in reason and "--seconds 6000" in reason for reason in reasons
     )
+
+
+def test_a_certificate_of_columns_that_overlap_and_differ_takes_seconds() -> None:
+    """The proof of a bound beside such a result takes as long again, 8 s at n = 10,000, which no limit saw."""
+    n = 10_000
+    once, epochs = spec_of(n), spec_of(n, None, {"kind": "fixed_epochs", "epochs": 10})
+    plain = BltMatrix(np.array([0.5]), np.array([0.9]), n)
+    differing = ColumnScaled(plain, np.linspace(1.0, 2.0, n))
+    assert certificate_seconds(epochs, differing) > 1 > certificate_seconds(epochs, plain)
+    assert certificate_seconds(once, differing) < 1
 
 
 def test_a_run_too_long_for_advice_is_refused_before_anything_is_solved(monkeypatch) -> None:
