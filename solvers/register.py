@@ -166,8 +166,8 @@ def _eased(spec: Spec) -> Iterator[Spec]:
     if spec.optimize_for is not None or not spec.mechanism.eased:
         return
     workloads = list(easier_ones(spec.workload))
-    if not workloads and isinstance(spec.mechanism, Blt) and not (spec.workload.running_sums or spec.workload.endless):
-        workloads = [Prefix(kind="prefix", n=spec.workload.n)]  # Toeplitz matrices serve no schedule of many steps
+    if not workloads and spec.mechanism.eased_to_sums and not (spec.workload.running_sums or spec.workload.endless):
+        workloads = [Prefix(kind="prefix", n=spec.workload.n)]
     yield from (spec.model_copy(update={"optimize_for": easier}) for easier in workloads)
 
 

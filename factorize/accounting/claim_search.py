@@ -53,10 +53,6 @@ _MAX_NORMALS = 1 << 24
 """The most normals of a second estimate, with more samples."""
 _LOOKS, _MIN_SAMPLES = 16, 1024
 """An estimate may take the work of the claim divided by the first number, since it is repeated about as often."""
-_FIRST_TOLERANCE = 2e-3
-"""Relative tolerance of sigma in the first look, which decides how many samples the second one takes."""
-_FIRST_TOLERANCE_OF_PATHS = 1e-2
-"""The same for b-min-sep, where a look at a sigma takes up to a second and other paths are drawn at each one."""
 _STAKE_SHARE = 0.9
 """The stake as a share of the largest lambda."""
 _MIN_CEILING = 1.01
@@ -170,8 +166,7 @@ class ClaimSearch:
         """The estimated multiplier; where the samples see little, it is estimated again with more of them."""
         assert self._asked.epsilon is not None and self._asked.delta is not None
         level = {"epsilon": self._asked.epsilon, "delta": self._asked.delta}
-        first = _FIRST_TOLERANCE if isinstance(self._law, BinsLaw) else _FIRST_TOLERANCE_OF_PATHS
-        near = self.estimate.sigma(**level, tolerance=first)
+        near = self.estimate.sigma(**level, tolerance=self._law.first_tolerance)
         if self.estimate.samples < usual_samples(self._width):
             return near
         samples = min(4 * self.estimate.samples, self._looked // self._width)

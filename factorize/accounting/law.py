@@ -136,6 +136,9 @@ class Law(Curve):
     """Relative margin of sigma that a claim adds to the estimate. With less, the estimate's own error decides, and a
     verifier with another seed may refuse a claim that passed by luck."""
 
+    first_tolerance: ClassVar[float] = 2e-3
+    """Relative tolerance of sigma in the first look, which decides how many samples the second one takes."""
+
     def __init__(self, steps: int, bins: int, sensitivity: float, *, signed: bool) -> None:
         super().__init__(sensitivity)
         self.steps, self.bins, self.signed = steps, bins, signed

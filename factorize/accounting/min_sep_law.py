@@ -64,6 +64,7 @@ class MinSepLaw(Law):
 
     name = "b_min_sep"
     tolerance = 1e-3
+    first_tolerance = 1e-2  # a look at a sigma takes up to a second, and other paths are drawn at each one
     margin = 0.006  # a margin of 0.006 takes two thirds of the samples of 0.005, and is within 1 % of the truth
 
     def __init__(self, columns: np.ndarray, sensitivity: float, probability: float) -> None:

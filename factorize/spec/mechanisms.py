@@ -27,6 +27,7 @@ class Mechanism(Frozen):
             double precision can say that the search has converged.
         bounded_in_class: whether the checker knows a bound over its class, by which it is judged.
         eased: whether it is optimised for another workload where it cannot take the one asked for.
+        eased_to_sums: whether running sums stand for a workload to which none is easier, as for a Toeplitz C.
         named: whether it is a mechanism, and not `auto`, which stands for one.
     """
 
@@ -40,6 +41,7 @@ class Mechanism(Frozen):
     searched: ClassVar[bool] = False
     bounded_in_class: ClassVar[bool] = False
     eased: ClassVar[bool] = False
+    eased_to_sums: ClassVar[bool] = False
     named: ClassVar[bool] = True
 
     @property
@@ -151,6 +153,7 @@ class Blt(Mechanism):
 
     searched: ClassVar[bool] = True
     eased: ClassVar[bool] = True
+    eased_to_sums: ClassVar[bool] = True
 
     kind: Literal["blt"]
     buffers: Count
