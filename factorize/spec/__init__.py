@@ -266,6 +266,8 @@ def notes_of_choice(asked: Spec, chosen: Spec, instead: str) -> list[str]:
         ]
     if chosen.optimize_for is not None and asked.optimize_for is None:
         own, easier = describe_part(asked.workload.document()), describe_part(chosen.optimize_for.document())
+        if easier == own:  # The values of long lists are not shown.
+            easier = "the same with learning rates of zero raised to a thousandth of the largest"
         return [
             f"{chosen.mechanism.kind} cannot be optimised for {own}, so it is optimised for {easier}, the nearest "
             f"workload that it supports; all numbers are for {own}"

@@ -165,6 +165,13 @@ def test_what_it_cannot_take_is_answered_by_the_nearest(
     assert "cannot be optimised for" in note and "the nearest workload that it supports" in note
 
 
+def test_a_note_says_how_rates_of_zero_are_raised_where_the_line_shows_no_values() -> None:
+    rates = {"learning_rates": [1.0] * 4 + [0.0] * 4 + [0.5] * 8}
+    asked = spec_of({"kind": "momentum", "n": 16, "momentum": 0.9, **rates}, {"kind": "buffered_linear", "buffers": 2})
+    (note,) = notes_of_choice(asked, solvers.choose(asked), "")
+    assert "so it is optimised for the same with learning rates of zero raised to a thousandth of the largest" in note
+
+
 @pytest.mark.parametrize("workload", [{"kind": "identity", "n": 64}, {"kind": "decay", "n": 64, "rate": 0.001}])
 @pytest.mark.parametrize("buffers", [1, 24])
 def test_a_workload_of_one_scale_needs_no_buffers(workload: dict[str, Any], buffers: int) -> None:
