@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
+from factorize.plain_data import Count, Examples, Frozen, NonNegative, Positive, read_union
 from factorize.privacy.question import WORK, Question, question_of
 
 _ASKED_FIELDS = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
@@ -31,16 +31,16 @@ class CalibrationRequest(Frozen, use_attribute_docstrings=True):
     what was released."""
     clip_norm: Positive = 1.0
     """Bound on one contribution."""
-    divisor: Count | None = None
+    divisor: Examples | None = None
     """The fixed public divisor of means: adds their `sigma_of_means`."""
     adjacency: Annotated[str, Field(max_length=40)] = "zero_out"
     """`zero_out` or `replace_one`."""
     sampling: Annotated[str, Field(max_length=40)] = "fixed"
     """What epsilon counts on: `fixed`, `cyclic_poisson`, `b_min_sep`, `balls_in_bins`, `random_allocation` or
     `poisson`."""
-    dataset_size: Count | None = None
+    dataset_size: Examples | None = None
     """Public, of the Poisson schemes."""
-    batch_size: Count | None = None
+    batch_size: Examples | None = None
     """Expected examples of a step, of the Poisson schemes; it divides nothing."""
     bins: Count | None = None
     """The bins of `balls_in_bins` and `random_allocation`; by default the steps of an epoch."""

@@ -15,7 +15,7 @@ from factorize.client.service import Origin, Service
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidSpec
 from factorize.factors.factorization import Factorization
-from factorize.plain_data import Count, Frozen, NonNegative, Positive, read_union
+from factorize.plain_data import Examples, Frozen, NonNegative, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
@@ -50,9 +50,9 @@ class CompareRequest(Frozen, use_attribute_docstrings=True):
     """The epsilon, with `delta`, of the privacy at which noise is stated too."""
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     """The delta that goes with `epsilon`."""
-    dataset_size: Count | None = None
+    dataset_size: Examples | None = None
     """Examples in the data set; with `batch_size` it adds rows under sampling."""
-    batch_size: Count | None = None
+    batch_size: Examples | None = None
     """Expected examples per step."""
     samplings: SamplingNames | None = Field(default=None, json_schema_extra=ALL_SAMPLINGS)
     """What rows may count on, beside a fixed order; by default all where sizes are given, and the spec's own."""

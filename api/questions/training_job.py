@@ -21,7 +21,7 @@ from factorize.api.questions.optimizer import (
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.format.labels import describe_part
-from factorize.plain_data import Count, Frozen, Positive, read_union
+from factorize.plain_data import Count, Examples, Frozen, Positive, read_union
 from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec, parse_spec
 from factorize.workloads import KINDS
@@ -33,7 +33,6 @@ DEFAULT_SECONDS = 10.0
 _CONSTANT_RATES = ("prefix", "momentum", *OPTIMIZERS)
 """The workloads and optimizers of a constant learning rate, where none are listed."""
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-_Examples = Annotated[int, Field(ge=1, le=10**12)]
 _Vectors = Annotated[int, Field(ge=0, le=10**6)]
 
 
@@ -137,9 +136,9 @@ class Job(Frozen, use_attribute_docstrings=True):
 class RecommendRequest(Job, use_attribute_docstrings=True):
     """A training job on a data set."""
 
-    examples: _Examples
+    examples: Examples
     """Examples in the data set."""
-    batch_size: _Examples
+    batch_size: Examples
     """Examples of a step; expected ones where batches are random."""
     epochs: Count = 1
     """Passes over the data."""
@@ -181,11 +180,11 @@ class RecommendRequest(Job, use_attribute_docstrings=True):
 class FleetRequest(Job, use_attribute_docstrings=True):
     """A federated training job: the guarantee is of one client, whose rounds a timer keeps apart."""
 
-    clients: _Examples
+    clients: Examples
     """Clients in the fleet."""
-    clients_a_round: _Examples
+    clients_a_round: Examples
     """Clients that are asked in each round."""
-    rounds: _Examples
+    rounds: Examples
     """Rounds of the whole run."""
     check_in: Count | None = None
     """Rounds after which a client returns by itself; by default the server chooses among all."""

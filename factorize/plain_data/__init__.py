@@ -31,6 +31,8 @@ Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), AfterValidat
 UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 """A number of steps, epochs or bands: 1 to 10^8."""
+Examples = Annotated[int, Field(ge=1, le=10**12)]
+"""A number of examples, clients or rounds: 1 to 10^12."""
 CountOrEndless = Annotated[
     Annotated[Count, Tag("number")] | Annotated[Literal["unbounded"], Tag("text")],
     Discriminator(lambda value: "text" if isinstance(value, str) else "number"),

@@ -127,6 +127,12 @@ def test_the_advice_is_kept_and_solved_again_from_there(
     assert names["rates"] == pytest.approx(expected) and np.isfinite(names["weights"]).all()
 
 
+def test_a_data_set_has_more_examples_than_a_run_has_steps() -> None:
+    """Sizes were bounded like steps, by 10^8, after everything had been solved."""
+    found = advise(job(examples=10**10, batch_size=10**9, delta=1e-11), silent)
+    assert found["row"]["sampling"] != "fixed"
+
+
 def test_every_door_gives_one_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What HTTP posts, Python names and the command line types is one job, with one rate, basis and code."""
     numbers: dict[str, Any] = {"examples": 48, "batch_size": 6, "epochs": 2, "epsilon": 2.0, "delta": 1e-3}
