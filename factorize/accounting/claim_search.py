@@ -173,6 +173,7 @@ class ClaimSearch:
         error = self.estimate.forward(near, level["epsilon"]).relative_error
         if error > _MAX_ESTIMATE_ERROR and samples > self.estimate.samples:
             self.estimate = self._estimate(self._seed + 1, samples)
+        # Delta is about a Gaussian tail, so its own error moves sigma by this share, below which a search finds noise.
         close = max(self.estimate.tolerance, min(error, 1.0) / (-2 * math.log(level["delta"])))
         return self.estimate.sigma(**level, near=near, tolerance=close)
 

@@ -22,7 +22,9 @@ _MIN_SECONDS, _STEPS_PER_SECOND, _MAX_SECONDS = 8.0, 5000, 200.0
 _OPTIMISED_SECONDS = 200.0  # what is optimised for a sampling may take this long
 _LEAD_FACTOR, _MIN_LEAD_SECONDS = 3.0, 3.0
 """A lead may take this many times the time for all by its estimate, and at least this long."""
-MAX_STEPS_BOUNDED_TWICE = 2**15
+_MAX_SHORT_STEPS = 2**15
+"""The most steps of a run that is not long. In a long one a bound takes seconds, so a lead proves it alone; where no
+lead fits the time, nothing is advised."""
 _SECOND_LEAD_SHARE = 0.5  # the lead of a public order may take this part of the time beside one of bins
 
 
@@ -79,7 +81,7 @@ class ComparisonPlan:
 
     def is_bounded(self, plans: list[Attempt]) -> bool:
         """Return whether a lead of a long run proves the bound, which takes seconds once more beside it."""
-        if self.steps <= MAX_STEPS_BOUNDED_TWICE:
+        if self.steps <= _MAX_SHORT_STEPS:
             return False
         solved = (choose(plan.spec) for plan in plans if plan.lead and plan.spec is not None and plan.held is None)
         return any(entry_for(spec).dual and spec.optimize_for is None for spec in solved)
@@ -115,7 +117,7 @@ class ComparisonPlan:
             # The second one may lead in bins over several epochs: at a large epsilon by 4 %.
             chosen += fixed if privacy is not None and not self.spec.participation.single else fixed[:1]
             chosen += [plan for plan in had if plan.sampling]
-            if not had and self.steps > MAX_STEPS_BOUNDED_TWICE:
+            if not had and self.steps > _MAX_SHORT_STEPS:
                 self._refuse_late(tried)
         return distinct(chosen)
 
