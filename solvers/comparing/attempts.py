@@ -59,6 +59,13 @@ class Attempt:
         """Return whether it is left out for lack of time."""
         return any(isinstance(entry, Refused) and entry.out_of_time for entry in self.entries)
 
+    @property
+    def gap(self) -> float | None:
+        """Return how far its squared error is above its own bound, as a part of it; None without both."""
+        if self.bound is None or self.solved is None:
+            return None
+        return self.solved.row.loss.objective / self.bound.objective - 1
+
     def refuse(self, reason: str, *, out_of_time: bool = False) -> None:
         """Leave it out, and say why."""
         self.spec = None

@@ -19,12 +19,12 @@ from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.numbers.processor_time import stop_clock, thread_seconds
+from factorize.numbers.processor_time import stop_clock
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, groups, worker_count
-from factorize.solvers.comparing.candidates import LEAD_TOLERANCE, left_out
+from factorize.solvers.comparing.candidates import left_out
 from factorize.solvers.comparing.comparison_table import CompareProgress, Comparison, Refused, Row, ranked, recommend
 from factorize.solvers.comparing.plan import ComparisonPlan
 from factorize.solvers.comparing.sampled_rows import (
@@ -36,23 +36,14 @@ from factorize.solvers.comparing.sampled_rows import (
     with_claims,
     with_many_bins,
 )
-from factorize.solvers.comparing.side_by_side import FIRST_CLAIM, SOLVES, Tell, run_all
+from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import STORED_BYTES, TableRows, measured
 from factorize.solvers.evidence_search import bound_with_dual
 from factorize.solvers.problem import Reporter
 from factorize.solvers.solving import solve
 from factorize.spec import Spec, SpecSource, parse_spec
-from factorize.structures.base import Matrix
 
 __all__ = ["CompareCallback", "CompareProgress", "compare"]
-
-_BOUND_EXTRA_SECONDS = 60.0  # the bound may take this much longer, since all rows are measured against it
-_LEAD_EXTRA_SECONDS = 60.0  # a lead may take this much longer: busy machines share their caches, and nothing stands in
-_BOUND_SECONDS, _CERTIFICATE_SECONDS, _ENTRY_SECONDS = 2e-5, 1e-5, 8e-8
-"""The seconds of a bound and of a certificate for each step, measured at 1e5 steps, and for each entry of an array."""
-_NEAR_BOUND_SHARE = 0.3
-"""The part of the time for a long run in which more is tried beside a lead that is near the bound."""
-_LATE_FACTOR = 2.0  # a mechanism whose estimate was too low is stopped at this many times its limit
 
 CompareCallback = Callable[[CompareProgress], None]
 """Called before each mechanism, between the steps of its solver and after it, in the caller's thread; may raise
@@ -158,14 +149,14 @@ class _Run:
 
     def __init__(self, plan: ComparisonPlan, progress: CompareCallback | None) -> None:
         self.plan, self.progress = plan, progress
-        self.spec, self.budgets, self.rows, self.deadline = plan.spec, plan.budgets, plan.rows, plan.deadline
+        self.spec, self.budgets, self.rows, self.schedule = plan.spec, plan.budgets, plan.rows, plan.schedule
         self.held = set[str]()  # digests of what was found
         self.began = time.monotonic()
         self.done = self.total = 0
         self.dual: Mapping[str, np.ndarray] = {}
 
     def compare(self) -> Comparison:
-        if self.deadline.seconds is None:
+        if self.schedule.seconds is None:
             return self._compare(hurried=False)
         with stop_clock():
             import numba  # noqa: F401  # half a second, and scipy as long
@@ -201,11 +192,11 @@ class _Run:
         bound = max(bounds, key=lambda bound: bound.objective, default=None)
         entries = [entry for plan in plans for entry in plan.entries]
         solved = [plan.solved for plan in plans if plan.solved is not None]
-        entries += with_many_bins(self.rows, solved, self._calibrating, self.deadline, workers=workers)
+        entries += with_many_bins(self.rows, solved, self._calibrating, self.schedule, workers=workers)
         rows = [entry for entry in entries if isinstance(entry, Row)]
-        rows, unproved = with_claims(self.rows, rows, solved, self.budgets, self._calibrating, self.deadline)
+        rows, unproved = with_claims(self.rows, rows, solved, self.budgets, self._calibrating, self.schedule)
         entries += unproved
-        sampled = sampled_bounds(self.rows, self.spec, self.dual, self.deadline)
+        sampled = sampled_bounds(self.rows, self.spec, self.dual, self.schedule)
         rows = ranked([measured(row, bound, sampled) for row in rows])
         refused = [entry for entry in entries if isinstance(entry, Refused)]
         late = any(entry.out_of_time for entry in refused)
@@ -237,7 +228,7 @@ class _Run:
             return factorization
         if factorization.dual and factorization.spec.optimize_for is None:
             return factorization
-        if self.deadline.over(FIRST_CLAIM, certificate_seconds(self.spec, factorization.matrix)):
+        if not self.schedule.lasts_for_certificate(self.spec, factorization.matrix):
             return factorization
         solver = factorization.manifest.solver
         solution = Solution(factorization.strategy, Outcome[solver["outcome"].upper()], solver["iterations"], self.dual)
@@ -256,79 +247,51 @@ class _Run:
         """Find the bound that rows without evidence of their own are measured against."""
 
         def find(step: Callable[[Progress], None]) -> None:
-            if self.deadline.over(SOLVES, _BOUND_SECONDS * self.plan.steps):
-                raise OutOfTime(self.deadline.told("was not tried"))
+            self.schedule.check_bound()
             plan.bound, self.dual = bound_with_dual(self.plan.spec_with({"kind": "identity"}), Reporter(step))
 
-        self._watch(plan, tell, find, more=_BOUND_EXTRA_SECONDS)
+        self._watch(plan, tell, find, bound=True)
 
     def _try(self, group: list[Attempt], tell: Tell[_News]) -> None:
         nu: float | None = None
         for plan in group:
             tell(_News(plan.mechanism["kind"], 0))
-            if (
-                plan.spec is not None
-                and not plan.always
-                and self.deadline.over(SOLVES, plan.needed.seconds + self.plan.claims)
-            ):
-                plan.refuse(self.deadline.told("was not tried"), out_of_time=True)
-            if plan.spec is not None and not plan.always and (near := self._near_bound(group)) is not None:
-                if self.deadline.over(_NEAR_BOUND_SHARE, plan.needed.seconds):
-                    plan.refuse(near, out_of_time=True)
-            if plan.spec is not None and self.plan.takes_over(plan.mechanism):
-                if nu is None:
-                    plan.refuse("needs the nu tuned without scaled columns, which was not found")
-                else:
-                    plan.mechanism = {**plan.mechanism, "nu": nu}
-                    plan.spec = self.plan.spec_with(plan.mechanism)
             if plan.spec is not None:
-                more = _LEAD_EXTRA_SECONDS if plan.lead else 0.0
-                factorization = self._watch(plan, tell, partial(self._solve, plan), more)
+                factorization = self._watch(plan, tell, partial(self._solve, plan, group[0], nu))
                 nu = _nu(factorization) if factorization is not None and plan.mechanism.get("nu") == "tune" else nu
             if plan.solved is not None:
-                plan.entries += calibrate_rows(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.deadline)
+                plan.entries += calibrate_rows(self.rows, plan.solved, lambda name: tell(_News(name, 0)), self.schedule)
             tell(_News(plan.mechanism["kind"], 1))
 
-    def _near_bound(self, group: list[Attempt]) -> str | None:
-        """Return why little time goes on after a lead that no matrix is far below in a public order, or None."""
-        lead = group[0]
-        if self.deadline.seconds is None or not lead.lead or lead.bound is None or lead.solved is None:
-            return None
-        gap = lead.solved.row.loss.objective / lead.bound.objective - 1
-        if gap > LEAD_TOLERANCE:
-            return None
-        return (
-            f"was not tried: the squared error of {lead.mechanism['kind']} is {100 * gap:.3g} % above the certified "
-            f"lower bound, so nothing gains more in a public order; give more time (--seconds "
-            f"{6 * self.deadline.seconds:g})"
-        )
-
     def _watch(
-        self, plan: Attempt, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], more: float = 0.0
+        self, plan: Attempt, tell: Tell[_News], run: Callable[[Callable[[Progress], None]], Any], *, bound: bool = False
     ) -> Any:
         """Return what `run` does, or None where it is refused or out of time."""
-        # Processor time of this thread: what else the machine does decides nothing.
-        began, last = thread_seconds(), _LATE_FACTOR * self.plan.limit(plan) + more
+        check = self.schedule.start_clock(plan, bound=bound)
 
         def step(_progress: Progress) -> None:
             tell(_News(plan.mechanism["kind"], 0))
-            passed = thread_seconds() - began
-            if passed > last:
-                raise OutOfTime(f"was stopped after {passed:.3g} s of processor time; raise --max-seconds")
-            if not plan.always and self.deadline.over(SOLVES, self.plan.claims):
-                raise OutOfTime(self.deadline.told(f"was stopped after {passed:.3g} s of processor time"))
+            check()
 
         try:
             return run(step)
         except OutOfTime as error:
-            plan.refuse(str(error), out_of_time=self.deadline.seconds is not None)
+            plan.refuse(str(error), out_of_time=self.schedule.seconds is not None)
         except Cancelled:
             raise
         except FactorizeError as error:
             plan.refuse(str(error))
         return None
 
-    def _solve(self, plan: Attempt, step: Callable[[Progress], None]) -> Factorization:
+    def _solve(
+        self, plan: Attempt, first: Attempt, nu: float | None, step: Callable[[Progress], None]
+    ) -> Factorization:
+        self.schedule.check_time_left(plan, first)
+        if self.plan.takes_over(plan.mechanism):
+            if nu is None:
+                raise FactorizeError("needs the nu tuned without scaled columns, which was not found")
+            plan.mechanism = {**plan.mechanism, "nu": nu}
+            plan.spec = self.plan.spec_with(plan.mechanism)
         assert plan.spec is not None
         began = time.monotonic()
         if plan.held is not None:
@@ -343,13 +306,6 @@ class _Run:
         kept = self.budgets[-1] is not None and row.noise_vectors <= self.budgets[-1]
         plan.solved = Solved(factorization, row, plan.lead) if self.rows.samplings or kept else None
         return factorization
-
-
-def certificate_seconds(spec: Spec, matrix: Matrix) -> float:
-    """Return about how long a certificate takes; columns that overlap and differ are multiplied as an array."""
-    separation, most, _ = spec.participation.spread(matrix.n)
-    whole = most > 1 and matrix.bandwidth() > separation and not matrix.time_invariant
-    return matrix.n * (_CERTIFICATE_SECONDS + _ENTRY_SECONDS * matrix.n * whole)
 
 
 def _nu(factorization: Factorization) -> float | None:

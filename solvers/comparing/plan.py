@@ -8,8 +8,8 @@ from factorize.encoding import JsonObject
 from factorize.errors import FactorizeError, TooLarge
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, distinct
 from factorize.solvers.comparing.candidates import fewer_bands, leads, mechanisms, optimised, tolerance, within
+from factorize.solvers.comparing.comparison_schedule import ComparisonSchedule
 from factorize.solvers.comparing.sampled_rows import claim_seconds
-from factorize.solvers.comparing.side_by_side import Deadline
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.solvers.problem import Estimate
 from factorize.solvers.register import choose, entry_for
@@ -18,14 +18,9 @@ from factorize.spec import LARGEST_BINS, Spec, parse_spec
 from factorize.spec.mechanisms import Auto
 
 _SCALED_NU = {"kind": "nu_toeplitz", "nu": "tune", "normalization": "columns"}
-_MIN_SECONDS, _STEPS_PER_SECOND, _MAX_SECONDS = 8.0, 5000, 200.0
-_OPTIMISED_SECONDS = 200.0  # what is optimised for a sampling may take this long
-_LEAD_FACTOR, _MIN_LEAD_SECONDS = 3.0, 3.0
-"""A lead may take this many times the time for all by its estimate, and at least this long."""
 _MAX_SHORT_STEPS = 2**15
 """The most steps of a run that is not long. In a long one a bound takes seconds, so a lead proves it alone; where no
 lead fits the time, nothing is advised."""
-_SECOND_LEAD_SHARE = 0.5  # the lead of a public order may take this part of the time beside one of bins
 
 
 class ComparisonPlan:
@@ -43,8 +38,7 @@ class ComparisonPlan:
     Attributes:
         spec: what other mechanisms than its own are solved for.
         steps: the steps of the spec, 0 without end.
-        deadline: the deadline of all.
-        claims: seconds at the end that are kept for the claims of rows in bins.
+        schedule: the times of all.
     """
 
     def __init__(
@@ -64,13 +58,9 @@ class ComparisonPlan:
         self.steps = 0 if spec.workload.endless else spec.workload.n
         alone = {"sampling": None, "mechanism": Auto()} if spec.sampling is not None else {}
         self.spec = spec.model_copy(update=alone)
-        most_seconds = seconds if most_seconds is None else most_seconds
-        least = max(_MIN_SECONDS, spec.workload.n / _STEPS_PER_SECOND)
-        self.most_seconds = min(least, _MAX_SECONDS) if most_seconds is None else most_seconds
-        self.most_optimised = _OPTIMISED_SECONDS if most_seconds is None else most_seconds
-        self.deadline = Deadline(seconds)
         bins = spec.participation.epoch(spec.workload.n) if "balls_in_bins" in rows.samplings else None
-        self.claims = 0.0 if bins is None or bins > LARGEST_BINS else claim_seconds(bins)  # more bins: no claim
+        claims = 0.0 if bins is None or bins > LARGEST_BINS else claim_seconds(bins)  # more bins: no claim
+        self.schedule = ComparisonSchedule(self.steps, seconds, most_seconds=most_seconds, claims=claims)
 
     def attempts(self, *, hurried: bool) -> list[Attempt]:
         """Return all that is tried or refused; leads first, where there is little time."""
@@ -85,15 +75,6 @@ class ComparisonPlan:
             return False
         solved = (choose(plan.spec) for plan in plans if plan.lead and plan.spec is not None and plan.held is None)
         return any(entry_for(spec).dual and spec.optimize_for is None for spec in solved)
-
-    def limit(self, plan: Attempt) -> float:
-        """Return the seconds that an attempt may take by its estimate."""
-        most = self.most_seconds if plan.sampling is None else self.most_optimised
-        if plan.lead and plan.sampling is None and self.claims:
-            return _SECOND_LEAD_SHARE * most
-        if plan.lead:
-            return max(_LEAD_FACTOR * most, _MIN_LEAD_SECONDS)
-        return math.inf if plan.always else most
 
     def takes_over(self, mechanism: JsonObject) -> bool:
         """Return whether nu is the one tuned without scaled columns: for them each trial takes a whole certificate."""
@@ -132,10 +113,10 @@ class ComparisonPlan:
         if costs:
             seconds, plan = min(zip(costs, late, strict=True), key=lambda pair: pair[0])
             raise TooLarge(
-                f"n={self.steps} is too large for advice in {self.deadline.seconds:g} processor seconds: "
-                f"{plan.mechanism['kind']} would take about {seconds:.3g} s, above {self.limit(plan):.3g} s, and what "
-                f"takes less is hardly better than independent noise; give more time (--seconds {math.ceil(seconds)}), "
-                "or use fewer steps (larger batches)"
+                f"n={self.steps} is too large for advice in {self.schedule.seconds:g} processor seconds: "
+                f"{plan.mechanism['kind']} would take about {seconds:.3g} s, above {self.schedule.limit(plan):.3g} s, "
+                "and what takes less is hardly better than independent noise; give more time (--seconds "
+                f"{math.ceil(seconds)}), or use fewer steps (larger batches)"
             )
 
     def _plan_all(self, attempts: list[Attempt]) -> list[Attempt]:
@@ -165,7 +146,6 @@ class ComparisonPlan:
                     yield Attempt(mechanism, sampling)
 
     def _plan(self, plan: Attempt) -> Attempt:
-        most = self.limit(plan)
         try:
             plan.spec = self.spec_with(plan.mechanism, plan.sampling, lead=plan.lead)
             takes_over = self.takes_over(plan.mechanism)
@@ -176,13 +156,9 @@ class ComparisonPlan:
             mechanism = {**plan.mechanism, "nu": 0.0} if takes_over else plan.mechanism
             own = plan.spec if mechanism is plan.mechanism else self.spec_with(mechanism, plan.sampling, lead=plan.lead)
             plan.needed = estimate(own, evidence=False, way_out=False)
-            if plan.needed.seconds > most:
-                raise OutOfTime(
-                    f"would take about {plan.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
-                    "(--max-seconds, or --seconds for all), or solve this mechanism by its own spec"
-                )
+            self.schedule.check_estimate(plan)
         except FactorizeError as error:
-            late = isinstance(error, OutOfTime) and self.deadline.seconds is not None
+            late = isinstance(error, OutOfTime) and self.schedule.seconds is not None
             plan.refuse(str(error), out_of_time=late)
             plan.needed = Estimate(0.0, 0)
         return plan

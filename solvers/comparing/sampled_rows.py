@@ -20,16 +20,15 @@ from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS, sampling_of
 from factorize.samplings.base import Sampling
 from factorize.solvers.comparing.comparison_table import Refused, Row, ranked, recommend
-from factorize.solvers.comparing.side_by_side import (
+from factorize.solvers.comparing.deadline import (
     CALIBRATIONS,
     CLAIMS,
     FIRST_CLAIM,
     LATE_BOUNDS,
     LATE_CLAIMS,
     Deadline,
-    Tell,
-    run_all,
 )
+from factorize.solvers.comparing.side_by_side import Tell, run_all
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.spec import Spec
 

@@ -17,7 +17,7 @@ from factorize.api.questions.advice import advice_text, advise, request_of
 from factorize.api.questions.comparison import comparison
 from factorize.api.questions.training_job import FleetRequest, RecommendRequest, read_job
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidSpec
-from factorize.solvers.comparing.side_by_side import CALIBRATIONS, Deadline
+from factorize.solvers.comparing.deadline import CALIBRATIONS, Deadline
 
 FEW = [
     {"kind": "identity"},

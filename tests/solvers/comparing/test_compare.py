@@ -13,10 +13,11 @@ from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
-from factorize.solvers.comparing.compare import certificate_seconds, compare
+from factorize.solvers.comparing.compare import compare
+from factorize.solvers.comparing.comparison_schedule import certificate_seconds
 from factorize.solvers.comparing.comparison_table import recommend
+from factorize.solvers.comparing.deadline import SOLVES, Deadline
 from factorize.solvers.comparing.plan import ComparisonPlan
-from factorize.solvers.comparing.side_by_side import SOLVES, Deadline
 from factorize.solvers.comparing.table_rows import TableRows
 from factorize.solvers.register import choose
 from factorize.spec import parse_spec

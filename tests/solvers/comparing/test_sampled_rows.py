@@ -16,7 +16,7 @@ from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison_table import Comparison, Row
-from factorize.solvers.comparing.side_by_side import CLAIMS, LATE_CLAIMS, Deadline
+from factorize.solvers.comparing.deadline import CLAIMS, LATE_CLAIMS, Deadline
 from factorize.solvers.comparing.table_rows import TableRows
 
 N, EPOCHS, EXAMPLES, BATCH = 20, 4, 500, 100
