@@ -57,6 +57,7 @@ _STAKE_SHARE = 0.9
 """The stake as a share of the largest lambda."""
 _MIN_CEILING = 1.01
 """The smallest ceiling for the stake, in units of delta: a ceiling at or below delta would allow any stake."""
+_DIRECTIONS: tuple[Direction, ...] = ("pq", "qp")
 _MAX_ORDER = 2048
 """The largest order m of a bet: at a smaller epsilon or delta tuples are longer, and candidates take minutes."""
 _BOUND_MARGINS = (MARGIN, 1e-7, 1e-5)
@@ -100,6 +101,7 @@ class ClaimSearch:
     def __init__(self, law: Law, asked: Question, *, clip_norm: float = 1.0, work: int = WORK, seed: int = 0) -> None:
         self._law, self._asked, self._clip, self._work, self._seed = law, asked, clip_norm, work, seed
         self._order = 0  # m of the last plan, or 0 to try all orders
+        self._directions = _DIRECTIONS[::-1]  # the one that took too much work comes first: it may do so again
 
     def claim(self, factors: CertifiedFactors) -> FoundClaim:
         """Return the first claim that the checker accepts: one by bounds alone, if it accepts none with bets.
@@ -241,17 +243,18 @@ class ClaimSearch:
 
     def _planned(self, level: Level) -> tuple[ClaimEvidence, ClaimEvidence] | float:
         """Return the plan; or if it takes too much work, that work, infinity where a larger margin saves none."""
-        pq_bound, qp_bound = self._law.bounds(level.multiplier, level.epsilon)
-        qp = plan(self.estimate, "qp", level, qp_bound)
-        if qp is None or qp.work > self._work:
-            return _UNPLANNED_WORK * self._work if qp is None else qp.work
-        pq = plan(self.estimate, "pq", level, pq_bound, self._order)
-        if pq is None:
-            return _UNPLANNED_WORK * self._work
-        self._order = int(pq.evidence.tilt or 0)
-        if pq.work > self._work:
-            return math.inf if pq.evidence.samples == CHUNK else pq.work
-        return pq.evidence, qp.evidence
+        bounds = dict(zip(_DIRECTIONS, self._law.bounds(level.multiplier, level.epsilon), strict=True))
+        found: dict[Direction, ClaimEvidence] = {}
+        for direction in self._directions:
+            planned = plan(self.estimate, direction, level, bounds[direction], self._order)
+            if planned is None or planned.work > self._work:
+                self._directions = direction, *(other for other in self._directions if other != direction)
+                if planned is None:
+                    return _UNPLANNED_WORK * self._work
+                return math.inf if (direction, planned.evidence.samples) == ("pq", CHUNK) else planned.work
+            found[direction] = planned.evidence
+        self._order = int(found["pq"].tilt or 0)
+        return found["pq"], found["qp"]
 
     def _noise(self, level: Level) -> tuple[float, float]:
         """Return the sigma of a level, rounded up, and its multiplier, rounded down."""
