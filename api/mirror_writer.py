@@ -1,7 +1,7 @@
 """The writer of mirrors: the results of a store as static files, with an index, a signature and a page for each.
 
-`factorize.client.mirror` says what a client reads. Blobs and manifests are written first and the index last, so that an
-index names only files that are there. Files that it no longer names are removed afterwards.
+`factorize.client.mirror` says what a client reads. Blobs and manifests are written first and the index after them, so
+that an index names only files that are there. Files that it no longer names are removed afterwards.
 """
 
 import json
@@ -20,7 +20,7 @@ from factorize.api.pictures.views import picture
 from factorize.api.terminal.output import describe_manifest
 from factorize.client.mirror import FORMAT, INDEX, MirrorIndex, MirrorResult
 from factorize.client.service import PATH
-from factorize.encoding import canonical_json, json_digest, sha256
+from factorize.encoding import canonical_json, is_digest, json_digest, sha256
 from factorize.errors import FactorizeError, InvalidParameter, NotFound
 from factorize.format.files import replace_file
 from factorize.format.labels import describe_spec
@@ -37,7 +37,7 @@ from factorize.storage.store import Store
 
 MAX_DAYS = 366
 """An index is believed until it expires; a longer life would keep a stolen one alive."""
-BLOBS, MANIFESTS, PAGES = "v1/blobs", PATH[1:], "pages"
+BLOBS, MANIFESTS, PAGES, CONTENTS = "v1/blobs", PATH[1:], "pages", "index.html"
 
 
 def write_mirror(
@@ -60,7 +60,8 @@ def write_mirror(
         remark: is told of each result that is written.
 
     Raises:
-        InvalidParameter: the target is a store, `days` is out of range, or a key that cannot be used.
+        InvalidParameter: the target is a store or has files of somebody else, `days` is out of range, or a key that
+            cannot be used.
         CorruptObject: what stands there is no mirror.
         MissingExtra: there is a key, and the extra `signing` is not installed.
         StoreUnavailable, OSError: store or target cannot be read or written.
@@ -77,6 +78,13 @@ def write_mirror(
     with suppress(NotFound):
         before = MirrorIndex.read(objects.content(INDEX)).sequence
     there = {entry.key: entry.size for folder in (BLOBS, MANIFESTS, PAGES) for entry in objects.list(folder)}
+    foreign = [key for key in there if not is_digest(key.rpartition("/")[2].removeprefix(".")[:64])]
+    with suppress(NotFound):
+        foreign += [] if before else [objects.status(CONTENTS).key]
+    if foreign:  # It would be overwritten, or removed as a file that the index no longer names.
+        raise InvalidParameter(
+            f"{target} has files that no mirror wrote, such as {foreign[0]}; give a folder of its own", field="TARGET"
+        )
     mirrored: list[MirrorResult] = []
     specs: dict[str, str] = {}
     named: set[str] = set()
@@ -107,8 +115,8 @@ def write_mirror(
     text = canonical_json({"format": FORMAT, "version": 1, **asdict(index)})
     if private_key is not None:
         write(f"signatures/{sha256(text)}.sig", _signature(text, private_key))
-    write("index.html", _contents(mirrored, results).encode())
     write(INDEX, text)
+    write(CONTENTS, _contents(mirrored, results).encode())
     old = {entry.key for entry in objects.list("signatures")} - {f"signatures/{sha256(text)}.sig"}
     for key in (there.keys() - named) | (old if before else set()):
         objects.delete(key)

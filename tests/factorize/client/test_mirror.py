@@ -310,6 +310,27 @@ def test_what_is_no_place_for_a_mirror(made: Path, tmp_path: Path) -> None:
         write_mirror(stored(made), str(tmp_path))
 
 
+def test_a_folder_that_shows_something_else_is_left_as_it_is(made: Path, tmp_path: Path) -> None:
+    """Files of a mirror that was interrupted are no strangers, and neither is what lies beside its folders."""
+    for name in ("index.html", "pages/about.html"):
+        site = tmp_path / name.replace("/", "-")
+        (site / name).parent.mkdir(parents=True)
+        (site / name).write_text("mine")
+        with pytest.raises(InvalidParameter, match=f"no mirror wrote, such as {name}; give a folder of its own"):
+            write_mirror(stored(made), str(site))
+        assert [path.read_text() for path in site.rglob("*") if path.is_file()] == ["mine"]
+    begun = tmp_path / "begun"
+    shutil.copytree(made / "mirror", begun)
+    for name in ("index.json", "index.html"):
+        (begun / name).unlink()
+    (page,) = list((begun / "pages").glob("*.html"))[:1]
+    left = page.with_name(f".{page.name}.0123456789abcdef.part.html")
+    for path in (left, begun / "README.md"):
+        path.write_text("")
+    write_mirror(stored(made), str(begun))
+    assert (begun / "index.html").exists() and (begun / "README.md").exists() and not left.exists()
+
+
 def test_an_address_without_an_index_says_what_belongs_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
