@@ -221,15 +221,8 @@ def scores(
 
     A fair coin for each example has to have decided whether it was trained on. Exits with 4 where the claim is refuted.
     """
-    with path.open(newline="") as stream:
-        rows = csv.DictReader(stream)
-        if not {"score", "member"} <= set(rows.fieldnames or ()):
-            raise InvalidParameter(f"{path} has no columns score and member; name them in line 1", field="path")
-        try:
-            pairs = [(float(row["score"]), int(row["member"])) for row in rows]
-        except (TypeError, ValueError) as error:
-            raise InvalidParameter(f"{path} has a score or member that is no number: {error}", field="path") from None
-    report = audit_scores(*zip(*pairs, strict=True), epsilon=epsilon, delta=delta, confidence=confidence)
+    attack, coins = _read_scores(path)
+    report = audit_scores(attack, coins, epsilon=epsilon, delta=delta, confidence=confidence)
     document = {**asdict(report), "refuted": report.refutes}
     outcome = "refuted" if report.refutes else "not refuted"
     lines = [
@@ -239,6 +232,24 @@ def scores(
         f"epsilon       at least {at_least(report.epsilon, 4)} at this delta, with confidence {report.confidence:g}",
     ]
     return document, "\n".join(lines), ExitCode.VERIFICATION_FAILED if report.refutes else ExitCode.OK
+
+
+_TRUTHS = {"true": 1, "false": 0}
+"""The members of a table that was written from truth values."""
+
+
+def _read_scores(path: Path) -> tuple[list[float], list[float]]:
+    """Return the scores and the coins of a table; spreadsheets begin it with a byte-order mark."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, restval="")
+            named, rows = reader.fieldnames or (), list(reader)
+        if {"score", "member"} <= set(named):
+            coins = [float(_TRUTHS.get(row["member"].lower(), row["member"])) for row in rows]
+            return [float(row["score"]) for row in rows], coins
+    except (ValueError, csv.Error) as error:
+        raise InvalidParameter(f"{path} is not a table of numbers in UTF-8: {error}", field="path") from None
+    raise InvalidParameter(f"{path} has no columns score and member; name them in line 1", field="path")
 
 
 @audit.command()

@@ -60,7 +60,7 @@ class OneRunReport:
 @extras_named("an audit")
 def audit_scores(
     scores: Sequence[float] | np.ndarray,
-    members: Sequence[int] | np.ndarray,
+    members: Sequence[float] | np.ndarray,
     *,
     epsilon: float,
     delta: float,
@@ -104,7 +104,8 @@ def audit_scores(
             "prove nothing; train with examples that fair coins chose",
             field="members",
         )
-    order = np.argsort(held, kind="stable")
+    # Equal scores are in an order of their own: that of the file may follow the coins, as where members come last.
+    order = np.lexsort((np.random.default_rng(0).permutation(len(held)), held))
     half_counts = sorted({max(1, int(share * len(held)) // 2) for share in _SHARES})
     tried = [(2 * half, int(coins[order[-half:]].sum() + half - coins[order[:half]].sum())) for half in half_counts]
 

@@ -40,6 +40,15 @@ def test_chance_shows_nothing() -> None:
     assert np.mean([report.epsilon for report in reports]) < 0.05
 
 
+def test_equal_scores_show_nothing_in_whatever_order_the_file_has_them() -> None:
+    """A file often has the members last; an attack that tells nothing then guesses no better for it."""
+    coins = np.repeat([0, 1], M // 2)
+    for scores in (np.zeros(M), np.arange(M) % 2, np.arange(M) % 5):
+        report = audit_scores(scores, coins, epsilon=0.1, delta=0.0)
+        assert not report.refutes and report.epsilon < 0.1
+    assert audit_scores(coins, coins, epsilon=5.0, delta=0.0).refutes  # scores of two values, and all are right
+
+
 @pytest.mark.parametrize(("guesses", "correct"), [(10, 9), (30, 22), (30, 30)])
 def test_the_bound_is_that_of_the_theorem(guesses: int, correct: int) -> None:
     chance, delta, examples = Fraction(3, 4), Fraction(1, 1000), 40
@@ -78,9 +87,27 @@ def test_the_command_reads_a_table(tmp_path) -> None:
         ["member,score", *(f"{coin},{score!r}" for coin, score in zip(coins, scores.tolist(), strict=True))]
     )
     (factorize.home / "scores.csv").write_text(table)
-    run = factorize("audit", "scores", "scores.csv", "--epsilon", "1", "--delta", "1e-6")
+    run = run_of_table = factorize("audit", "scores", "scores.csv", "--epsilon", "1", "--delta", "1e-6")
     assert run.code == 4 and "refuted" in run.out
     run = factorize("audit", "scores", "scores.csv", "--epsilon", "12", "--delta", "1e-6", "--output", "json")
     assert run.code == 0 and run.json()["refuted"] is False
-    (factorize.home / "scores.csv").write_text("a,b\n1,2\n")
-    assert "columns score and member" in factorize("audit", "scores", "scores.csv", "--epsilon", "1").error(2)
+    for spreadsheet in (f"\ufeff{table}", table.replace("\n1,", "\nTrue,").replace("\n0,", "\n0.0,")):
+        (factorize.home / "scores.csv").write_text(spreadsheet, encoding="utf-8")
+        assert factorize("audit", "scores", "scores.csv", "--epsilon", "1", "--delta", "1e-6") == run_of_table
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (b"a,b\n1,2\n", "columns score and member"),
+        (b"", "columns score and member"),
+        (b"score,member\n", "at least 20 examples"),
+        (b"score,member\n0.5\n", "not a table of numbers in UTF-8"),
+        (b"score,member\n0.5,maybe\n", "'maybe'"),
+        (b"score,member,na\xefve\n", "not a table of numbers in UTF-8"),
+        (b"score,member\n" + b"1" * 200_000, "field larger than field limit"),
+    ],
+)
+def test_a_file_that_is_no_table_of_scores_is_refused(within: CommandLine, tmp_path, table: bytes, words: str) -> None:
+    (tmp_path / "scores.csv").write_bytes(table)
+    assert words in within("audit", "scores", "scores.csv", "--epsilon", "1").error(2)
