@@ -2,11 +2,13 @@
 
 Further receipts are proved like the first, and compared with it. It needs numpy, safetensors and python-flint,
 and the extra `signing` for signatures. Exit codes: 0 everything is proved, 2 usage, 4 something is false, 6 something
-was not looked at, 7 a run has not ended.
+was not looked at, 7 a run has not ended, 130 interrupted.
 """
 
 import argparse
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from factorize.encoding import in_one_line, read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter, TooLarge
 from factorize.signatures import check_signature
 
-USAGE = 2
+USAGE, INTERRUPTED = 2, 130
 SIGNATURE = "receipt.signature"
 PAGES = {"card": "card.md", "nist": "nist.md", "registry": "registry.json"}
 
@@ -28,21 +30,21 @@ def main(arguments: list[str] | None = None) -> int:
         prog="factorize-check",
         description="Prove the receipt of a private training run from its factor files: sensitivity, noise, epsilon.",
     )
-    parser.add_argument("receipt", type=Path, metavar="RECEIPT.json")
+    parser.add_argument("receipt", type=_path, metavar="RECEIPT.json")
     help_of_files = "the factor files that the receipt names; further receipts are compared with it"
-    parser.add_argument("files", type=Path, nargs="+", metavar="FACTORS.safetensors", help=help_of_files)
+    parser.add_argument("files", type=_path, nargs="+", metavar="FACTORS.safetensors", help=help_of_files)
     help_of_output = (
         "card: for a model card; nist: the questions of SP 800-226 (both Markdown); registry: a draft of an entry"
     )
     parser.add_argument("--output", choices=("text", "json", *PAGES), default="text", help=help_of_output)
-    parser.add_argument("--model", type=Path, metavar="FILE", help="the released weights, a file or a directory")
+    parser.add_argument("--model", type=_path, metavar="FILE", help="the released weights, a file or a directory")
     parser.add_argument(
-        "--signature", type=Path, metavar="RECEIPT.sig", help="the receipt's signature (OpenSSF Model Signing)"
+        "--signature", type=_path, metavar="RECEIPT.sig", help="the receipt's signature (OpenSSF Model Signing)"
     )
-    parser.add_argument("--public-key", type=Path, metavar="KEY.pem", help="the signer's public key, with --signature")
+    parser.add_argument("--public-key", type=_path, metavar="KEY.pem", help="the signer's public key, with --signature")
     options = parser.parse_args(arguments)
     try:
-        reports = _check(options)
+        reports, receipt = _check(options)
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
@@ -67,14 +69,19 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(documents if len(documents) > 1 else documents[0], indent=2))
     elif options.output == "text" or not found[0].supported:
         for name, report in reports.items():
-            print(f"{name}: " * (len(reports) > 1) + text(report))
+            print(f"{in_one_line(name)}: " * (len(reports) > 1) + text(report))
     else:
-        print(page(PAGES[options.output], found[0], json.loads(options.receipt.read_bytes())), end="")
+        print(page(PAGES[options.output], found[0], json.loads(receipt)), end="")
     return max((verdict(report)[1] for report in found), key=[0, EXIT_OPEN, EXIT_NOT_LOOKED_AT, EXIT_FALSE].index)
 
 
-def _check(options: argparse.Namespace) -> dict[str, Report]:
-    """Return by name the reports on all receipts, and the report that compares them."""
+def _path(text: str) -> Path:
+    """Return a path whose `~` is expanded: a shell leaves that of `--model=~/file` to the command."""
+    return Path(os.path.expanduser(text))
+
+
+def _check(options: argparse.Namespace) -> tuple[dict[str, Report], bytes]:
+    """Return by name the reports on all receipts and the one that compares them; and the first receipt's text."""
     # Without its extras, the main package does not bring python-flint.
     from factorize.checker.receipt import check_receipt, compare_receipts
 
@@ -89,7 +96,7 @@ def _check(options: argparse.Namespace) -> dict[str, Report]:
         if signed is not None:
             report.stated = (*report.stated, SIGNATURE)
             report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
-        return {str(options.receipt): report}
+        return {str(options.receipt): report}, receipts[0][1]
     if options.signature or options.model or options.output in PAGES:
         raise InvalidParameter("--signature, --model and pages work with one receipt; leave out the others")
     by_digest = {read_factor_file(data).manifest["digest"]: data for data in factors}
@@ -98,7 +105,7 @@ def _check(options: argparse.Namespace) -> dict[str, Report]:
         reports[name] = check_receipt(data, [file for digest, file in by_digest.items() if digest.encode() in data])
     if all(report.supported for report in reports.values()):
         reports["together"] = compare_receipts([read_json(data) for _, data in receipts])
-    return reports
+    return reports, receipts[0][1]
 
 
 def _document(report: Report) -> dict[str, object]:
@@ -108,7 +115,17 @@ def _document(report: Report) -> dict[str, object]:
 
 def run() -> None:
     """Run the command and exit."""
-    sys.exit(main())
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads the report may leave: `| head`
+    try:
+        code = main()
+        print(end="", flush=True)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except OSError as error:
+        print(f"error: the report cannot be written to standard output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # What is left would fail again at the end.
+        code = USAGE
+    sys.exit(code)
 
 
 if __name__ == "__main__":

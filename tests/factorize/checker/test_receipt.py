@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema
 import numpy as np
@@ -22,6 +26,7 @@ from receipt_runs import GUARANTEED, KINDS, Run, in_fixed_order, in_one_epoch, s
 import factorize
 from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import PAGES, main
+from factorize.checker.__main__ import run as run_command
 from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import UNKNOWN, page
 from factorize.encoding import canonical_json
@@ -313,6 +318,37 @@ REGISTRY = fields(
 def folder_in(folder: Path, name: str) -> Path:
     (folder / name).mkdir()
     return folder / name
+
+
+def test_a_receipt_may_come_through_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = in_one_epoch(tmp_path).text
+    reading, writing = os.pipe()
+    os.write(writing, text)
+    os.close(writing)
+    assert main([f"/dev/fd/{reading}", str(tmp_path / "0.safetensors"), "--output", "card"]) == 0
+    os.close(reading)
+    assert capsys.readouterr().out.startswith("# Privacy of this model")
+
+
+def test_who_reads_the_report_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `| head`; a full disk and Ctrl-C are sentences and codes, too."""
+    handlers: dict[int, object] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for end, code, words in (
+        (0, 0, ""),
+        (KeyboardInterrupt, 130, ""),
+        (full, 2, "cannot be written to standard output"),
+    ):
+        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+            monkeypatch.setattr(sys, "stdout", out)
+            monkeypatch.setattr(sys, "stderr", err)
+            monkeypatch.setattr("factorize.checker.__main__.main", Mock(side_effect=[end]))
+            with pytest.raises(SystemExit) as ended:
+                run_command()
+        said = (tmp_path / "err").read_text()
+        assert ended.value.code == code and words in said and "Traceback" not in said
+    assert handlers == {signal.SIGPIPE: signal.SIG_DFL}
 
 
 def test_what_a_search_for_hyperparameters_costs_is_stated_and_proved(tmp_path: Path) -> None:
