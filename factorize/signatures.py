@@ -13,7 +13,7 @@ from typing import Any
 
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import BadSignature, InvalidParameter, MalformedJson, extras_named
-from factorize.format.container import local_path
+from factorize.format.container import check_is_regular, local_path
 from factorize.format.files import write_whole
 
 _MAX_BUNDLE_BYTES = 1 << 16
@@ -60,6 +60,7 @@ def sign(path: str | Path, *, private_key: str | Path, to: str | Path | None = N
     with extras_named("a signature"):
         from model_signing import signing
     path = local_path(path)
+    check_is_regular(path)
     target = Path(f"{path}.sig" if to is None else to)
     path.open("rb").close()
     config = signing.Config()
@@ -136,6 +137,8 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
     from cryptography.exceptions import InvalidSignature
 
     path, signature = local_path(path), local_path(signature)
+    check_is_regular(path)
+    check_is_regular(signature)
     config = verifying.Config()
     _take(config.use_elliptic_key_verifier, "public_key", public_key)
     key, signed = _name(signature)

@@ -48,6 +48,7 @@ from factorize.client.service import Origin
 from factorize.encoding import JsonObject, is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreError
 from factorize.factors.factor_file import load
+from factorize.format.container import local_path
 from factorize.format.labels import describe_part
 from factorize.format.manifest import Manifest
 from factorize.signatures import check_signature
@@ -116,7 +117,7 @@ def show(target: Target, store: str | None = None, explain: Explain = False) -> 
         manifest = results.manifest(full_digest(target, results))
         size = manifest.file.bytes
     else:
-        manifest, size = open_target(target, store).manifest, Path(target).stat().st_size
+        manifest, size = open_target(target, store).manifest, local_path(target).stat().st_size
     solver = manifest.solver
     matrices = {name: manifest.matrix(name) for name in manifest.names}
     kept = ", ".join(f"{name} ({one.structure}, {one.dtype})" for name, one in matrices.items())

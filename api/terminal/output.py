@@ -270,6 +270,8 @@ def _with_shared(function: Any) -> Any:
 
     @wraps(function)
     def command(**values: Any) -> Any:
+        # A shell leaves the `~` of `--to=~/file` to the command.
+        values = {name: Path(os.path.expanduser(one)) if isinstance(one, Path) else one for name, one in values.items()}
         service = values.get("service")
         if service is not None and values["store"] is not None:
             way_out = "leave --store, or --service and FACTORIZE_SERVICE, out"

@@ -19,7 +19,7 @@ from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
-from factorize.format.container import local_path
+from factorize.format.container import check_is_regular, local_path
 from factorize.format.manifest import Manifest
 from factorize.format.tensors import MatrixName
 from factorize.spec import Spec, parse_spec
@@ -153,6 +153,7 @@ def open_target(target: str, store: str | None) -> Factorization:
         results = open_results(store, create=False)
         return results.load(full_digest(target, results))
     path = local_path(target)
+    check_is_regular(path)
     with path.open("rb"):
         pass  # a missing or forbidden file is the system's error, in the system's words
     loaded = load(path)
@@ -212,7 +213,8 @@ def file_of(target: str, store: str | None) -> Iterator[Path]:
         store: what `--store` says.
     """
     if not is_name(target):
-        yield local_path(target)
+        check_is_regular(path := local_path(target))
+        yield path
         return
     results = open_results(store, create=False)
     with TemporaryDirectory(prefix="factorize.") as folder:

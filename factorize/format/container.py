@@ -50,6 +50,12 @@ def local_path(path: str | bytes | os.PathLike[Any], *, field: str = "path") -> 
     return Path(text)
 
 
+def check_is_regular(path: Path) -> None:
+    """Refuse a pipe or a device: it cannot be read twice, and one that nobody writes to would block for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InvalidParameter(f"{path} is a pipe or a device, which is read once; save it as a file", field="path")
+
+
 class Extent(NamedTuple):
     """The place of one tensor in a file.
 
@@ -77,6 +83,7 @@ class Container:
     Raises:
         CorruptObject: the file is no such container.
         FileNotFoundError: there is no file.
+        InvalidParameter: see `check_is_regular`.
     """
 
     def __init__(self, source: str | Path | bytes | memoryview) -> None:
@@ -84,8 +91,10 @@ class Container:
             source = local_path(source)
         self._source = source
         self._what = "this" if isinstance(source, (bytes, memoryview)) else str(source)
-        if not isinstance(source, (bytes, memoryview)) and not Path(source).is_file():
-            raise FileNotFoundError(f"{str(source)[:200]!r} is not a file")
+        if isinstance(source, Path):
+            check_is_regular(source)
+            if not source.is_file():
+                raise FileNotFoundError(f"{str(source)[:200]!r} is not a file")
         with self._open() as stream:
             size = stream.seek(0, io.SEEK_END)
             stream.seek(0)

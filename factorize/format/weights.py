@@ -17,7 +17,7 @@ import numpy as np
 
 from factorize.encoding import json_digest, raw_bytes, sha256
 from factorize.errors import InvalidParameter
-from factorize.format.container import local_path
+from factorize.format.container import check_is_regular, local_path
 
 FILE, DIRECTORY, TENSORS = KINDS = "file", "directory", "tensors"
 _UNSIGNED_NAMES = (".git", ".gitattributes", ".github", ".gitignore")
@@ -75,6 +75,7 @@ def digest_of_path(path: Path, kind: str) -> str:
         return _directory_digest(path)
     if kind == DIRECTORY or path.is_dir():
         raise InvalidParameter(f"{path} is not a {kind}, whose digest is stated; give the {kind}", field="model")
+    check_is_regular(path)
     if kind == FILE:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -118,6 +118,8 @@ def test_what_is_refused(home: Path) -> None:
         factorize.load(home / "f.safetensors", signature=home / "f.safetensors.sig")
     with pytest.raises(FileNotFoundError):
         sign(home / "nothing", private_key=home / "own.pem")
+    with pytest.raises(InvalidParameter, match="/dev/null is a pipe or a device"):
+        sign("/dev/null", private_key=home / "own.pem", to=home / "null.sig")
 
 
 def test_every_changed_field_of_a_bundle_is_refused(home: Path) -> None:

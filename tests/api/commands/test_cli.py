@@ -272,6 +272,34 @@ def test_a_closed_pipe_ends_quietly(filled: CommandLine) -> None:
         assert process.wait() == 141
 
 
+def test_a_home_folder_that_the_shell_leaves_is_found(filled: CommandLine, within: CommandLine, tmp_path: Path) -> None:
+    """`--to=~/file`; `within` has its home in `tmp_path`."""
+    (tmp_path / "specs.jsonl").write_text(spec_text(8))
+    os.link(filled.home / "dense.safetensors", tmp_path / "f.safetensors")
+    for order in ("show ~/f.safetensors", "batch ~/specs.jsonl --dry-run", "keys create --name t --to=~/t.key"):
+        assert within(*order.split()).code == 0, order
+    assert (tmp_path / "t.key").exists()
+
+
+DOORS = ["show", "verify", "calibrate --mu 1", "profile --sigma 2", "plot --to x.png"]
+
+
+@pytest.mark.parametrize("order", DOORS)
+def test_factors_are_no_pipe(filled: CommandLine, within: CommandLine, tmp_path: Path, order: str) -> None:
+    """A FIFO that nobody writes to would block for ever."""
+    os.mkfifo(tmp_path / "fifo")
+    command, *options = order.split()
+    assert "save it as a file" in within(command, tmp_path / "fifo", *options).error(2)
+
+
+def test_a_spec_may_come_through_a_pipe(within: CommandLine) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, spec_text(8).encode())
+    os.close(writing)
+    assert within("spec", "digest", f"/dev/fd/{reading}").code == 0
+    os.close(reading)
+
+
 # verify, calibrate, plot
 
 
