@@ -25,7 +25,7 @@ from factorize.errors import FactorizeError, InvalidParameter, NotFound
 from factorize.format.files import replace_file
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import Manifest
-from factorize.signatures import sign
+from factorize.signatures import signer
 from factorize.spec import parse_spec
 from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory
@@ -68,8 +68,7 @@ def write_mirror(
     """
     if not 1 <= days <= MAX_DAYS:
         raise InvalidParameter(f"days={days} must be from 1 to {MAX_DAYS}; renew the mirror more often", field="days")
-    if private_key is not None:
-        _signature(b"", private_key)  # a key that cannot sign is refused before anything is written
+    sign = None if private_key is None else signer(private_key)  # a wrong key is refused before anything is written
     objects, write = _open(target)
     with suppress(NotFound):
         objects.status(MARKER)
@@ -113,8 +112,8 @@ def write_mirror(
     expires = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
     index = MirrorIndex(max(before + 1, int(time.time())), expires, tuple(mirrored), specs, reasons)
     text = canonical_json({"format": FORMAT, "version": 1, **asdict(index)})
-    if private_key is not None:
-        write(f"signatures/{sha256(text)}.sig", _signature(text, private_key))
+    if sign is not None:
+        write(f"signatures/{sha256(text)}.sig", _signature(text, sign))
     write(INDEX, text)
     write(CONTENTS, _contents(mirrored, results).encode())
     old = {entry.key for entry in objects.list("signatures")} - {f"signatures/{sha256(text)}.sig"}
@@ -123,10 +122,12 @@ def write_mirror(
     return index
 
 
-def _signature(text: bytes, private_key: Path) -> bytes:
+def _signature(text: bytes, sign: Callable[[Path, Path], object]) -> bytes:
     with TemporaryDirectory(prefix="factorize.mirror.") as folder:
-        (Path(folder) / INDEX).write_bytes(text)
-        return sign(Path(folder) / INDEX, private_key=private_key).read_bytes()
+        index, signature = Path(folder) / INDEX, Path(folder) / f"{INDEX}.sig"
+        index.write_bytes(text)
+        sign(index, signature)
+        return signature.read_bytes()
 
 
 def _open(target: str) -> tuple[Objects, Callable[[str, bytes], None]]:

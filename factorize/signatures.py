@@ -6,7 +6,7 @@ makes and verifies, so that either side may use it instead.
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,27 @@ def sign(path: str | Path, *, private_key: str | Path, to: str | Path | None = N
         MissingExtra: the extra `signing` is not installed.
         OSError: a file cannot be read or written.
     """
-    with extras_named("a signature"):
-        from model_signing import signing
     path = local_path(path)
     check_is_regular(path)
     target = Path(f"{path}.sig" if to is None else to)
     path.open("rb").close()
+    write = signer(private_key)
+    with write_whole(target) as part:
+        write(path, part)
+    return target
+
+
+def signer(private_key: str | Path) -> Callable[[Path, Path], object]:
+    """Return what signs a file and writes the bundle; the key is read here, once, and may come through a pipe.
+
+    Raises:
+        InvalidParameter, MissingExtra, OSError: see `sign`.
+    """
+    with extras_named("a signature"):
+        from model_signing import signing
     config = signing.Config()
     _take(config.use_elliptic_key_signer, "private_key", private_key)
-    with write_whole(target) as part:
-        config.sign(path, part)
-    return target
+    return config.sign
 
 
 def sign_statement(statement: Mapping[str, object], *, private_key: str | Path, to: str | Path) -> Path:
@@ -87,22 +97,27 @@ def sign_statement(statement: Mapping[str, object], *, private_key: str | Path, 
         DSSE 1.0 (secure-systems-lab/dsse), in-toto attestations 1.0, Sigstore bundle 0.3.
     """
     with extras_named("a signature"):
-        from model_signing import signing
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
 
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    digests = {ec.SECP256R1: hashes.SHA256(), ec.SECP384R1: hashes.SHA384(), ec.SECP521R1: hashes.SHA512()}
 
-    _take(signing.Config().use_elliptic_key_signer, "private_key", private_key)
-    key = serialization.load_pem_private_key(local_path(private_key).read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    def elliptic_key(private_key: Path) -> ec.EllipticCurvePrivateKey:
+        key = serialization.load_pem_private_key(private_key.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or type(key.curve) not in digests:
+            raise TypeError(key)
+        return key
+
+    key = _take(elliptic_key, "private_key", private_key)
     payload = canonical_json(statement)
     signed = b"DSSEv1 %d %s %d %s" % (len(_IN_TOTO), _IN_TOTO.encode(), len(payload), payload)
-    digest = {256: hashes.SHA256(), 384: hashes.SHA384(), 521: hashes.SHA512()}[key.curve.key_size]
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     envelope = {
         "payload": base64.b64encode(payload).decode(),
         "payloadType": _IN_TOTO,
-        "signatures": [{"sig": base64.b64encode(key.sign(signed, ec.ECDSA(digest))).decode(), "keyid": ""}],
+        "signatures": [
+            {"sig": base64.b64encode(key.sign(signed, ec.ECDSA(digests[type(key.curve)]))).decode(), "keyid": ""}
+        ],
     }
     material = {"publicKey": {"hint": sha256(public)}, "tlogEntries": []}
     with write_whole(Path(to)) as part:
@@ -156,12 +171,12 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
     return Signature(str(signature), key)
 
 
-def _take(use: Any, name: str, path: str | Path) -> None:
-    """Give a key to model_signing, whose errors for a wrong key come from five libraries."""
+def _take(use: Any, name: str, path: str | Path) -> Any:
+    """Return what a function makes of a key's file; the errors for a wrong key come from five libraries."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
-        use(**{name: local_path(path)})
+        return use(**{name: local_path(path)})
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
         kind = name.replace("_", " ")
         raise InvalidParameter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from factorize.client import fetch
 from factorize.encoding import canonical_json
 from factorize.errors import BadSignature, InvalidParameter
 from factorize.signatures import check_signature, sign
+from factorize.storage.store import open_store
 from factorize.training.receipt import Receipt
 from factorize.training.statement import PrivacyStatement
 
@@ -244,6 +246,25 @@ def test_a_statement_on_a_model_is_verified_by_other_tools(home: Path, capsys: p
             assert subject["digest"]["sha256"] == hashlib.sha256((home / name).read_bytes()).hexdigest()
         capsys.readouterr()
         assert check([str(receipt), str(home / "f.safetensors"), "--model", str(home / name)]) == 0
+
+
+def test_a_private_key_may_come_through_a_pipe(home: Path) -> None:
+    """It is read once, so that it need not lie on a disk; keys of other curves are refused, as for a file."""
+    receipt = released(home, home / "f.safetensors", "of-factors.json")
+    open_store(home / "piped", create=True)
+    orders = (
+        ["receipt", "--statement", receipt, "--to", "s.json"],
+        ["mirror", "piped", "mirror"],
+        ["sign", "r.json", "--to", "r.sig"],
+    )
+    other = ec.generate_private_key(ec.SECP256K1()).private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN)
+    for order in orders:
+        for key, code in (((home / "own.pem").read_bytes(), 0), (other, 2)):
+            reading, writing = os.pipe()
+            os.write(writing, key)
+            os.close(writing)
+            assert CommandLine(home)(*order, "--private-key", f"/dev/fd/{reading}").code == code
+            os.close(reading)
 
 
 def test_no_statement_on_what_a_receipt_does_not_say(home: Path) -> None:
