@@ -268,5 +268,5 @@ def load_settings(**fields: Any) -> Settings:
         named = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors(include_url=False)]
         sentences = (f"setting {name}: {text}" if name else text for name, text in named)
         raise InvalidParameter("; ".join(text.replace("Value error, ", "", 1) for text in sentences)) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidParameter(f"{config_file()} is not TOML: {error}", field=CONFIG_VARIABLE) from None

@@ -146,9 +146,10 @@ def test_a_file_with_an_unknown_field_or_no_toml(tmp_path: Path) -> None:
     (tmp_path / "factorize.toml").write_text("colour = 'red'")
     with pytest.raises(InvalidParameter, match="colour"):
         load_settings()
-    (tmp_path / "factorize.toml").write_text("port 1")
-    with pytest.raises(InvalidParameter, match="not TOML"):
-        load_settings()
+    for other in (b"port 1", "port = 1  # Größe".encode("latin-1")):
+        (tmp_path / "factorize.toml").write_bytes(other)
+        with pytest.raises(InvalidParameter, match="not TOML"):
+            load_settings()
 
 
 def test_a_service_without_a_home_folder_has_the_store_that_is_named(tmp_path: Path) -> None:
