@@ -68,8 +68,8 @@ class Display:
         self._show(text, None)
 
     def count(self, done: int, total: int, text: str) -> None:
-        """Show how many of a known number of parts are done, and the time left if the others take as long."""
-        self._show(f"{done} of {total}, {text}{_left(self._began, done, total)}", done / max(total, 1))
+        """Show how many of a known number of parts are done; they differ too much to tell how long the rest takes."""
+        self._show(f"{done} of {total}, {text}", done / max(total, 1))
 
     def finish(self, line: str) -> None:
         """End it; `line` says how, or is empty where the result itself will."""
