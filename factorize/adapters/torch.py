@@ -14,7 +14,7 @@ import torch
 
 from factorize.adapters.clipping import refuse_narrow
 from factorize.adapters.ranks.agreement import agree, require_distributed
-from factorize.adapters.ranks.placements import ShardLayout, is_sharded, values_sum
+from factorize.adapters.ranks.placements import ShardLayout, is_sharded, refuse_unknown_parts, values_sum
 from factorize.adapters.released_sums import ReleasedSums, noise_dtype, norm_of
 from factorize.adapters.torch_engine import DeviceSource
 from factorize.auditor import Auditor
@@ -117,6 +117,7 @@ class TorchNoiseGenerator(Secret):
         """Do the work of the constructor, and return the values that must be the same on all ranks."""
         held = certified(factors)
         check_own(calibration, held)
+        refuse_unknown_parts(parameters)
         self._like = [(tuple(p.shape), p.dtype, p.device) for p in parameters]
         if not self._like or not all(dtype.is_floating_point for _, dtype, _ in self._like):
             raise InvalidParameter("parameters must be real tensors, at least one; give those", field="parameters")

@@ -14,7 +14,7 @@ from handmade import Handmade, handmade
 from rank_jobs import assert_refused, on_ranks, refused, whole
 from structure_cases import strategies
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement
 
@@ -62,6 +62,10 @@ def placed(kind: str, world: int) -> list[Any]:
         return [torch.zeros(shape) for shape in SHAPES]
     ways = [Shard(1), Shard(0), Shard(1), Replicate(), Shard(2)]
     return [distribute_tensor(torch.zeros(shape), mesh, [way]) for shape, way in zip(SHAPES, ways, strict=True)]
+
+
+def flattened(**options: Any) -> list[Any]:
+    return list(FullyShardedDataParallel(Model(), device_id=torch.device("cpu"), **options).parameters())
 
 
 def drawer(kind: str, world: int, name: str, **options: Any) -> NoiseGenerator:
@@ -198,6 +202,8 @@ def refuse_all(rank: int, world: int, folder: str) -> dict[str, str]:
         "stages of other shapes": refused(lambda: noise_for("blt", plain[rank:], mesh=mesh)),
         "stages of the same shapes": refused(lambda: noise_for("blt", stages, mesh=mesh)),
         "stages that are sharded": refused(lambda: noise_for("blt", staged)),
+        "FSDP1": refused(lambda: noise_for("blt", flattened(use_orig_params=False))),
+        "FSDP1 with the model's own parameters": refused(lambda: noise_for("blt", flattened(use_orig_params=True))),
         "mesh and DTensors": refused(lambda: noise_for("blt", sharded, mesh=mesh)),
         "mesh and shard": refused(lambda: noise_for("blt", plain, mesh=mesh, shard=(0, 4))),
     }
@@ -242,6 +248,8 @@ EXPECTED = {
     "stages of other shapes": "pipeline",
     "stages of the same shapes": "stages of a pipeline",
     "stages that are sharded": "pipeline",
+    "FSDP1": "a part that FSDP1 made",
+    "FSDP1 with the model's own parameters": "a part that FSDP1 made",
     "mesh and DTensors": "give only one of them",
     "mesh and shard": "give only one of them",
     "steps": "step is 1 on rank 1, 0 on rank 0",
@@ -261,6 +269,15 @@ class TestRefusals:
     def test_a_placement_that_nobody_knows(self):
         with pytest.raises(InvalidParameter, match="redistribute it to Shard or Replicate"):
             placements._side(Placement(), 2)
+
+    @pytest.mark.parametrize("mark", [{"ds_id": 0}, {"tensor_model_parallel": True}])
+    def test_parts_of_other_libraries(self, mark):
+        part = torch.nn.Parameter(torch.zeros(4))
+        vars(part).update(mark)
+        with pytest.raises(InvalidParameter, match="whose DTensors tell it"):
+            noise_for("blt", [part])
+        vars(part).update(dict.fromkeys(mark, False))  # as of a parameter that Megatron keeps whole
+        noise_for("blt", [part]).close()
 
     def test_a_rank_whose_store_is_gone_says_so_or_keeps_its_own_reason(self, monkeypatch):
         gone = mock.Mock(set=mock.Mock(side_effect=torch.distributed.DistNetworkError("reset by peer")))

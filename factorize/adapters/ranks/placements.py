@@ -27,6 +27,13 @@ if TYPE_CHECKING:  # if torch is built without them, nothing is sharded
 
 _MASK = (1 << 64) - 1
 """A mask of the 64 bits of a word."""
+_MARKS_OF_PARTS = {
+    "_fsdp_flattened": "FSDP1",
+    "_is_flat_param": "FSDP1",
+    "ds_id": "DeepSpeed's ZeRO-3",
+    "tensor_model_parallel": "Megatron's tensor parallelism",
+}
+"""The attributes of parameters that are this rank's part of a tensor and do not tell which, by who sets them."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +286,23 @@ class ShardLayout:
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a DTensor."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def refuse_unknown_parts(tensors: Iterable[torch.Tensor]) -> None:
+    """Refuse parts of tensors that look whole: every rank would make the noise of the same entries for its own part.
+
+    Raises:
+        InvalidParameter: a tensor is such a part.
+    """
+    for tensor in tensors:
+        maker = next((each for mark, each in _MARKS_OF_PARTS.items() if getattr(tensor, mark, False) is not False), None)
+        if maker is not None:
+            raise InvalidParameter(
+                f"a parameter of shape {tuple(tensor.shape)} is a part that {maker} made, and does not tell which, so "
+                "all ranks would add the same noise to different parts, whose differences reveal the data; shard with "
+                "fully_shard or parallelize_module, whose DTensors tell it",
+                field="parameters",
+            )
 
 
 def values_sum(tensors: Iterable[torch.Tensor]) -> str:
