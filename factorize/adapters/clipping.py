@@ -42,6 +42,9 @@ MIN_SHARE_ENTRIES = 1 << 19
 def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples: int | None = None) -> list[Rows]:
     """Return the gradients of all parameters by example, shapes (examples, *shape), of all backward passes together.
 
+    Passes over parts of the batch follow one another. Passes over the whole batch, as of losses that are not added up
+    before `backward()`, are added row by row.
+
     Args:
         parameters: names, and parameters with Opacus's `grad_sample`.
         examples: number of examples of the batch; if nobody told it, or no parameter has as many, the parameters must
@@ -50,7 +53,7 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
     Raises:
         InvalidParameter: a parameter has no gradients, or other rows than the batch has examples.
     """
-    found = [(name, p, _passes(name, p)) for name, p in parameters]
+    found = [(name, p, _join_whole(_passes(name, p), examples)) for name, p in parameters]
     rows = [tuple(len(each) for each in passes) for _, _, passes in found]
     as_told = [each for each in rows if sum(each) == examples]
     expected = Counter(as_told or rows).most_common(1)[0][0]
@@ -67,6 +70,17 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
             shapes = [tuple(each.shape[1:]) for each in passes]
             raise InvalidParameter(f"{name} has shape {tuple(p.shape)}, but gradients of shape {shapes}", field="model")
     return [passes[0] if len(passes) == 1 else torch.cat([*map(_whole, passes)]) for _, _, passes in found]
+
+
+def _join_whole(passes: list[Rows], examples: int | None) -> list[Rows]:
+    """Return backward passes that each have a row for all examples as one of their sums; others as they are."""
+    if len(passes) < 2 or any(len(each) != examples for each in passes):
+        return passes
+    kept = [each for each in passes if isinstance(each, LayerRows)]
+    if len(kept) == len(passes):
+        return [LayerRows(kept[0].parameter, [one for each in kept for one in each.passes])]
+    first, *others = map(_whole, passes)
+    return [sum(others, first)]
 
 
 def _whole(rows: Rows) -> torch.Tensor:

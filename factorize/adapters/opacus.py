@@ -222,7 +222,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         ]
         if any((each[0] if isinstance(each, list) else each) is USED_ROWS for each in held):
             raise InvalidParameter(_UNCLEARED_GRADIENTS, field="optimizer")
-        return example_rows(self._named, self._expected)
+        part = None if self.rehearsal is None else self.rehearsal.examples
+        return example_rows(self._named, len(self._masks[0]) if self._masks else part or self._expected)
 
     @property
     def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
