@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import torch
 
+from factorize.adapters.loop_state import HeldTensor
 from factorize.errors import InvalidParameter
 
 MAX_WEIGHT_CHANGE = 1e-6
 """The relative change of a parameter's norm that is explained by roundings, as of a mean of two equal tensors."""
 
 
-def difference_of_buffers(
-    left: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
-) -> InvalidParameter | None:
-    """Return the error if a pass over other examples has left a buffer with other values, or None."""
-    for name, value in left.items():
-        now = found.get(name)
-        if now is not None and now.shape == value.shape and not torch.equal(now, value):
-            name = name.removeprefix("_module.")
+def difference_of_buffers(left: Iterable[tuple[HeldTensor, torch.Tensor]]) -> InvalidParameter | None:
+    """Return the error if a pass over other examples has left a buffer with other values than it has now, or None."""
+    for held, value in left:
+        if held.differs(value):
             return InvalidParameter(
-                f"the buffer {name} depends on the examples, like a running mean or a code book. It is released with "
-                "the model and changes later gradients, but no noise covers it; compute it on public data and keep it "
-                "fixed, or use a layer without it (GroupNorm)",
+                f"the buffer {held.name} depends on the examples, like a running mean or a code book. It is released "
+                "with the model or changes later gradients, but no noise covers it; compute it on public data and "
+                "keep it fixed, or use a layer without it (GroupNorm)",
                 field="model",
             )
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +24,8 @@ class Stepper(Protocol):
     """Whether it is calling the optimizer that it was made of."""
 
 
+_WATCHERS: list[Callable[[Any], object]] = []
+"""The functions that are called before any optimizer steps."""
 _OWNERS: Any = WeakTensorKeyDictionary()
 """The private optimizer of each parameter, by a weak reference, since parameters are copied and pickled."""
 
@@ -38,6 +41,12 @@ def refuse_own_steps(optimizer: torch.optim.Optimizer, private: Stepper) -> None
     optimizer.private_one = weakref.ref(private)
 
 
+def watch_steps(call: Callable[[Any], object]) -> Callable[[], None]:
+    """Have a function called with each optimizer that is about to step, and return one that ends that."""
+    _WATCHERS.append(call)
+    return partial(_WATCHERS.remove, call)
+
+
 def _refuse_steps(optimizer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Refuse a step without the private job's knowledge, by gradients that exist or that the closure makes."""
     private = getattr(optimizer, "private_one", lambda: None)()
@@ -48,6 +57,8 @@ def _refuse_steps(optimizer: Any, arguments: tuple[Any, ...], options: Mapping[s
             field="optimizer",
         )
     _refuse_raw(optimizer)
+    for watch in [*_WATCHERS]:
+        watch(optimizer)
 
     def checked(argument: Any) -> Any:
         return _check_after(optimizer, argument) if callable(argument) else argument

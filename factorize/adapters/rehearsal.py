@@ -7,18 +7,17 @@ its examples replaced by another one, under the same random numbers. Nothing of 
 follows, the gradients of the examples that stayed must be the same.
 """
 
-import gc
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from functools import partial
+from copy import deepcopy
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from factorize.adapters.altered_batches import Altered, BatchMarks, Randomness, tensors_of
 from factorize.adapters.clipping import example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
 from factorize.adapters.layer_rows import Rows
+from factorize.adapters.loop_state import LoopState, difference_of_states
 from factorize.adapters.model_changes import difference_of_buffers, difference_of_weights, sizes_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 
@@ -40,6 +39,11 @@ class Part(NamedTuple):
     batch: Any
     altered: list[Altered]
     randomness: Randomness
+
+    def unaltered(self) -> Altered:
+        """Return a copy of the batch as an altered one in which every example stays."""
+        rows = self.altered[0].rows
+        return Altered(deepcopy(self.batch), rows, [(i, i) for i in range(rows)], alike=True, other=False)
 
 
 class Rehearsal:
@@ -73,11 +77,10 @@ class Rehearsal:
         self._seen: Hashable = None  # names the model whose gradients were checked
         self._rehearsed: Hashable = None  # names the model of the passes that are kept
         self._part: Part | None = None
-        self._passes: list[tuple[Altered, GradientRows, dict[str, torch.Tensor]]] = []
-        self._before: dict[str, tuple[torch.Tensor, int]] = {}
+        self._passes: list[tuple[Altered, GradientRows, LoopState]] = []
+        self._state: LoopState | None = None
         self._sizes: dict[str, float] = {}
         self._handed: Altered | None = None
-        self._undo: list[Callable[[], object]] = []
         self._marks = BatchMarks()
         self._compared: list[int] = []  # holds the steps whose gradients were compared
         self.examples: int | None = None
@@ -149,18 +152,29 @@ class Rehearsal:
             if altered.alike or not self._passes or self._still:
                 part.randomness.restore()
                 yield from self._pass(altered)
+        while self._in_doubt():
+            part.randomness.restore()
+            yield from self._pass(part.unaltered())
         part.randomness.restore()
         return part.batch
+
+    def _in_doubt(self) -> bool:
+        """Return whether the batch has to come as it is, to tell whether what the loop changes depends on examples.
+
+        What differs between that batch and one with replaced examples, and not between the same batch twice, does.
+        """
+        states = [state for altered, _, state in self._passes if altered.alike]
+        if not states or not states[0].late:
+            return False
+        fault = difference_of_states(*states[:2]) if len(states) > 1 else None
+        if len(states) == 3 and difference_of_states(*states[1:]) is None:
+            self.fault = self.fault or fault
+        return len(states) == 1 or (len(states) == 2 and fault is not None)
 
     def _pass(self, altered: Altered) -> Iterator[Any]:
         for p in self._parameters:
             p.grad, p.grad_sample = None, None
-        self._undo = [
-            partial(_replace, layer, key, buffer, buffer.clone())
-            for layer in self._model.modules()
-            for key, buffer in layer.named_buffers(recurse=False)
-        ]
-        self._before = {name: (buffer, buffer._version) for name, buffer in self._model.named_buffers()}
+        self._state = LoopState(self._model)
         self._sizes = sizes_of(self._model)
         self._handed = altered
         self._marks.hand_out(altered.batch)
@@ -200,10 +214,10 @@ class Rehearsal:
         return losses
 
     def _put_back(self) -> None:
-        """Undo a pass, except for gradients: random numbers, buffers, schedules of learning rates."""
-        for undo in self._undo:
-            undo()
-        self._undo = []
+        """Undo a pass, except for gradients: buffers, other optimizers' weights, schedules of learning rates."""
+        if self._state is not None:
+            self._state.end()
+        self._state = None
 
     def _clear(self) -> None:
         """Clear gradients that must not be released; a loop that logs `p.grad` finds zeros."""
@@ -221,7 +235,7 @@ class Rehearsal:
             InvalidParticipation: the gradients are not those of the batch.
         """
         altered, part = self._handed, self._part
-        assert altered is not None and part is not None
+        assert altered is not None and part is not None and self._state is not None
         self.check_parameters()
         named = self.names(self._parameters)
         samples = example_rows(named, altered.rows)
@@ -240,23 +254,14 @@ class Rehearsal:
                 f"examples cannot be compared; {WAY_OUT}",
                 field="loss",
             )
-        self._passes.append((altered, found, self._changed_buffers() if altered.alike else {}))
+        self._state.note_step()
+        self._passes.append((altered, found, self._state))
         self._rehearsed = self._fingerprint()
         self._clear()
-        self._undo.append(part.randomness.restore)
         for each in optimizers:
-            self._undo += [partial(kept.update, {**kept}) for kept in _schedules(each)]
+            self._state.hold_schedules(each)
             each._opt_called = True  # as the loop sees it; otherwise torch warns of the schedule's next step
         self._handed = None
-
-    def _changed_buffers(self) -> dict[str, torch.Tensor]:
-        """Return copies of the buffers that the pass has changed, by name."""
-        changed = {}
-        for name, buffer in self._model.named_buffers():
-            before, version = self._before.get(name, (buffer, buffer._version))
-            if buffer is not before or buffer._version != version:
-                changed[name] = buffer.clone()
-        return changed
 
     def check_parameters(self) -> None:
         """Refuse a model whose trained parameters are not those that have noise.
@@ -311,10 +316,9 @@ class Rehearsal:
         if not self._passes:
             return
         rows = GradientRows.of(samples)
-        buffers = dict(self._model.named_buffers())
-        for altered, other, left in self._passes:
+        for altered, other, state in self._passes:
             self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm)
-            self.fault = self.fault or difference_of_buffers(left, buffers)
+            self.fault = self.fault or (difference_of_buffers(state.early) if altered.alike else None)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
             self._compared += [] if self._part is None else [self._part.place[0]]
@@ -353,19 +357,3 @@ def _refuse_eval(_: torch.Tensor) -> None:
         "pass of a step, and use torch.no_grad() for a pass without a step",
         field="model",
     )
-
-
-def _replace(layer: torch.nn.Module, key: str, buffer: torch.Tensor, value: torch.Tensor) -> None:
-    """Put a buffer back, even if the pass has assigned another tensor."""
-    with torch.no_grad():
-        buffer.copy_(value)
-    layer._buffers[key] = buffer
-
-
-def _schedules(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
-    """Yield the attributes of every scheduler of an optimizer, and of its groups, that their steps change."""
-    yield from optimizer.param_groups
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        for each in gc.get_objects():
-            if issubclass(type(each), LRScheduler) and getattr(each, "optimizer", None) is optimizer:
-                yield vars(each)

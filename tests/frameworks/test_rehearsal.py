@@ -270,6 +270,26 @@ class TestRows:
         with pytest.raises(InvalidParameter, match=r"gradients of \[1, 4\] examples"):
             clipped_sums([torch.ones(4, 2), torch.ones(1, 2)], 1.0)
 
+    @pytest.mark.parametrize("options", [{}, {"physical_batch_size": 3}, {"grad_sample_mode": "streamed"}])
+    def test_of_losses_with_a_backward_pass_each(self, options):
+        """Both passes of an example count in its norm, and layers may be in one of them only."""
+        found = []
+        for apart in (True, False):
+            torch.manual_seed(4)
+            model = network(torch.nn.Linear(8, 40), torch.nn.Linear(40, 8))
+            made, again = private(model, **options), model[:3]
+            for batch in made.loader:
+                first = mean(made.model, batch)
+                if apart:
+                    first.backward()
+                other = again(batch[0]).square().sum(1).mean()
+                (other if apart else first + other).backward()
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+            made.optimizer.close()
+            found.append(list(model.parameters()))
+        assert made.optimizer.noise.step == EXAMPLES // SIZE and all(map(torch.equal, *found))
+
     def test_a_parameter_that_no_step_uses(self):
         model = network()
         model.unused = torch.nn.Linear(2, 2)
@@ -567,6 +587,160 @@ class TestChanges:
     def test_a_sound_layer_is_rehearsed_again(self):
         made, came = self.train(lambda m: m.__setitem__(1, torch.nn.ReLU()))
         assert came == EXAMPLES // SIZE + 3 and made.optimizer.noise.step == EXAMPLES // SIZE
+
+
+def discriminator() -> torch.nn.Module:
+    torch.manual_seed(4)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def generator() -> torch.nn.Module:
+    torch.manual_seed(5)
+    return torch.nn.Linear(2, 6)
+
+
+def is_real(model: Any, x: torch.Tensor, answer: float) -> torch.Tensor:
+    found = model(x)
+    return functional.binary_cross_entropy_with_logits(found, torch.full_like(found, answer))
+
+
+class TestWhatTheLoopTrainsBeside:
+    """Rates are so small that no gradient of the private model shows what was learnt."""
+
+    rate = 1e-6
+
+    def beside(self, made: Private, other: Any, iteration: Callable[[Any, Any], None]) -> int:
+        """Train for an epoch with another optimizer, and return how many batches came."""
+        optimizer, came = torch.optim.Adam(other.parameters(), lr=self.rate), 0
+        before = [p.clone() for p in other.parameters()]
+        for batch in made.loader:
+            iteration(batch, optimizer)
+            came += 1
+        assert not all(map(torch.equal, before, other.parameters()))
+        return came
+
+    @pytest.mark.parametrize("how", ["a head", "an encoder", "its own backward pass"])
+    def test_on_the_examples_is_refused(self, how: str):
+        made, other = private(network()), torch.nn.Linear(*{"an encoder": (6, 6)}.get(how, (3, 3)))
+
+        def iteration(batch: Any, optimizer: Any) -> None:
+            x = other(batch[0]) if how == "an encoder" else batch[0]
+            out = made.model(x)
+            if how == "a head":
+                out = other(out)
+            cross_entropy(out, batch[1]).backward()
+            made.optimizer.step()
+            if how == "its own backward pass":
+                cross_entropy(other(out.detach()), batch[1]).backward()
+            optimizer.step()
+            for each in (made.optimizer, optimizer):
+                each.zero_grad()
+
+        with pytest.raises(InvalidParameter, match="the loop changes the weights that Adam trains by the examples"):
+            self.beside(made, other, iteration)
+        assert made.optimizer.noise.step == 0
+
+    def test_a_discriminator_without_noise_is_refused(self):
+        made, other = private(generator()), discriminator()
+
+        def iteration(batch: Any, optimizer: Any) -> None:
+            with torch.no_grad():
+                fake = made.model(torch.randn(SIZE, 2))
+            (is_real(other, batch[0], 1) + is_real(other, fake, 0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            is_real(other, made.model(torch.randn(SIZE, 2)), 1).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+
+        with pytest.raises(InvalidParameter, match="the weights that Adam trains"):
+            self.beside(made, other, iteration)
+        assert made.optimizer.noise.step == 0
+
+    @pytest.mark.parametrize("first", [True, False])
+    @pytest.mark.parametrize("apart", [True, False])
+    def test_a_generator_that_sees_no_example_is_not(self, first: bool, apart: bool):
+        """However fast it learns; and each of the discriminator's losses may have a backward pass of its own."""
+        made, other = private(discriminator()), generator()
+        self.rate = 0.1
+
+        def fool(optimizer: Any) -> None:
+            is_real(made.model, other(torch.randn(SIZE, 2)), 1).backward()
+            optimizer.step()
+            for each in (made.optimizer, optimizer):
+                each.zero_grad()
+
+        def iteration(batch: Any, optimizer: Any) -> None:
+            if first:
+                fool(optimizer)
+            loss = is_real(made.model, batch[0], 1)
+            if apart:
+                loss.backward()
+            fake = is_real(made.model, other(torch.randn(SIZE, 2)).detach(), 0)
+            (fake if apart else loss + fake).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+            if not first:
+                fool(optimizer)
+
+        assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 2
+        assert made.optimizer.noise.step == EXAMPLES // SIZE
+
+    def test_on_public_data_is_not(self):
+        """Their order shows nothing of the examples, though no two passes see the same."""
+        made, other, public = private(network()), torch.nn.Linear(6, 3), iter(torch.randn(99, SIZE, 6))
+
+        def iteration(batch: Any, optimizer: Any) -> None:
+            other(next(public)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            mean(made.model, batch).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+
+        assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 3
+
+    @pytest.mark.parametrize("where", ["loss", "teacher", "after the step", "counted"])
+    def test_buffers(self, where: str):
+        class Centre(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("centre", torch.zeros(3))
+
+            def move(self, out: torch.Tensor) -> None:
+                self.centre += 1e-5 * (torch.ones(3) if where == "counted" else out.detach().mean(0))
+
+            def forward(self, out: torch.Tensor) -> torch.Tensor:
+                if where == "loss":
+                    self.move(out)
+                return out - self.centre
+
+        made, centre = private(network()), Centre()
+        teacher = torch.nn.BatchNorm1d(6, momentum=1e-5)
+
+        def train_once() -> int:
+            came = 0
+            for x, y in made.loader:
+                if where == "teacher":
+                    teacher(x)
+                out = made.model(x)
+                cross_entropy(centre(out), y).backward()
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+                if where in ("after the step", "counted"):
+                    centre.move(out)
+                came += 1
+            return came
+
+        if where == "counted":
+            assert train_once() == EXAMPLES // SIZE + 2 and float(centre.centre[0]) == pytest.approx(
+                1e-5 * EXAMPLES / SIZE
+            )
+            return
+        said = {"loss": "Centre.centre depends", "teacher": "BatchNorm1d.running", "after the step": "Centre.centre by"}
+        with pytest.raises(InvalidParameter, match=said[where]):
+            train_once()
+        assert made.optimizer.noise.step == 0
 
 
 class TestPasses:

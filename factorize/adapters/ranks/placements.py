@@ -295,7 +295,9 @@ def refuse_unknown_parts(tensors: Iterable[torch.Tensor]) -> None:
         InvalidParameter: a tensor is such a part.
     """
     for tensor in tensors:
-        maker = next((each for mark, each in _MARKS_OF_PARTS.items() if getattr(tensor, mark, False) is not False), None)
+        maker = next(
+            (each for mark, each in _MARKS_OF_PARTS.items() if getattr(tensor, mark, False) is not False), None
+        )
         if maker is not None:
             raise InvalidParameter(
                 f"a parameter of shape {tuple(tensor.shape)} is a part that {maker} made, and does not tell which, so "

@@ -1,0 +1,157 @@
+"""The state that an iteration of a loop changes beside the private weights: buffers, and weights of other optimizers.
+
+It feeds back into later gradients, or is released with the model, and no noise covers it: a centre that follows the
+features, statistics of a teacher, a discriminator or a head that another optimizer trains. A rehearsal compares it, and
+puts it back.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.lr_scheduler import LRScheduler
+
+from factorize.adapters.own_steps import watch_steps
+from factorize.errors import InvalidParameter
+
+
+class HeldTensor:
+    """A buffer or a weight that an iteration may change, and a copy of it from before.
+
+    Args:
+        name: its name for messages.
+        owner: the dict that has it.
+        key: its key there.
+    """
+
+    def __init__(self, name: str, owner: dict[str, Any], key: str) -> None:
+        self.name, self._owner, self._key = name, owner, key
+        self._tensor: torch.Tensor = owner[key]
+        self.value = self._before = self._tensor.detach().clone()
+
+    def differs(self, value: torch.Tensor) -> bool:
+        """Return whether a tensor with other values is in this place now; versions do not count what C++ writes."""
+        now: torch.Tensor | None = self._owner.get(self._key)
+        return now is not None and not _are_equal(now, value)
+
+    def note(self) -> None:
+        """Keep the present value."""
+        now = self._owner.get(self._key)
+        if now is not None and self.differs(self.value):
+            self.value = now.detach().clone()
+
+    def put_back(self) -> None:
+        """Put the tensor back, even if another one is in its place."""
+        with torch.no_grad():
+            self._tensor.copy_(self._before)
+        self._owner[self._key] = self._tensor
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same = one.shape == other.shape and one.dtype == other.dtype
+    return same and (torch.equal(one, other) or torch.equal(one.nan_to_num(), other.nan_to_num()))
+
+
+class LoopState:
+    """Buffers and weights as they are when an iteration begins: the model's, and those of what else the loop runs.
+
+    Args:
+        model: the private model.
+
+    Attributes:
+        early: the buffers, and their values when the private step came.
+        late: the values that the iteration changed after that step, and all weights that it changed, by place.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.early: list[tuple[HeldTensor, torch.Tensor]] = []
+        self.late: dict[tuple[int, int], HeldTensor] = {}
+        self._held: dict[int, list[HeldTensor]] = {}
+        self._weights: dict[int, list[HeldTensor]] = {}
+        self._owners: list[object] = []  # keeps them, so that no other object gets the id of one
+        self._undo: list[Callable[[], object]] = []
+        for name, layer in model.named_modules():
+            self._hold_buffers(layer, name)
+        see, step = weakref.WeakMethod(self._see), weakref.WeakMethod(self._hold_weights)
+        hook = register_module_forward_pre_hook(lambda module, _: see()(module) if see() else None)  # type: ignore
+        watch = watch_steps(lambda optimizer: step()(optimizer) if step() else None)  # type: ignore[misc]
+        self._ends = [weakref.finalize(self, each) for each in (hook.remove, watch)]
+
+    def _see(self, module: torch.nn.Module) -> None:
+        """Hold the buffers of a module that is about to run."""
+        if id(module) not in self._held:
+            self._hold_buffers(module, type(module).__name__)
+
+    def _hold_buffers(self, layer: torch.nn.Module, name: str) -> None:
+        keys = [key for key, _ in layer.named_buffers(recurse=False)]
+        self._held[id(layer)] = [
+            HeldTensor(f"{name}.{key}".removeprefix("_module."), layer._buffers, key) for key in keys
+        ]
+        self._owners.append(layer)
+
+    def _hold_weights(self, optimizer: Any) -> None:
+        """Keep what a step of an optimizer is about to change, unless its gradients have noise."""
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        noisy = hasattr(optimizer, "private_one") or any(getattr(p, "summed_grad", None) is not None for p in weights)
+        if noisy or id(optimizer) in self._weights:
+            return
+        name = f"the weights that {type(optimizer).__name__} trains"
+        self._weights[id(optimizer)] = [HeldTensor(name, {"": p}, "") for p in weights]
+        self._owners.append(optimizer)
+        self.hold_schedules(optimizer)
+        self._undo += [optimizer.state.clear, partial(optimizer.state.update, deepcopy(dict(optimizer.state)))]
+
+    def hold_schedules(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep the learning rates of an optimizer and what its schedules remember."""
+        self._undo += [partial(kept.update, {**kept}) for kept in _schedules(optimizer)]
+
+    def note_step(self) -> None:
+        """Note what the buffers are when the private step comes."""
+        for held in (each for own in self._held.values() for each in own):
+            held.note()
+            self.early.append((held, held.value))
+
+    def end(self) -> None:
+        """Note what the iteration has changed since, and put everything back."""
+        for end in self._ends:
+            end()
+        for owner, own in (*self._held.items(), *self._weights.items()):
+            for i, held in enumerate(own):
+                if held.differs(held.value):
+                    held.note()
+                    self.late[owner, i] = held
+                held.put_back()
+        for undo in self._undo:
+            undo()
+        self._held, self._weights, self._undo = {}, {}, []
+
+
+def difference_of_states(some: LoopState, others: LoopState) -> InvalidParameter | None:
+    """Return the error if two iterations have left something with other values after their steps, or None."""
+    for place in {**some.late, **others.late}:
+        found = [each.late[place] for each in (some, others) if place in each.late]
+        if len(found) == 1 or not _are_equal(found[0].value, found[1].value):
+            return InvalidParameter(
+                f"the loop changes {found[0].name} by the examples of a batch, beside step() of the private optimizer. "
+                "No noise covers that, and it changes later gradients or is released with the model; train these "
+                "weights in the same make_private, compute from released values or public data, or leave it out of "
+                "the loop",
+                field="model",
+            )
+    return None
+
+
+def _schedules(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
+    """Yield the attributes of every scheduler of an optimizer, and of its groups, that their steps change."""
+    yield from optimizer.param_groups
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        for each in gc.get_objects():
+            if issubclass(type(each), LRScheduler) and getattr(each, "optimizer", None) is optimizer:
+                yield vars(each)
