@@ -168,7 +168,7 @@ def refuse_repeats(dataset: object) -> None:
         InvalidParticipation: the data set does, so that these examples take part more often than the participation
             allows.
     """
-    entries = _entries(dataset)
+    entries = entries_of(dataset)
     if len(np.unique(entries, axis=0)) < len(entries):
         raise InvalidParticipation(
             f"the {type(dataset).__name__} lists some examples more than once, so they would take part more often "
@@ -178,12 +178,12 @@ def refuse_repeats(dataset: object) -> None:
         )
 
 
-def _entries(dataset: Any) -> np.ndarray:
+def entries_of(dataset: Any) -> np.ndarray:
     """Return for each item of a data set the data set that holds it, and its index there, shape (items, 2)."""
     if isinstance(dataset, Subset):
-        return _entries(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
+        return entries_of(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
     if isinstance(dataset, ConcatDataset):
-        return np.concatenate([_entries(part) for part in dataset.datasets])
+        return np.concatenate([entries_of(part) for part in dataset.datasets])
     chosen: Any = getattr(dataset, "_indices", None)  # of `datasets`, which keep a choice of rows in a table
     rows = chosen.column(0).to_numpy() if hasattr(chosen, "column") else np.arange(len(dataset))
     return np.column_stack([np.full(len(rows), id(dataset)), rows])

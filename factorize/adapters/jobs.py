@@ -48,7 +48,9 @@ class Planned(Drawn):
         batches = {"examples": job.data.examples, "users": whose, "epochs": job.batching.epochs}
         order = {"order_seed": job.batching.order_seed, "remainder": job.batching.remainder}
         noise = {"sigma_of_sums": c.sigma_of_sums, "clip_norm": c.clip_norm, "divisor": c.divisor}
-        return {**batches, **order, "adaptive": job.noise.adaptive, "factorization": self.factors.digest, **noise}
+        seed = hashlib.sha512(f"factorize job {job.noise.secret}".encode()).hexdigest()
+        plan = {"adaptive": job.noise.adaptive, "factorization": self.factors.digest, "seed": seed}
+        return {**batches, **order, **plan, **noise}
 
     def begin(self, receipt: Receipt, statement: PrivacyStatement, **noise: Any) -> None:
         """Begin or continue the receipt of the job; see `Receipt.begin`, which takes what `noise` says of the noise."""

@@ -42,8 +42,8 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
     before = Randomness.now()
     places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_COLLATED_EXAMPLES + 1)]
     try:
-        items = [_call_seeded(0, dataset.__getitem__, i) for i in (*places, *places[:1] * 3, places[1], places[0])]
-        one, two, _, three = map(_digest, items[-4:])
+        items = [call_seeded(0, dataset.__getitem__, i) for i in (*places, *places[:1] * 3, places[1], places[0])]
+        one, two, _, three = map(digest_of, items[-4:])
         last = one == two != three
         columns = (_find_mixed_column(dataset, place) for place in ([] if last else places[:2]))
         column = next(filter(None, columns), None)
@@ -69,7 +69,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
         )
 
 
-def _call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
+def call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
     """Return the result of a call under random numbers of its own."""
     random.seed(draw)
     np.random.seed(draw)
@@ -131,7 +131,7 @@ def _find_mixed_column(dataset: Any, place: int) -> str | None:
         for name, value in getattr(dataset, "__dict__", {}).items():
             watched.__dict__[name] = _watch(value, size, columns.setdefault(name, []))
         for draw in range(MAX_DRAWS // 2):
-            _call_seeded(draw, watched.__getitem__, place)
+            call_seeded(draw, watched.__getitem__, place)
             found = (name for name, some in columns.items() if any(len(each.entries) > 1 for each in some))
             if (name := next(found, None)) is not None:
                 return name
@@ -143,12 +143,12 @@ def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: i
     found, after = [], []
     for chosen in ((0, 1, 2, 3), (0, 1, 2, 3), (0, 4, 2, 3)):
         try:
-            batch = _call_seeded(draw, collate, [copy(items[i]) for i in chosen])
+            batch = call_seeded(draw, collate, [copy(items[i]) for i in chosen])
         except Exception:  # examples of other shapes cannot always be stacked
             return False
         after.append((random.random(), float(np.random.random()), float(torch.rand(()))))
         tensors = [each for each in tensors_of(batch) if each.dim() > axis and each.shape[axis] == len(chosen)]
-        found.append([(each.shape, _digest(each.movedim(axis, 0)[[0, 2, 3]])) for each in tensors])
+        found.append([(each.shape, digest_of(each.movedim(axis, 0)[[0, 2, 3]])) for each in tensors])
     pairs = zip(found[0], found[2], strict=False)
     same = found[0] == found[1] and len(set(after)) == 1
     return same and any(mine != other and mine[0] == other[0] for mine, other in pairs)
@@ -159,7 +159,7 @@ def share_of_examples(some: Any, data: Any) -> float:
     before = Randomness.now()
     try:
         found = [
-            {_digest(each[int(i)]) for i in np.linspace(0, len(each) - 1, min(len(each), MAX_COMPARED_EXAMPLES))}
+            {digest_of(each[int(i)]) for i in np.linspace(0, len(each) - 1, min(len(each), MAX_COMPARED_EXAMPLES))}
             for each in (some, data)
         ]
     finally:
@@ -167,11 +167,18 @@ def share_of_examples(some: Any, data: Any) -> float:
     return len(found[0] & found[1]) / len(found[0]) * max(1.0, len(data) / MAX_COMPARED_EXAMPLES)
 
 
-def _digest(item: Any) -> bytes:
+def digest_of(item: Any) -> bytes:
     """Return a hash of the numbers and texts of an item."""
     if isinstance(item, Mapping):
         item = [part for key in sorted(item) for part in (key, item[key])]
     if isinstance(item, (list, tuple)):
-        return hashlib.sha256(b"".join(map(_digest, item))).digest()
-    whole = item.detach().cpu() if torch.is_tensor(item) else item
-    return hashlib.sha256(repr(whole).encode() if isinstance(whole, str) else np.asarray(whole).tobytes()).digest()
+        return hashlib.sha256(b"".join(map(digest_of, item))).digest()
+    if isinstance(item, str):
+        return hashlib.sha256(repr(item).encode()).digest()
+    if torch.is_tensor(item):
+        item = item.detach().cpu().to_dense()
+        item = item.float() if item.dtype == torch.bfloat16 else item
+    array = np.asarray(item)
+    if array.dtype.hasobject and array.ndim:
+        return digest_of(list(array.flat))
+    return hashlib.sha256(type(item).__name__.encode() if array.dtype.hasobject else array.tobytes()).digest()

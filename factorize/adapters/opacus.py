@@ -12,6 +12,7 @@ from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipped_sums import check_roundings
 from factorize.adapters.clipping import example_rows, load_loops, use_up
+from factorize.adapters.data_mark import refuse_other_data
 from factorize.adapters.given import check_optimizer, refuse_sampling
 from factorize.adapters.gradient_rows import difference_of_autograd
 from factorize.adapters.layer_rows import Rows
@@ -32,6 +33,10 @@ _UNCLEARED_GRADIENTS = (
     "gradients of the previous step are still there; call zero_grad() of this optimizer (the model's leaves sums) "
     "after each step()"
 )
+
+
+_ADDED_TO_STATE = ("noise", "auditor", "weights", "data")
+"""The entries of a checkpoint that Opacus's optimizer does not know."""
 
 
 class OptimizerOptions(TorchNoiseOptions, total=False):
@@ -69,6 +74,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         auditor: the auditor, or None.
         ranks: number of processes whose sums are added up.
         rehearsal: the check of model and loss before their first step; None where nobody gave the model.
+        data_mark: a mark of the data (`factorize.adapters.data_mark`), which checkpoints hold; None if unknown.
         overflow_delta: the part of the guarantee's delta for an overflow, see `PrivacyStatement`.
 
     Raises:
@@ -78,6 +84,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     ranks = 1
     overflow_delta = 0.0
+    data_mark: str | None = None
     _step_supports_amp_scaling = True  # a GradScaler then sets `grad_scale` here before it calls `step`
 
     def __init__(
@@ -302,6 +309,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         state: dict[str, Any] = dict(super().state_dict())
         state["noise"] = self.noise.state_dict(arrays=arrays)
         state["weights"] = values_sum(self.params)
+        state |= {} if self.data_mark is None else {"data": self.data_mark}
         if self.auditor is not None:
             kept = self.auditor.state_dict()
             state["auditor"] = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in kept.items()}
@@ -311,18 +319,19 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         """Continue from a checkpoint, whose model must be restored with it, before or after; the next step checks it.
 
         Raises:
-            InvalidParameter: the checkpoint has no noise or no auditor, or those of another run.
+            InvalidParameter: the checkpoint has no noise or no auditor, or those of another run, or is of other data.
         """
         missing = [key for key in ("noise", *(["auditor"] if self.auditor else [])) if key not in state_dict]
         if missing:
             message = f"the checkpoint has no {missing[0]}, so noise would be used twice; restore this optimizer's own"
             raise InvalidParameter(message, field=missing[0])
+        refuse_other_data(self.data_mark, state_dict)
         self.noise.load_state_dict(state_dict["noise"])
         if self.auditor is not None:
             kept = state_dict["auditor"]
             self.auditor.load_state_dict({k: v.numpy() if torch.is_tensor(v) else v for k, v in kept.items()})
         self._weights = state_dict.get("weights")
-        super().load_state_dict({k: v for k, v in state_dict.items() if k not in ("noise", "auditor", "weights")})
+        super().load_state_dict({k: v for k, v in state_dict.items() if k not in _ADDED_TO_STATE})
 
     def close(self) -> None:
         """Let another optimizer of this process make the same noise, which nobody may have seen."""

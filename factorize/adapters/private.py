@@ -13,6 +13,7 @@ from opacus import GradSampleModule
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
+from factorize.adapters.data_mark import mark_of
 from factorize.adapters.given import (
     GRAD_SAMPLE_MODES,
     ExampleGradients,
@@ -153,7 +154,7 @@ def make_private(
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     joint = adaptive == "joint"
 
-    def plan_here() -> tuple[tuple[Planned, GivenData], dict[str, Any]]:
+    def plan_here() -> tuple[tuple[Planned, GivenData, str], dict[str, Any]]:
         inner = getattr(optimizer, "original_optimizer", optimizer)
         check_model(model)
         check_optimizer(inner, model)
@@ -183,11 +184,12 @@ def make_private(
             ),
         )
         planned = plan(job, _SAMPLINGS)
-        return (planned, given), planned.shared
+        mark = mark_of(given.dataset, job.noise.secret)
+        return (planned, given, mark), {**planned.shared, "data": mark}
 
-    planned, given = plan_here()[0] if ranks == 1 else agree("the plan of the job", plan_here)
+    planned, given, mark = plan_here()[0] if ranks == 1 else agree("the plan of the job", plan_here)
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
-    private.overflow_delta = planned.overflow_delta
+    private.overflow_delta, private.data_mark = planned.overflow_delta, mark
     wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
     # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
     warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)

@@ -17,6 +17,7 @@ from door_contract import (
     EPOCHS,
     EXAMPLES,
     REORDERED,
+    RESTARTED,
     RULES,
     SEED,
     SIZE,
@@ -244,6 +245,7 @@ class Made(Door):
                 "refused", self._conditional, "did not take the sums of step 5"
             ),
             REORDERED: Mistake("believed", self._reordered),
+            RESTARTED: Mistake("believed", self._restarted),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
             "an example whose gradient is not finite": Mistake("right", self._infinite),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
@@ -253,6 +255,15 @@ class Made(Door):
     def _reordered(self, folder: Path) -> None:
         run = self.begin(folder)
         self.step(run)
+        total = run.gradients(PARAMETERS, (X[::-1], Y[::-1]), *next(iter(run.made.batches)))
+        run.made.noise.update(total, run.state)
+
+    def _restarted(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        state = self.saved(run)
+        self.end(run)
+        run = self.begin(folder, state=state)
         total = run.gradients(PARAMETERS, (X[::-1], Y[::-1]), *next(iter(run.made.batches)))
         run.made.noise.update(total, run.state)
 

@@ -15,7 +15,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
 from rank_jobs import assert_refused, on_ranks, refused, whole
 from structure_cases import strategies
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import make_private
@@ -132,6 +132,7 @@ def refusals(rank: int) -> dict[str, str]:
     found["no seed"] = refused(lambda: call(batch_size=ROWS, **asked))
     found["secret order"] = refused(lambda: call(batch_size=ROWS, seed=1 << 100, sampling="balls_in_bins", **asked))
     plain = Handmade(MADE.strategy, MADE.sensitivity, "another")
+    constant = TensorDataset(torch.ones(ROWS + 1, 5), torch.zeros(ROWS + 1, dtype=torch.long))
     for name, common, own in (
         ("a seed on one rank", {}, {"seed": 1 << 100}),
         ("another seed", {"seed": (1 << 100) + rank}, {}),
@@ -139,6 +140,12 @@ def refusals(rank: int) -> dict[str, str]:
         ("other epochs", {"seed": 1 << 100}, {"epochs": 2}),
         ("another factorization", {"seed": 1 << 100}, {"spec": plain}),
         ("other data", {"seed": 1 << 100}, {"data": TensorDataset(*(part[:6] for part in data())), "batch_size": 6}),
+        ("data in another order", {"seed": 1 << 100}, {"data": TensorDataset(*(part.flip(0) for part in data()))}),
+        (
+            "another split",
+            {"seed": 1 << 100, "data": Subset(constant, range(ROWS))},
+            {"data": Subset(constant, [*range(1, ROWS), 0])},
+        ),
     ):
         net = DifferentiallyPrivateDistributedDataParallel(model())
         usual = {"data": TensorDataset(*data()), "spec": MADE, "batch_size": ROWS, "generator": "sfc64"}
@@ -206,6 +213,8 @@ EXPECTED = {
     "other epochs": "epochs is 4 on rank 1, 2 on rank 0",
     "another factorization": "factorization is .* on rank 1, another on rank 0: load the same digest",
     "other data": "examples is 12 on rank 1, 6 on rank 0",
+    "data in another order": "data is another .* split and shuffled by the same seed",
+    "another split": "data is another .* split and shuffled by the same seed",
     "a rank that left": "rank 1 did not answer within 1 s",
 }
 

@@ -18,6 +18,7 @@ from door_contract import (
     EPOCHS,
     EXAMPLES,
     REORDERED,
+    RESTARTED,
     RULES,
     SEED,
     SIZE,
@@ -567,6 +568,7 @@ class Made(Door):
             ),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
             REORDERED: Mistake("believed", self._reordered),
+            RESTARTED: Mistake("refused", self._restarted, "names another example"),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
@@ -634,6 +636,34 @@ class Made(Door):
         self.step(run)
         X.copy_(kept)
         self.end(run)
+
+    def _restarted(self, folder: Path) -> None:
+        """Read as before, as with augmentation, the data are the same; rows in another order, or chosen otherwise, not."""
+        items = loader().dataset
+        noisy, chosen = Items("noise"), Subset(items, range(EXAMPLES))
+        for data, later, wrong in (
+            (items, TensorDataset(X, Y), False),
+            (noisy, Items("noise"), False),
+            (chosen, Subset(items, [*range(1, EXAMPLES), 0]), True),
+            (items, TensorDataset(X.flip(0), Y.flip(0)), True),
+        ):
+            made = self.made(data=DataLoader(data, batch_size=SIZE))
+            run = Job(made.model, made.optimizer, self.batches(made))
+            self.step(run)
+            state = self.saved(run)
+            self.end(run)
+            made = self.made(data=DataLoader(later, batch_size=SIZE))
+            if wrong:
+                with pytest.raises(FactorizeError, match="names another example"):
+                    made.optimizer.load_state_dict(state)
+            else:
+                made.optimizer.load_state_dict(state)
+            self.end(Job(made.model, made.optimizer, None))
+        made = self.made(data=DataLoader(TensorDataset(X.flip(0), Y.flip(0)), batch_size=SIZE))
+        del state["data"]
+        made.optimizer.load_state_dict(state)  # as one of before marks, or if rows are only read in another way
+        self.end(Job(made.model, made.optimizer, None))
+        self.begin(folder, state={**state, "data": "another"})
 
     def _drawn_users(self, folder: Path) -> None:
         def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:

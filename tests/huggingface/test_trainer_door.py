@@ -16,6 +16,7 @@ from door_contract import (
     EPOCHS,
     EXAMPLES,
     REORDERED,
+    RESTARTED,
     RULES,
     SEED,
     SIZE,
@@ -210,6 +211,7 @@ class HuggingFace(Door):
             **of_going_back(self, lambda run, state: run.optimizer.load_state_dict(state)),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
             REORDERED: Mistake("believed", self._reordered),
+            RESTARTED: Mistake("refused", self._restarted, "names another example"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "as it comes"),
             "a data set or a collation that makes an item of several examples": Mistake(
                 "refused", self._mixed, "from one example alone"
@@ -239,6 +241,13 @@ class HuggingFace(Door):
         self.step(run)
         DATA.reverse()
         self.end(run)
+
+    def _restarted(self, folder: Path) -> None:
+        run = self.begin(folder)
+        self.step(run)
+        state = self.saved(run)
+        self.end(run)
+        self.made(folder, data=DATA[::-1]).optimizer.load_state_dict(state)
 
     def _drawn_users(self, folder: Path) -> None:
         def make(spec: Any, options: dict[str, Any]) -> tuple[Any, Any]:

@@ -176,6 +176,10 @@ def of_going_back(door: Door, load: Callable[[Any, Any], Any]) -> dict[str, Mist
     return {row: Mistake("refused", act, "have used their noise")}
 
 
+RESTARTED = (
+    "a restart from a checkpoint on the same data in another order, as after a shuffle or a split without a seed"
+)
+"""The row of the table for a data set whose indices name other examples than before."""
 REORDERED = "data whose order changes on the way, or examples of earlier steps in a batch, as of a replay buffer"
 
 

@@ -32,6 +32,8 @@ _REMEDIES = {
     "seed": "draw one secret on rank 0 (secrets.randbits(128)), send it by broadcast_object_list, and give it to "
     "every rank; the versions of torch and numpy must be the same, too",
     "factorization": "load the same digest on all",
+    "data": "an index of the data set names another example there, so examples would take part more often than the "
+    "participation allows; give every rank the whole data set, split and shuffled by the same seed, in one order",
     "sigma_of_sums": "give all ranks one calibration",
     "step": "restore the same checkpoint on every rank, and take every step on all",
 }
@@ -160,7 +162,7 @@ def _wait(store: Any, key: str, seconds: float) -> bytes | None:
 
 
 def _shown(field: str, value: object) -> str:
-    if field == "seed":
+    if field in ("seed", "data"):
         return "none" if value is None else f"another ({str(value)[:6]})"
     return str(value)[:80]
 
