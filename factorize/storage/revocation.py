@@ -53,9 +53,9 @@ class Revocation:
         """Return whether a result has the same claim as this one, or was rounded from it."""
         return self.claim == claim_of(manifest) or self.digest == manifest.cast_from
 
-    def error(self) -> Revoked:
-        """Return the error for requests of the result."""
-        message = f"the result {self.digest} was revoked on {self.revoked}: {self.reason}; post its spec again"
+    def error(self, way_out: str = "post its spec again") -> Revoked:
+        """Return the error for requests of the result, or for solves that end with it again."""
+        message = f"the result {self.digest} was revoked on {self.revoked}: {self.reason}; {way_out}"
         return Revoked(message, digest=self.digest, reason=self.reason)
 
 

@@ -43,6 +43,7 @@ from factorize.storage.records import SpecEntry, lasting, manifest_key, now, sea
 from factorize.storage.revocation import Revocation, Revocations, check_reason
 
 _FORMAT = canonical_json({"format": "factorize-store", "version": 1})
+_FOUND_AGAIN = "this solve has found it again, so use a later release or another mechanism"
 
 Check = Callable[[Path], Mapping[str, Any]]
 """A check of a written file (`factorize.api.proof`), which returns `digest` and `sha256` of the bytes that it read with
@@ -87,7 +88,7 @@ class Store:
         digest = factorization.digest
         revocation = self.revocations.reaching(factorization.manifest)
         if revocation is not None:
-            raise revocation.error()
+            raise revocation.error(_FOUND_AGAIN)
         if self.intact(digest):
             with self.objects.lock(MARKER, exclusive=False):
                 self.matrices.put_those_of(factorization)
@@ -131,7 +132,7 @@ class Store:
             raise CorruptObject(f"{staged.path} changed after it was checked; check memory and disk, and try again")
         revocation = self.revocations.reaching(inner)
         if revocation is not None:
-            raise revocation.error()
+            raise revocation.error(_FOUND_AGAIN)
         with self.objects.lock(MARKER, exclusive=False):
             if factorization is None:
                 self.matrices.named_by(inner.spec)

@@ -217,7 +217,7 @@ def test_a_checked_file_is_put_as_its_result_is(store, opener, tmp_path):
     assert opener().find(result.spec) == result.digest
     assert opener().load(result.digest).digest == result.digest
     store.revoke(result.digest, "wrong")
-    with pytest.raises(Revoked):
+    with pytest.raises(Revoked, match="found it again, so use a later release or another mechanism"):
         put_checked(store, result)
     with store.objects.stage() as staged, pytest.raises(CorruptObject, match="changed after it was checked"):
         staged.produce(factorization(4).save)
