@@ -176,13 +176,19 @@ def _register(database: str | None, store: str | None) -> AbstractContextManager
 @contextmanager
 def _new_file(path: Path | None) -> Iterator[None]:
     """Make a file that its owner alone reads, and remove it if the block fails."""
-    if path is not None:
+    if path is None:
+        yield
+        return
+    try:
         path.touch(0o600, exist_ok=False)
+    except FileExistsError:
+        raise InvalidParameter(f"{path} exists already; name a new file for the token", field="to") from None
     try:
         yield
-    except BaseException:
-        if path is not None:
-            path.unlink()
+    except BaseException as error:
+        path.unlink()
+        if isinstance(error, OSError):  # a full disk names no file
+            error.filename = error.filename or str(path)
         raise
 
 

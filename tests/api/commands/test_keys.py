@@ -61,7 +61,7 @@ def test_a_token_goes_into_a_new_file_of_its_owner(within: CommandLine, tmp_path
     shown = within("keys", "create", "--name", "s")
     assert re.fullmatch(PATTERN, shown.out.strip()) and "not shown again" in shown.err
     before = file.read_text()
-    assert within("keys", "create", "--name", "t", "--to", str(file)).code == 2
+    assert "name a new file" in within("keys", "create", "--name", "t", "--to", str(file)).error(2)
     assert file.read_text() == before and within("keys", "list").out.count("\n") == 2
 
 
