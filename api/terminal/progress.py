@@ -32,7 +32,7 @@ REMAINING_SECONDS = 10.0
 """Seconds between plain lines that say how long a list still takes."""
 _NOTEBOOK_SECONDS = 0.1
 _PHASE_TEXTS = {
-    "compile": "compiling once, about 20 s",
+    "compile": "compiling, once on this machine",
     "coarse grid": "on a coarse grid, {gap} there",
     "bound": "searching a lower bound, {gap} of that search",
     "certify": "certifying",
