@@ -37,6 +37,10 @@ def main(arguments: list[str] | None = None) -> None:
         code = run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         code = INTERRUPT_CODE
+    except RuntimeError as error:  # Python wraps what ends the creation of a class, during an import.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        code = INTERRUPT_CODE
     gc.freeze()  # or a last collection looks at all that was imported, for a fifth of a second
     sys.exit(code)
 

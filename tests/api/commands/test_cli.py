@@ -731,6 +731,21 @@ def test_ctrl_c_in_solve_stores_nothing(factorize: CommandLine) -> None:
     assert report["clean"] and not [f for f in report["findings"] if f["kind"].startswith("orphan")]
 
 
+@pytest.mark.parametrize(("cause", "code"), [("KeyboardInterrupt", 130), ("LookupError", 1)])
+def test_ctrl_c_while_a_class_is_made_is_no_fault(cause: str, code: int) -> None:
+    """Python 3.11 turns what `__set_name__` raises into a RuntimeError."""
+    program = f"""
+from factorize.api import cli
+class Hurried:
+    def __set_name__(self, owner, name):
+        raise {cause}
+cli._commands = lambda: type("Owner", (), {{"field": Hurried()}})
+cli.main([])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == code and ("Traceback" in done.stderr) == (code == 1)
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 def test_an_interrupt_that_numerical_code_swallows_still_ends_the_process(signals: int) -> None:
     code = (
