@@ -61,6 +61,8 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A result may name a file whose name is no text.
     if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
         remarks = io.BufferedWriter(_Remarks(2, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(remarks, sys.stderr.encoding, "backslashreplace", line_buffering=True)

@@ -6,6 +6,7 @@ was not looked at, 7 a run has not ended, 130 interrupted.
 """
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -116,6 +117,8 @@ def _document(report: Report) -> dict[str, object]:
 def run() -> None:
     """Run the command and exit."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads the report may leave: `| head`
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A name may be none in the terminal's encoding.
     try:
         code = main()
         print(end="", flush=True)

@@ -534,6 +534,14 @@ def test_a_closed_stream_costs_its_words_alone(filled: CommandLine, closed: str)
     assert (done.returncode, done.stderr) == (0, "") and ("proved" in done.stdout) == (">&-" not in closed)
 
 
+def test_a_name_that_is_no_text_is_shown(filled: CommandLine, tmp_path: Path) -> None:
+    """The file system takes it, and the result is in it by then."""
+    name = tmp_path / os.fsdecode(b"caf\xe9")
+    command = [*PROGRAM, "get", spec_text(8), "--to", name]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(filled.home))
+    assert done.returncode == 0 and "caf\\udce9 (from the store" in done.stdout and name.exists()
+
+
 @pytest.mark.parametrize(
     ("order", "code", "words"),
     [
