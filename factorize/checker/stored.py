@@ -21,8 +21,8 @@ from factorize.checker.arithmetic.balls import PLACES, Balls, of_doubles
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import SLACK, TINY, UNIT, NotEnclosed, finite, gamma, norm_of, row_norms
 from factorize.checker.claims import check_added_noise
-from factorize.checker.doubles import whole
-from factorize.checker.doubles.products import WorkloadRows, roundings_of
+from factorize.checker.losses import whole_matrices
+from factorize.checker.losses.products import WorkloadRows, roundings_of
 from factorize.checker.participation import allowed
 from factorize.checker.report import ADDED_NOISE, DECODER, INVERSE, Report
 from factorize.checker.sensitivity import Bracket, square_root_up
@@ -92,8 +92,8 @@ def decoded(
 
 
 def _array(stored: np.ndarray) -> np.ndarray:
-    if stored.ndim == 1 and len(stored) > whole.MAX_N:
-        raise NotEnclosed(f"whole matrices are multiplied up to n={whole.MAX_N}")
+    if stored.ndim == 1 and len(stored) > whole_matrices.MAX_N:
+        raise NotEnclosed(f"whole matrices are multiplied up to n={whole_matrices.MAX_N}")
     return toeplitz_array(stored) if stored.ndim == 1 else stored
 
 
@@ -101,7 +101,7 @@ def _whole(
     stored: np.ndarray, strategy: Strategy, workload: WorkloadRows, most: int, upper: Fraction
 ) -> tuple[float, float, Encoder]:
     """Return the same as `decoded`, by products of matrices."""
-    rest = whole.residual(stored, whole.entries_of(strategy), workload)
+    rest = whole_matrices.residual(stored, whole_matrices.entries_of(strategy), workload)
     sums, lost = np.zeros(strategy.n), []
     for i, row in enumerate(workload.times()):
         sums += np.abs(row.values)
@@ -109,7 +109,7 @@ def _whole(
             lost.append(i)
     if lost:  # Where A has a zero on its diagonal, B has one, too.
         raise CertificateError(f"the stored B does not have full rank: its diagonal is 0 at {lost[0]}")
-    return rest.largest, float(sums.max()), whole.bound_added_noise(stored, rest, most, upper)
+    return rest.largest, float(sums.max()), whole_matrices.bound_added_noise(stored, rest, most, upper)
 
 
 def _by_series(
@@ -199,16 +199,16 @@ def noising_of_array(strategy: Strategy, stored: np.ndarray, upper: Fraction) ->
         NotEnclosed: C has no entries here, or is too ill-conditioned, or doubles cannot be relied on.
     """
     n, errors, right = len(stored), 0.0, stored
-    array = strategy.reading.doubles if n <= whole.MAX_N else None
+    array = strategy.reading.doubles if n <= whole_matrices.MAX_N else None
     check_products()
     with np.errstate(over="ignore", invalid="ignore"):
         if array is None:
-            entries = whole.entries_of(strategy)
-            array, errors = entries.values, norm_of(entries.errors) * whole.norm_above(stored)
+            entries = whole_matrices.entries_of(strategy)
+            array, errors = entries.values, norm_of(entries.errors) * whole_matrices.norm_above(stored)
         elif strategy.scale is not None:
             right = stored * strategy.scale[:, None]
         slack = gamma(roundings_of(n) + 2) * row_norms(right) * (1 + SLACK)
-        rest = whole.residual(array, whole.Entries(right, np.zeros(1), slack), None)
+        rest = whole_matrices.residual(array, whole_matrices.Entries(right, np.zeros(1), slack), None)
         diagonal = np.diagonal(rest.values)
         mean = float(diagonal.mean())
         away, apart = (norm_of(row_norms(rest.values - shift * np.eye(n))) for shift in (0.0, mean))

@@ -17,8 +17,7 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import block_resolvents, determinants
 from factorize.checker.bounds.classes import bound_in_band, toeplitz_bound
 from factorize.checker.bounds.evidence import MAX_N_IN_BAND, LowerBound, evidence_of, rows_of
-from factorize.checker.doubles import whole
-from factorize.checker.doubles.nuclear_norms import (
+from factorize.checker.bounds.nuclear_norms import (
     MAX_N_OF_VECTORS,
     WeightedTarget,
     guess_by_strategy,
@@ -27,8 +26,8 @@ from factorize.checker.doubles.nuclear_norms import (
     norm_by_vectors,
     targets,
 )
-from factorize.checker.doubles.products import WorkloadRows, inverse_of
-from factorize.checker.losses import covariances, loss_balls, variances
+from factorize.checker.losses import covariances, loss_balls, variances, whole_matrices
+from factorize.checker.losses.products import WorkloadRows, inverse_of
 from factorize.checker.losses.variances import MAX_WIDTH, Ends, width_of_losses
 from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of
@@ -109,7 +108,7 @@ class Utility:
         return variances.losses(self._strategy, self._spec["workload"], self._spec["objective"], most)
 
     def _losses_by_whole(self) -> Ends:
-        return whole.losses(self._entries, self._inverse, self._workload, self._weighing)
+        return whole_matrices.losses(self._entries, self._inverse, self._workload, self._weighing)
 
     def _losses_by_balls(self) -> Ends:
         """Return the losses of a short C that is too ill-conditioned for doubles."""
@@ -176,8 +175,8 @@ class Utility:
         return WorkloadRows(self._spec["workload"], self._user)
 
     @cached_property
-    def _entries(self) -> whole.Entries:
-        return whole.entries_of(self._strategy)
+    def _entries(self) -> whole_matrices.Entries:
+        return whole_matrices.entries_of(self._strategy)
 
     @cached_property
     def _inverse(self) -> np.ndarray:

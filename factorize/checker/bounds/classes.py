@@ -35,9 +35,9 @@ from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import Balls, ends, errors_of, nearest, of_doubles
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import SLACK, TINY, UNIT, NotEnclosed, finite, gamma, norm_of, row_norms
-from factorize.checker.doubles.nuclear_norms import WeightedTarget
-from factorize.checker.doubles.products import gram, roundings_of
-from factorize.checker.doubles.whole import norm_above
+from factorize.checker.bounds.nuclear_norms import WeightedTarget
+from factorize.checker.losses.products import gram, roundings_of
+from factorize.checker.losses.whole_matrices import norm_above
 from factorize.checker.participation import Allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.strategy import MAX_N_COMPUTED

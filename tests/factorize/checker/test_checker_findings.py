@@ -11,7 +11,7 @@ from specs import solved, spec_of
 
 from factorize.checker.check import check_factor_file, check_matrix_sensitivity
 from factorize.checker.claims import check_convergence
-from factorize.checker.doubles import whole
+from factorize.checker.losses import whole_matrices
 from factorize.checker.report import CLASS_BOUND, CONVERGED, DECODER, GAP, LOWER_BOUND, MECHANISM, Report, Status
 from factorize.checker.report import LOSS as LOSSES
 from factorize.errors import CorruptObject
@@ -96,7 +96,7 @@ def test_claims_without_evidence() -> None:
 def test_stored_arrays_are_multiplied_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = {"kind": "min_sep", "min_sep": 3}
     result = solved(6, participation=apart, tolerance=1e-6).with_matrices(["C", "B", "C_inv"])
-    monkeypatch.setattr(whole, "MAX_N", 5)
+    monkeypatch.setattr(whole_matrices, "MAX_N", 5)
     assert any("multiplied up to n=5" in text for text in check_factor_file(sealed(*parts(result))).not_checked)
 
 

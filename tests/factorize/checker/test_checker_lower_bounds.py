@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from specs import solved, spec_of
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.bounds import block_resolvents, determinants
+from factorize.checker.bounds import block_resolvents, determinants, nuclear_norms
 from factorize.checker.bounds.evidence import row_weights
-from factorize.checker.doubles import nuclear_norms
-from factorize.checker.doubles.products import WorkloadRows
+from factorize.checker.losses.products import WorkloadRows
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.utility import bound_by_whole, lower_bound
 from factorize.errors import CertificateError

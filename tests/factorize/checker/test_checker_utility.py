@@ -19,8 +19,7 @@ from factorize.checker.arithmetic import machine
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file
-from factorize.checker.doubles import whole
-from factorize.checker.losses import loss_balls
+from factorize.checker.losses import loss_balls, whole_matrices
 from factorize.checker.report import (
     ADDED_NOISE,
     CLASS_BOUND,
@@ -58,31 +57,37 @@ def test_no_claim_is_left_without_a_word_where_memory_is_short(monkeypatch: pyte
         raise MemoryError("Unable to allocate 2 GiB")
 
     data = sealed(*parts(solved(8, participation={"kind": "fixed_epochs", "epochs": 2})))
-    monkeypatch.setattr(whole, "entries_of", short)
+    monkeypatch.setattr(whole_matrices, "entries_of", short)
     monkeypatch.setattr(loss_balls, "MAX_N", 0)
     report = check_factor_file(data)
     assert report.supported and report.status(LOSS) is Status.NOT_LOOKED_AT
     assert any("Unable to allocate" in text for text in report.not_checked)
 
 
-def residual_of(values: Any) -> whole.Residual:
+def residual_of(values: Any) -> whole_matrices.Residual:
     array = np.array(values, dtype=float)
-    return whole.Residual(array, np.zeros(len(array)))
+    return whole_matrices.Residual(array, np.zeros(len(array)))
 
 
 def test_encoders_by_hand() -> None:
     """B^-1 = 1/2 0; -1/2 1/2 takes 6 8 to 3 1; B = (1 0) and R = (0 7): B^+ has norm 1."""
-    found = whole.bound_added_noise(np.array([[2.0, 0], [2.0, 2]]), residual_of([[6, 0], [8, 0]]), 1, Fraction(9))
+    found = whole_matrices.bound_added_noise(
+        np.array([[2.0, 0], [2.0, 2]]), residual_of([[6, 0], [8, 0]]), 1, Fraction(9)
+    )
     assert not isinstance(found, str) and found[0] == pytest.approx(3 + math.sqrt(10), rel=1e-9)
     assert found[0] >= 3 + math.sqrt(10) * (1 - 1e-15)
-    wide = whole.bound_added_noise(np.array([[1.0, 0.0]]), residual_of([[0, 7]]), 2, Fraction(4))
+    wide = whole_matrices.bound_added_noise(np.array([[1.0, 0.0]]), residual_of([[0, 7]]), 2, Fraction(4))
     assert not isinstance(wide, str) and 16 <= wide[0] <= 16 * (1 + 1e-9)
-    assert "more rows than columns" in whole.bound_added_noise(
+    assert "more rows than columns" in whole_matrices.bound_added_noise(
         np.ones((3, 2)), residual_of(np.zeros((3, 2))), 1, Fraction(1)
     )
-    assert "singular" in whole.bound_added_noise(np.diag([1.0, 0.0]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
+    assert "singular" in whole_matrices.bound_added_noise(
+        np.diag([1.0, 0.0]), residual_of(np.zeros((2, 2))), 1, Fraction(1)
+    )
     with pytest.raises(NotEnclosed, match="rank cannot be proved"):
-        whole.bound_added_noise(np.array([[1.0, 0], [1e20, 1e-20]]), residual_of(np.zeros((2, 2))), 1, Fraction(1))
+        whole_matrices.bound_added_noise(
+            np.array([[1.0, 0], [1e20, 1e-20]]), residual_of(np.zeros((2, 2))), 1, Fraction(1)
+        )
 
 
 def test_toeplitz_encoders_by_hand() -> None:

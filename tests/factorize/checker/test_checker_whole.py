@@ -15,9 +15,8 @@ from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, check_matrix_sensitivity
-from factorize.checker.doubles import whole
-from factorize.checker.doubles.products import WorkloadRows
-from factorize.checker.losses import variances
+from factorize.checker.losses import variances, whole_matrices
+from factorize.checker.losses.products import WorkloadRows
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.strategy import Strategy
@@ -132,13 +131,13 @@ CHAINS: list[dict[str, Any]] = [
 def test_the_norm_of_the_inverse_holds_for_every_guess(workload: dict[str, Any], apart: float) -> None:
     n, rng = 12, np.random.default_rng(5)
     array = np.tril(rng.normal(size=(n, n))) + 4 * np.eye(n)
-    entries, rows = whole.entries_of(Strategy("dense", {"": array}, n)), WorkloadRows({"n": n, **workload}, {})
+    entries, rows = whole_matrices.entries_of(Strategy("dense", {"": array}, n)), WorkloadRows({"n": n, **workload}, {})
     assert (rows.chain is None) == (workload["kind"] == "momentum")
     inverse = np.linalg.inv(array)
     guess = np.tril(inverse * (1 + apart * rng.normal(size=(n, n))))
     decoder = rows.guess(guess)
-    rest = whole.residual_norms(decoder, entries, rows)
-    found = whole._norm_of_inverse(guess, entries, rows, decoder, rest)
+    rest = whole_matrices.residual_norms(decoder, entries, rows)
+    found = whole_matrices._norm_of_inverse(guess, entries, rows, decoder, rest)
     true = float(np.linalg.norm(inverse, 2))
     assert true <= found * (1 + 1e-12)
     assert apart or found <= 3 * true

@@ -117,7 +117,7 @@ def test_merged_patterns_prove_what_they_prove_apart(monkeypatch: pytest.MonkeyP
 
     apart_from_each_other = bound(np.concatenate([factors, factors]))
     assert bound(factors) == apart_from_each_other
-    monkeypatch.setattr("factorize.checker.doubles.nuclear_norms._COLUMNS_AT_ONCE", 1)
+    monkeypatch.setattr("factorize.checker.bounds.nuclear_norms._COLUMNS_AT_ONCE", 1)
     assert bound(factors) == pytest.approx(apart_from_each_other, rel=1e-6)
 
 

@@ -25,8 +25,8 @@ from factorize.checker.arithmetic.near import (
     norm_of,
 )
 from factorize.checker.bounds.evidence import Evidence
-from factorize.checker.doubles.products import WorkloadRows, gram, roundings_of
-from factorize.checker.doubles.whole import norm_above
+from factorize.checker.losses.products import WorkloadRows, gram, roundings_of
+from factorize.checker.losses.whole_matrices import norm_above
 from factorize.checker.spec.objectives import Weighing
 
 MAX_N_OF_VECTORS = 2048

@@ -26,7 +26,7 @@ from factorize.checker.arithmetic.near import (
     norm_of,
     row_norms,
 )
-from factorize.checker.doubles.products import WorkloadRows, blocks_of, inverse_of, roundings_of, times_lower
+from factorize.checker.losses.products import WorkloadRows, blocks_of, inverse_of, roundings_of, times_lower
 from factorize.checker.losses.variances import Ends, weighed
 from factorize.checker.sensitivity import square_root_up
 from factorize.checker.spec.objectives import Weighing
