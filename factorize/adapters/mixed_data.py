@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,12 @@ MAX_COMPARED_EXAMPLES = 1 << 13
 """The most examples of each of two data sets that are compared: read in seconds, and enough for a part of a million."""
 MAX_COLUMNS = 16
 """The most sequences in a list or tuple that are each watched: a data set's columns, and no data."""
+MAX_REPEATS = 8
+"""The most times that a difference is seen again: with coins of a data set's own, 1 in 65,000 is so alike."""
+MAX_KEPT_READS = 4
+"""The most items that a data set may remember: a mosaic of those that were read last has four."""
+MAX_MOVED_BYTES = 1 << 28
+"""The most bytes of a column of labels or images that are copied to put its entries in other places."""
 _STATISTICS = {"mean", "std", "var", "sum", "min", "max", "median", "quantile", "norm"}
 MAX_DRAWS = 32
 """The most draws of random numbers under which data are checked: they show 97 percent of mixing in one batch of ten."""
@@ -28,8 +35,8 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
     """Refuse a data set or a collation in which one example changes another one; random numbers are put back.
 
     It notices: several entries read for one item, from anything that the data set holds one of for each example; an
-    item that depends on the item read before it; and rows of a small batch that other rows change. Augmentation of an
-    example by itself is none of these.
+    item that changes with such entries of others, or depends on the items read before it; and rows of a small batch
+    that other rows change. Augmentation of an example by itself is none of these.
 
     Args:
         dataset: a data set with `__len__` and `__getitem__`.
@@ -42,9 +49,8 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
     before = Randomness.now()
     places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_COLLATED_EXAMPLES + 1)]
     try:
-        items = [call_seeded(0, dataset.__getitem__, i) for i in (*places, *places[:1] * 3, places[1], places[0])]
-        one, two, _, three = map(digest_of, items[-4:])
-        last = one == two != three
+        items = [call_seeded(0, dataset.__getitem__, i) for i in places]
+        last = _follows_reads(dataset, *places[:2])
         columns = (_find_mixed_column(dataset, place) for place in ([] if last else places[:2]))
         column = next(filter(None, columns), None)
         read = getattr(dataset, "__getitems__", None)  # torch reads a whole batch by it
@@ -75,6 +81,20 @@ def call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
     np.random.seed(draw)
     torch.manual_seed(draw)
     return call(given)
+
+
+def _follows_reads(dataset: Any, place: int, other: int) -> bool:
+    """Return whether an item is one thing after itself, and another one after another item, each time alike."""
+    found = set[tuple[bytes, ...]]()
+    for _ in range(MAX_REPEATS):
+        own, after = (
+            [digest_of(call_seeded(0, dataset.__getitem__, i)) for i in [before] * MAX_KEPT_READS + [place]][-1]
+            for before in (place, other)
+        )
+        found.add((own, after))
+        if own == after or len(found) > 1:
+            return False
+    return True
 
 
 class _Watched:
@@ -108,34 +128,123 @@ class _Watched:
         return getattr(self._column, name)
 
 
-def _watch(value: Any, examples: int, found: list[_Watched]) -> Any:
-    """Return a value with every sequence of one entry for each example watched, also within short lists and tuples."""
-    if not hasattr(type(value), "__getitem__") or isinstance(value, (str, bytes, Mapping)):
+def _map_columns(value: Any, examples: int, change: Callable[[Any], Any], depth: int = 3) -> Any:
+    """Return a value with every sequence of one entry for each example changed, or the value itself if it has none.
+
+    Sequences are also found within mappings, short lists and tuples, and attributes of plain objects.
+    """
+    if isinstance(value, (str, bytes, type, torch.nn.Module)) or callable(value):
         return value
-    with suppress(TypeError):  # tensors without an axis have no length
-        if len(value) == examples:
-            found.append(_Watched(value))
-            return found[-1]
-        if type(value) in (list, tuple) and len(value) <= MAX_COLUMNS:
-            return type(value)(_watch(each, examples, found) for each in value)
+    with suppress(Exception):  # tensors without an axis have no length, and some objects cannot be copied
+        if hasattr(type(value), "__getitem__") and len(value) == examples and not _has_names(value):
+            return change(value)
+        parts: Any = {}
+        if not depth:
+            return value
+        if isinstance(value, Mapping):
+            parts = dict(value)
+        elif type(value) in (list, tuple) and len(value) <= MAX_COLUMNS:
+            parts = dict(enumerate(value))
+        elif not isinstance(value, torch.utils.data.Dataset):
+            parts = dict(getattr(value, "__dict__", {}))
+        new = {key: _map_columns(each, examples, change, depth - 1) for key, each in parts.items()}
+        if all(new[key] is parts[key] for key in parts):
+            return value
+        if type(value) in (list, tuple):
+            return type(value)(new.values())
+        made = copy(value)
+        if isinstance(value, Mapping):
+            made.update(new)
+        else:
+            made.__dict__.update(new)
+        return made
     return value
 
 
+def _has_names(value: Any) -> bool:
+    """Return whether a mapping has names for fields in place of numbers of examples."""
+    return isinstance(value, Mapping) and not all(isinstance(key, int) for key in value)
+
+
+def _alter(column: Any, place: int) -> Any:
+    """Return a column with another entry for all examples but one: its own where entries are numbers, else moved ones.
+
+    Moved labels stay as many as they were, since they may be counted.
+    """
+    order = np.roll(np.arange(len(column)), -1)
+    order[place - 1], order[place] = order[place], place
+    if isinstance(column, np.ndarray) and column.dtype.kind in "fc":
+        return np.broadcast_to(column[place], column.shape)
+    if torch.is_tensor(column) and column.is_floating_point():
+        return column[place].expand_as(column)
+    if isinstance(column, (np.ndarray, torch.Tensor)):
+        return column[order] if column.nbytes <= MAX_MOVED_BYTES else column
+    if hasattr(column, "iloc"):
+        return column.iloc[order].set_axis(column.index)
+    return type(column)(column[i] for i in order.tolist()) if type(column) in (list, tuple) else column
+
+
 def _find_mixed_column(dataset: Any, place: int) -> str | None:
-    """Return the name of an attribute from which one item takes several entries, in one draw or in all together."""
+    """Return the name of an attribute from which one item takes several entries, in one draw or in all together.
+
+    It shows by entries that are read, or by an item that is another one where the entries of others are.
+    """
     while isinstance(dataset, torch.utils.data.Subset):
         dataset, place = dataset.dataset, int(dataset.indices[place])
-    columns: dict[str, list[_Watched]] = {}
+    size, own = len(dataset), {key: each for kind in type(dataset).__mro__[::-1] for key, each in vars(kind).items()}
+    own = {key: each for key, each in own.items() if not key.startswith("__")} | getattr(dataset, "__dict__", {})
+    for value in own.values():
+        for inner in value if type(value) in (list, tuple) and len(value) <= MAX_COLUMNS else (value,):
+            if isinstance(inner, torch.utils.data.Dataset) and hasattr(inner, "__len__") and len(inner):
+                if (found := _find_mixed_column(inner, place % len(inner))) is not None:
+                    return found
+    columns: dict[str, list[_Watched]] = {name: [] for name in own}
     with suppress(Exception):  # a data set that needs the very types shows nothing
-        watched, size = copy(dataset), len(dataset)
-        for name, value in getattr(dataset, "__dict__", {}).items():
-            watched.__dict__[name] = _watch(value, size, columns.setdefault(name, []))
+        watched = _with(dataset, _map_all(own, size, lambda name, each: _watch(each, columns[name])))
         for draw in range(MAX_DRAWS // 2):
             call_seeded(draw, watched.__getitem__, place)
-            found = (name for name, some in columns.items() if any(len(each.entries) > 1 for each in some))
-            if (name := next(found, None)) is not None:
-                return name
+            for name, some in columns.items():
+                if any(len(each.entries) > 1 for each in some):
+                    return name
+    altered = _map_all(own, size, lambda _, each: _alter(each, place))
+    moved = _is_moved(dataset, altered, place)
+    one_by_one = (
+        name for name, value in altered.items() if moved is not False and _is_moved(dataset, {name: value}, place)
+    )
+    return next(one_by_one, next(iter(altered)) if moved else None)
+
+
+def _map_all(own: Mapping[str, Any], size: int, change: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Return the attributes that hold a sequence of one entry for each example, with it changed."""
+    mapped = {name: _map_columns(value, size, partial(change, name)) for name, value in own.items()}
+    return {name: value for name, value in mapped.items() if value is not own[name]}
+
+
+def _is_moved(dataset: Any, altered: Mapping[str, Any], place: int) -> bool | None:
+    """Return whether other attributes make another item, each time it is read; None where they make none."""
+    with suppress(Exception):
+        both = dataset, _with(dataset, altered)
+        for draw in range(MAX_DRAWS // 2 if altered else 0):
+            one, other = ([digest_of(call_seeded(draw, each.__getitem__, place))] for each in both)
+            for _ in range(MAX_REPEATS if one != other else 0):
+                for each, found in zip(both, (one, other), strict=True):
+                    found.append(digest_of(call_seeded(draw, each.__getitem__, place)))
+            if one != other and len({*one}) == len({*other}) == 1:
+                return True
+        return False
     return None
+
+
+def _watch(column: Any, into: list[_Watched]) -> _Watched:
+    into.append(_Watched(column))
+    return into[-1]
+
+
+def _with(dataset: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return a copy of a data set with other attributes."""
+    made = copy(dataset)
+    made.__dict__.update(attributes)
+    return made
 
 
 def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: int, draw: int) -> bool:
