@@ -259,7 +259,9 @@ def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
 def _padded_rows(
     sampler: Callable[..., dict[torch.nn.Parameter, torch.Tensor]], layer: Any, inputs: Any, outputs: torch.Tensor
 ) -> dict[torch.nn.Parameter, torch.Tensor]:
-    """Return a layer's gradients by example, which are zero for the word that pads; Opacus takes it for any other."""
+    """Return a layer's gradients by example: Opacus's, but zero for the word that pads, and right for channels_last."""
+    if isinstance(layer, torch.nn.modules.conv._ConvNd):  # Opacus reads windows by the strides of contiguous images
+        inputs, outputs = [each.contiguous() for each in inputs], outputs.contiguous()
     rows = sampler(layer, inputs, outputs)
     if getattr(layer, "padding_idx", None) is not None:
         for each in rows.values():
@@ -315,6 +317,11 @@ def _misfit(module: torch.nn.Module) -> str | None:
         module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
     ):
         return "has max_norm, so the words of a batch change its weights without noise; leave max_norm out"
+    if isinstance(module, torch.nn.EmbeddingBag) and any(p.requires_grad for p in own):
+        return (
+            "is an EmbeddingBag, and Opacus counts a word once that comes twice; use Embedding, and the sum or mean "
+            "over the words of its output"
+        )
     if any(is_lazy(p) for p in own):
         return "has lazy parameters without a shape; call the model once on a batch before you make the optimizer"
     if getattr(module, "gradient_checkpointing", False) is True:

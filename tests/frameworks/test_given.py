@@ -162,6 +162,10 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.nn.Sequential(torch.nn.Embedding(9, 2, max_norm=1.0), network()),
         "module 0 has max_norm",
     ),
+    "bags of words": (
+        lambda: torch.nn.Sequential(torch.nn.EmbeddingBag(9, 2), network()),
+        "module 0 is an EmbeddingBag, .* use Embedding",
+    ),
     "weight_norm": (lambda: normed(torch.nn.utils.weight_norm), "module 0 has the tensor weight, .*parametrizations"),
     "spectral_norm": (lambda: normed(torch.nn.utils.parametrizations.spectral_norm), "module 0 has trained .* buffers"),
     "a tensor to be trained": (loose, "the model has the tensor scale, which has a gradient but is not a parameter"),

@@ -298,8 +298,8 @@ class TestRows:
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "streamed"])
-@pytest.mark.parametrize("name", ["words", "circles"])
-def test_paddings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
+@pytest.mark.parametrize("name", ["words", "circles", "channels last"])
+def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
     torch.manual_seed(4)
     words = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6, padding_idx=0), torch.nn.Linear(6, WORDS))
     circles = torch.nn.Sequential(
@@ -308,7 +308,15 @@ def test_paddings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
         torch.nn.Flatten(),
         torch.nn.Linear(12, 3),
     )
-    model, loop, data = {"words": (words, of_words, texts()), "circles": (circles, mean, vectors())}[name]
+    last = torch.nn.Sequential(
+        torch.nn.Unflatten(1, (3, 2, 1)),
+        Layer(lambda x: x.contiguous(memory_format=torch.channels_last)),
+        torch.nn.Conv2d(3, 2, 2, padding=1).to(memory_format=torch.channels_last),
+        torch.nn.Flatten(),
+        torch.nn.Linear(12, 3),
+    )
+    others = {"circles": (circles, mean, vectors()), "channels last": (last, mean, vectors())}
+    model, loop, data = {"words": (words, of_words, texts()), **others}[name]
     made = private(model, data, grad_sample_mode=mode)
     batch = next(iter(made.loader))
     loop(made.model, batch).backward()
