@@ -121,7 +121,7 @@ function list(form, path, label, schema, optional) {
   const nested = schema.items?.type === "array";
   const control = el("textarea", { rows: nested ? 4 : 2, spellcheck: "false", required: !optional });
   const written = nested ? "rows of numbers as JSON, such as [[1, 0], [1, 1]]" : numbers ? "numbers with commas or spaces between" : "names with commas between";
-  const hint = [schema.description, written].filter(Boolean).join("; ");
+  const hint = [schema.description?.replace(/\.$/, ""), written].filter(Boolean).join("; ");
   const read = () => {
     const text = control.value.trim();
     if (text === "") return undefined;
