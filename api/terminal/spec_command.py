@@ -98,7 +98,7 @@ class SpecCommand(typer.core.TyperCommand):
             if flag in own or not text.startswith("--"):
                 if flag not in own and not said:
                     said = True
-                    if _WORD.fullmatch(text) and not is_name(text) and not Path(text).exists():
+                    if _WORD.fullmatch(text) and not is_name(text):
                         taken["workload"], place = text, len(left)
                         continue
                 left.append(text)
@@ -106,12 +106,19 @@ class SpecCommand(typer.core.TyperCommand):
                     left += [value for value in [next(rest, None)] if value is not None]
             else:
                 taken[_FIELDS.get(flag, flag[2:].replace("-", "_"))] = value if equals else next(rest, None)
+        if place is not None and len(taken) == 1 and _is_readable(taken["workload"] or ""):
+            return {}, left, None
         return taken, left, len(left) if taken and not said else place
 
 
 def is_name(text: str) -> bool:
     """Return whether a text is a digest, or the beginning of one: four hexadecimal digits or more, and no file."""
     return is_digest(text) or (_BEGINNING.fullmatch(text) is not None and not Path(text).exists())
+
+
+def _is_readable(text: str) -> bool:
+    """Return whether a word without fields is a file; a folder may have the name of a workload."""
+    return Path(text).exists() and not Path(text).is_dir()
 
 
 def _class_at(place: str) -> Any:
