@@ -109,6 +109,8 @@ def worker(
 
 
 MAX_LINES = 200
+MAX_DAYS = 36_500
+"""The largest age of results in days, a century: the calendar of Python has no dates before the year 1."""
 
 
 def fsck(
@@ -150,7 +152,9 @@ def gc(
     delete: Annotated[
         list[str] | None, option(metavar="DIGEST", help="Delete this result; may be given again.")
     ] = None,
-    retention: Annotated[float | None, option(metavar="DAYS", min=0, help="Delete results older than that.")] = None,
+    retention: Annotated[
+        float | None, option(metavar="DAYS", min=0, max=MAX_DAYS, help="Delete results older than that.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
     store: str | None = None,
 ) -> Shown:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from factorize.plain_data.words import Word
 
 PANEL = "The spec in words: a workload, and"
-_WORD = re.compile(r"[a-z][a-z0-9_]*")
+_WORD = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 _BEGINNING = re.compile("[0-9a-f]{4,63}")
 _HELP = {"--help", "-h"}
 _OTHER_FLAGS = {"output": "--released"}

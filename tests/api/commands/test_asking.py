@@ -36,8 +36,15 @@ class TestWords:
         assert "The output of a workload is --released." in within("solve", "adam", "--n", 4, "--output", "iterate").err
 
     def test_a_file_of_that_name_is_a_file(self, within: CommandLine, tmp_path: Path) -> None:
+        """Unless fields say that the workload is meant; a folder of experiments is never one."""
+        words = ("spec", "digest", "prefix", "--n", 8)
+        meant = within(*words).out
+        (tmp_path / "prefix").mkdir()
+        assert within(*words).out == meant and "/workload/n" in within("spec", "digest", "prefix").error(2)
+        (tmp_path / "prefix").rmdir()
         (tmp_path / "prefix").write_text(spec_text(5))
         assert json.loads(within("spec", "show", "prefix").out)["workload"]["n"] == 5
+        assert within(*words).out == meant
 
     def test_help_and_completion_know_every_kind(self, within: CommandLine) -> None:
         text = within("solve", "prefix", "--n", 8, "--help").out

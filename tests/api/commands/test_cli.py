@@ -181,6 +181,9 @@ REFUSED = [
     ("spec fields colour", "no part of a spec"),
     ("verify", "one thing"),
     ("jobs list", "--service URL or FACTORIZE_SERVICE"),
+    ("gc --retention inf", "less than or equal to 36500"),
+    ("solve Prefix --n 8", "did you mean 'prefix'"),
+    ("solve weight-decay --n 8", "did you mean 'weight_decay'"),
     ("keys create --name t --scopes write", "got 'write'"),
     ("keys create --name t --days 0", "days: Input should be greater than 0"),
     ("keys show 000000000000", "no key 000000000000"),
@@ -290,18 +293,6 @@ def test_factors_are_no_pipe(filled: CommandLine, within: CommandLine, tmp_path:
     os.mkfifo(tmp_path / "fifo")
     command, *options = order.split()
     assert "save it as a file" in within(command, tmp_path / "fifo", *options).error(2)
-
-
-def test_what_is_called_as_a_workload_is_in_nobodys_way(within: CommandLine, tmp_path: Path) -> None:
-    """A folder of experiments, or a file: fields say that the workload is meant, and a file alone is a spec."""
-    words = ("spec", "digest", "prefix", "--n", "8")
-    meant = within(*words).out
-    (tmp_path / "prefix").mkdir()
-    assert within(*words).out == meant and "/workload/n" in within("spec", "digest", "prefix").error(2)
-    (tmp_path / "prefix").rmdir()
-    (tmp_path / "prefix").write_text(spec_text(9))
-    assert within(*words).out == meant
-    assert within("spec", "digest", "prefix").out == within("spec", "digest", "./prefix").out != meant
 
 
 def test_a_spec_may_come_through_a_pipe(within: CommandLine) -> None:

@@ -102,4 +102,6 @@ def test_options_ask_nothing(asked: list[Any], tmp_path: Path, capsys: pytest.Ca
     )
     assert asked[1].workload == {"kind": "decay", "rate": 0.5} and asked[1].objective == {"kind": "max"}
     assert run(["recommend", "identity", *OPTIONS]) == 0 and asked[2].workload == {"kind": "identity"}
+    assert run(["recommend", "AdamW", "--learning-rates", "cosine", *OPTIONS]) == 0
+    assert asked.pop(3).workload["learning_rates"] == {"kind": "cosine"}
     assert run(["recommend", *OPTIONS, "--parameters", "1000000"]) == 0 and asked[3].parameters == 10**6
