@@ -123,10 +123,9 @@ def _memory(factorizations: Sequence[Factorization]) -> Figure:
         if gap is None:
             message = f"{factorization.digest[:12]} has no certified lower bound to compare its loss with"
             raise InvalidParameter(message, field="view")
-        mechanism = factorization.spec.mechanism
-        family = mechanism.kind + (" with redraws" if getattr(mechanism, "redraws", None) else "")
-        vectors = source_of(factorization).cost.vectors  # n where the client needs all earlier ones
-        families.setdefault(family, []).append((vectors, 100 * gap))
+        cost = source_of(factorization).cost  # its vectors are n where the client needs all earlier ones
+        family = factorization.spec.mechanism.kind + (" with redraws" if cost.redraws else "")
+        families.setdefault(family, []).append((cost.vectors, 100 * gap))
     for family, points in families.items():
         at, gaps = zip(*sorted(points), strict=True)
         axes.plot(at, gaps, "-o", markersize=4, label=family)

@@ -42,6 +42,14 @@ def test_the_spectrum_of_a_difference_is_known() -> None:
     assert 0 < frequencies[0] < 1e-3 and frequencies[-1] == pytest.approx(np.pi)
 
 
+def test_redraws_are_a_line_of_their_own_in_the_view_of_memory() -> None:
+    """A spec that does not name them has those of all epochs."""
+    mechanism, epochs = {"kind": "buffered_linear", "buffers": 1}, {"kind": "fixed_epochs", "epochs": 2}
+    both = [solved(8, one, epochs, tolerance=0.1) for one in (mechanism, {**mechanism, "redraws": 0})]
+    labels = picture("memory", both, ["C"]).axes[0].get_legend_handles_labels()[1]
+    assert labels == ["buffered_linear with redraws", "buffered_linear"]
+
+
 def test_what_cannot_be_drawn_is_refused(results: list[Factorization]) -> None:
     with pytest.raises(InvalidParameter, match="overview, matrices"):
         picture("colours", results, ["C"])
