@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,31 +28,31 @@ class HeldTensor:
 
     Args:
         name: its name for messages.
-        owner: the dict that has it.
-        key: its key there.
+        owner: the object that has it.
+        key: its attribute there.
     """
 
-    def __init__(self, name: str, owner: dict[str, Any], key: str) -> None:
+    def __init__(self, name: str, owner: object, key: str) -> None:
         self.name, self._owner, self._key = name, owner, key
-        self._tensor: torch.Tensor = owner[key]
+        self._tensor: torch.Tensor = getattr(owner, key)
         self.value = self._before = self._tensor.detach().clone()
 
     def differs(self, value: torch.Tensor) -> bool:
         """Return whether a tensor with other values is in this place now; versions do not count what C++ writes."""
-        now: torch.Tensor | None = self._owner.get(self._key)
-        return now is not None and not _are_equal(now, value)
+        now = getattr(self._owner, self._key, None)
+        return torch.is_tensor(now) and not _are_equal(now, value)
 
     def note(self) -> None:
         """Keep the present value."""
-        now = self._owner.get(self._key)
-        if now is not None and self.differs(self.value):
-            self.value = now.detach().clone()
+        if self.differs(self.value):
+            self.value = getattr(self._owner, self._key).detach().clone()
 
     def put_back(self) -> None:
         """Put the tensor back, even if another one is in its place."""
         with torch.no_grad():
             self._tensor.copy_(self._before)
-        self._owner[self._key] = self._tensor
+        if getattr(self._owner, self._key, None) is not self._tensor:
+            setattr(self._owner, self._key, self._tensor)
 
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -91,9 +92,7 @@ class LoopState:
 
     def _hold_buffers(self, layer: torch.nn.Module, name: str) -> None:
         keys = [key for key, _ in layer.named_buffers(recurse=False)]
-        self._held[id(layer)] = [
-            HeldTensor(f"{name}.{key}".removeprefix("_module."), layer._buffers, key) for key in keys
-        ]
+        self._held[id(layer)] = [HeldTensor(f"{name}.{key}".removeprefix("_module."), layer, key) for key in keys]
         self._owners.append(layer)
 
     def _hold_weights(self, optimizer: Any) -> None:
@@ -103,7 +102,7 @@ class LoopState:
         if noisy or id(optimizer) in self._weights:
             return
         name = f"the weights that {type(optimizer).__name__} trains"
-        self._weights[id(optimizer)] = [HeldTensor(name, {"": p}, "") for p in weights]
+        self._weights[id(optimizer)] = [HeldTensor(name, SimpleNamespace(weight=p), "weight") for p in weights]
         self._owners.append(optimizer)
         self.hold_schedules(optimizer)
         self._undo += [optimizer.state.clear, partial(optimizer.state.update, deepcopy(dict(optimizer.state)))]

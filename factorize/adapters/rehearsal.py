@@ -19,6 +19,7 @@ from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_o
 from factorize.adapters.layer_rows import Rows
 from factorize.adapters.loop_state import LoopState, difference_of_states
 from factorize.adapters.model_changes import difference_of_buffers, difference_of_weights, sizes_of
+from factorize.adapters.ranks.agreement import world_size
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -169,7 +170,8 @@ class Rehearsal:
         fault = difference_of_states(*states[:2]) if len(states) > 1 else None
         if len(states) == 3 and difference_of_states(*states[1:]) is None:
             self.fault = self.fault or fault
-        return len(states) == 1 or (len(states) == 2 and fault is not None)
+        # Ranks, whose loops may wait for one another, all take as many passes.
+        return len(states) == 1 or (len(states) == 2 and (fault is not None or world_size() > 1))
 
     def _pass(self, altered: Altered) -> Iterator[Any]:
         for p in self._parameters:
