@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
@@ -65,21 +65,29 @@ class LoopState:
 
     Args:
         model: the private model.
+        others: optimizers that stepped in an earlier iteration, whose gradients may be left from it.
 
     Attributes:
+        others: the optimizers without noise that step.
         early: the buffers, and their values when the private step came.
-        late: the values that the iteration changed after that step, and all weights that it changed, by place.
+        late: names and values of what the iteration changed after that step, and of all weights that it changed, with
+            the state of their optimizers: a first step of Adam shows no more than the signs of gradients.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, others: Iterable[torch.optim.Optimizer] = ()) -> None:
+        self.others: list[torch.optim.Optimizer] = []
         self.early: list[tuple[HeldTensor, torch.Tensor]] = []
-        self.late: dict[tuple[int, int], HeldTensor] = {}
+        self.late: dict[tuple[Hashable, ...], tuple[str, torch.Tensor]] = {}
         self._held: dict[int, list[HeldTensor]] = {}
         self._weights: dict[int, list[HeldTensor]] = {}
-        self._owners: list[object] = []  # keeps them, so that no other object gets the id of one
+        self._owners: list[object] = []  # keeps modules, so that no other object gets the id of one
         self._undo: list[Callable[[], object]] = []
         for name, layer in model.named_modules():
             self._hold_buffers(layer, name)
+        for optimizer in others:
+            self._hold_weights(optimizer)
+            for p in _weights_of(optimizer):
+                self._undo.append(partial(setattr, p, "grad", None if p.grad is None else p.grad.clone()))
         see, step = weakref.WeakMethod(self._see), weakref.WeakMethod(self._hold_weights)
         hook = register_module_forward_pre_hook(lambda module, _: see()(module) if see() else None)  # type: ignore
         watch = watch_steps(lambda optimizer: step()(optimizer) if step() else None)  # type: ignore[misc]
@@ -97,15 +105,16 @@ class LoopState:
 
     def _hold_weights(self, optimizer: Any) -> None:
         """Keep what a step of an optimizer is about to change, unless its gradients have noise."""
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        weights = _weights_of(optimizer)
         noisy = hasattr(optimizer, "private_one") or any(getattr(p, "summed_grad", None) is not None for p in weights)
         if noisy or id(optimizer) in self._weights:
             return
         name = f"the weights that {type(optimizer).__name__} trains"
         self._weights[id(optimizer)] = [HeldTensor(name, SimpleNamespace(weight=p), "weight") for p in weights]
-        self._owners.append(optimizer)
+        self.others.append(optimizer)
         self.hold_schedules(optimizer)
-        self._undo += [optimizer.state.clear, partial(optimizer.state.update, deepcopy(dict(optimizer.state)))]
+        kept = {p: deepcopy(each) for p, each in optimizer.state.items()}
+        self._undo += [optimizer.state.clear, partial(optimizer.state.update, kept)]
 
     def hold_schedules(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the learning rates of an optimizer and what its schedules remember."""
@@ -125,8 +134,13 @@ class LoopState:
             for i, held in enumerate(own):
                 if held.differs(held.value):
                     held.note()
-                    self.late[owner, i] = held
+                    self.late[owner, i] = held.name, held.value
                 held.put_back()
+        for optimizer in self.others if self._weights else ():
+            name = self._weights[id(optimizer)][0].name
+            for i, p in enumerate(_weights_of(optimizer)):
+                kept = {key: each for key, each in optimizer.state.get(p, {}).items() if torch.is_tensor(each)}
+                self.late |= {(id(optimizer), i, key): (name, each.clone()) for key, each in kept.items()}
         for undo in self._undo:
             undo()
         self._held, self._weights, self._undo = {}, {}, []
@@ -136,15 +150,19 @@ def difference_of_states(some: LoopState, others: LoopState) -> InvalidParameter
     """Return the error if two iterations have left something with other values after their steps, or None."""
     for place in {**some.late, **others.late}:
         found = [each.late[place] for each in (some, others) if place in each.late]
-        if len(found) == 1 or not _are_equal(found[0].value, found[1].value):
+        if len(found) == 1 or not _are_equal(found[0][1], found[1][1]):
             return InvalidParameter(
-                f"the loop changes {found[0].name} by the examples of a batch, beside step() of the private optimizer. "
+                f"the loop changes {found[0][0]} by the examples of a batch, beside step() of the private optimizer. "
                 "No noise covers that, and it changes later gradients or is released with the model; train these "
                 "weights in the same make_private, compute from released values or public data, or leave it out of "
                 "the loop",
                 field="model",
             )
     return None
+
+
+def _weights_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _schedules(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:

@@ -176,7 +176,7 @@ class Rehearsal:
     def _pass(self, altered: Altered) -> Iterator[Any]:
         for p in self._parameters:
             p.grad, p.grad_sample = None, None
-        self._state = LoopState(self._model)
+        self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else ())
         self._sizes = sizes_of(self._model)
         self._handed = altered
         self._marks.hand_out(altered.batch)

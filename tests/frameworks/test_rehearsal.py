@@ -628,16 +628,21 @@ class TestWhatTheLoopTrainsBeside:
         assert not all(map(torch.equal, before, other.parameters()))
         return came
 
-    @pytest.mark.parametrize("how", ["a head", "an encoder", "its own backward pass"])
+    @pytest.mark.parametrize("how", ["a head", "an encoder", "weights of losses", "its own backward pass"])
     def test_on_the_examples_is_refused(self, how: str):
         made, other = private(network()), torch.nn.Linear(*{"an encoder": (6, 6)}.get(how, (3, 3)))
+        if how == "weights of losses":  # whose gradients have the same signs, whatever the examples are
+            other = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(2))])
 
         def iteration(batch: Any, optimizer: Any) -> None:
             x = other(batch[0]) if how == "an encoder" else batch[0]
             out = made.model(x)
             if how == "a head":
                 out = other(out)
-            cross_entropy(out, batch[1]).backward()
+            loss = cross_entropy(out, batch[1])
+            if how == "weights of losses":
+                loss = (other[0].exp() * torch.stack([loss, out.square().mean()])).sum()
+            loss.backward()
             made.optimizer.step()
             if how == "its own backward pass":
                 cross_entropy(other(out.detach()), batch[1]).backward()
@@ -700,6 +705,26 @@ class TestWhatTheLoopTrainsBeside:
         assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 1 + ranks
         assert made.optimizer.noise.step == EXAMPLES // SIZE
 
+    def test_is_put_back_with_the_state_of_its_optimizer(self):
+        """The bits are those of a job without rehearsals, also after one in a later epoch."""
+        found = []
+        for loss in ("rehearsed", "not_looked_at"):
+            torch.manual_seed(1)
+            made, other = TestPasses().made(2, model=discriminator(), loss=loss), generator()
+            optimizer = torch.optim.Adam(other.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            for x, _ in (batch for _ in range(2) for batch in made.loader):
+                is_real(made.model, x, 1).backward()
+                made.optimizer.step()
+                is_real(made.model, other(torch.randn(SIZE, 2)), 1).backward()
+                optimizer.step()
+                schedule.step()
+                for each in (made.optimizer, optimizer):
+                    each.zero_grad()
+            made.optimizer.close()
+            found.append([*other.parameters(), *made.model.parameters()])
+        assert all(map(torch.equal, *found)) and schedule.last_epoch == 2 * EXAMPLES // SIZE
+
     def test_on_public_data_is_not(self):
         """Their order shows nothing of the examples, though no two passes see the same."""
         made, other, public = private(network()), torch.nn.Linear(6, 3), iter(torch.randn(99, SIZE, 6))
@@ -760,8 +785,8 @@ class TestWhatTheLoopTrainsBeside:
 
 
 class TestPasses:
-    def made(self, passes: int, **options: Any) -> Private:
-        n, model = passes * EXAMPLES // SIZE, network()
+    def made(self, passes: int, model: Any = None, **options: Any) -> Private:
+        n, model = passes * EXAMPLES // SIZE, network() if model is None else model
         factors = handmade(ToeplitzMatrix(np.eye(1, n)[0], n), {"kind": "fixed_epochs", "epochs": passes})
         settings = {"epsilon": 8.0, "delta": 1e-2, "epochs": passes, "seed": 2**70, "batch_size": SIZE, **options}
         return make_private(model, torch.optim.SGD(model.parameters(), lr=0.5), vectors(), factors, **settings)
