@@ -243,8 +243,8 @@ class Rehearsal:
         samples = example_rows(named, altered.rows)
         if len(samples[0]) != altered.rows:
             raise InvalidParticipation(
-                f"the step has gradients of {len(samples[0])} examples, but its batch has {altered.rows}; use each "
-                "whole batch once, and no other example"
+                f"the step has gradients of {len(samples[0])} examples, but its batch has {altered.rows}; call the "
+                "model on each whole batch, and once for each view of it, and on no other example"
             )
         found = GradientRows.of(samples)
         self._still = part.randomness.still()

@@ -291,6 +291,18 @@ class TestRows:
             found.append(list(model.parameters()))
         assert made.optimizer.noise.step == EXAMPLES // SIZE and all(map(torch.equal, *found))
 
+    def test_of_two_views_in_one_batch(self):
+        def joined(model: Any, batch: Any) -> torch.Tensor:
+            one, other = model(torch.cat([batch[0]] * 2)).split(SIZE)
+            return cross_entropy(one, batch[1]) + (one - other).square().mean()
+
+        def apart(model: Any, batch: Any) -> torch.Tensor:
+            return mean(model, batch) + (model(batch[0]) - model(0.9 * batch[0])).square().mean()
+
+        with pytest.raises(InvalidParticipation, match="of 16 examples, but its batch has 8; .*once for each view"):
+            train(private(network()), joined)
+        train(private(network()), apart)
+
     def test_a_parameter_that_no_step_uses(self):
         model = network()
         model.unused = torch.nn.Linear(2, 2)
