@@ -7,6 +7,7 @@ reply in each round, the model with the noisy mean update, so that all that it c
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
@@ -104,9 +105,11 @@ class CorrelatedNoise(Strategy):
 
         Raises:
             InvalidParticipation: fewer rounds are left.
-            InvalidParameter: the arrays have other shapes than the model of the rounds.
+            InvalidParameter: the arrays have other shapes than the model of the rounds; or the wrapped strategy does
+                not ask the chosen clients, or makes no model of the noisy mean alone.
         """
         self.rounds.check_ahead(num_rounds, initial_arrays.to_numpy_ndarrays())
+        self._try(grid, initial_arrays)
         return super().start(grid, initial_arrays, num_rounds, *given, **options)
 
     def configure_train(
@@ -132,10 +135,7 @@ class CorrelatedNoise(Strategy):
                 name = self._names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
                 self.rounds.add(name, self._update(reply, current))
         moved = _moved(self._arrays, current, self.rounds.close(current))
-        metrics = MetricRecord({self.strategy.weighted_by_key: 1.0})
-        content = RecordDict({self.strategy.arrayrecord_key: moved, "metrics": metrics})
-        arrays, _ = self.strategy.aggregate_train(server_round, [Message(content, 1, MessageType.TRAIN)])
-        return arrays, None
+        return _aggregated(self.strategy, server_round, moved), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -146,6 +146,41 @@ class CorrelatedNoise(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return nothing; see `configure_evaluate`."""
         return None
+
+    def _try(self, grid: Grid, arrays: ArrayRecord) -> None:
+        """Take a round of a copy of the wrapped strategy, as what fails in a real one would fail after it was spent.
+
+        Raises:
+            InvalidParameter: it asks other clients than the chosen ones, or makes no model of one reply without losses.
+        """
+        name, chosen, current = type(self.strategy).__name__, [1, 2], arrays.to_numpy_ndarrays()
+        before, after = (_moved(arrays, current, [np.full_like(part, by) for part in current]) for by in (0, 1))
+        try:
+            tried = deepcopy(self.strategy)
+        except Exception:  # it holds what has no copy, such as a lock or an open file
+            tried = copy(self.strategy)
+        fault = "its answer is not a model with the same arrays"
+        try:
+            messages = tried.configure_train(0, before, ConfigRecord(), _Chosen(grid, chosen))
+            asked = sorted(message.metadata.dst_node_id for message in messages)
+            found = _aggregated(tried, 0, after)
+        except Exception as reason:
+            fault, asked, found = f"{type(reason).__name__}: {str(reason)[:200]}", chosen, None
+        if asked != chosen:
+            raise InvalidParameter(
+                f"{name} asks {len(asked)} clients where {len(chosen)} are chosen, but the timers of all of them start;"
+                " wrap a strategy that asks every node of its grid, such as FedAvg or FedAdam",
+                field="strategy",
+            )
+        if found is None or [(key, part.shape) for key, part in found.items()] != [
+            (key, part.shape) for key, part in arrays.items()
+        ]:
+            raise InvalidParameter(
+                f"{name} makes no model of the noisy mean, which comes as the one reply of a round, without losses "
+                f"({fault}). No round was spent; wrap a strategy that needs no more, such as FedAvg, FedProx, FedAvgM "
+                "or FedAdam",
+                field="strategy",
+            )
 
     def _connect(self, grid: Grid) -> dict[ClientId, int]:
         """Wait for enough clients, and return their nodes by their ids; a node without an id is refused by name.
@@ -227,6 +262,14 @@ def _value(reply: Message, key: str) -> Any:
         return None
     values = [record[key] for record in reply.content.config_records.values() if key in record]
     return values[0] if len(values) == 1 else None
+
+
+def _aggregated(strategy: FedAvg, server_round: int, model: ArrayRecord) -> ArrayRecord | None:
+    """Return the answer of a wrapped strategy to a model, which is the only reply that it sees in a round."""
+    metrics = MetricRecord({strategy.weighted_by_key: 1.0})
+    content = RecordDict({strategy.arrayrecord_key: model, "metrics": metrics})
+    arrays, _ = strategy.aggregate_train(server_round, [Message(content, 1, MessageType.TRAIN)])
+    return arrays
 
 
 def _moved(like: ArrayRecord, model: list[np.ndarray], mean: list[np.ndarray]) -> ArrayRecord:

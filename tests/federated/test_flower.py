@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from multiprocessing import get_context
@@ -18,7 +19,19 @@ from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, assert_proved, r
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, strategy_utils
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedTrimmedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    Krum,
+    QFedAvg,
+    strategy_utils,
+)
 from flwr.supercore.task_identity import TaskIdentity
 
 from factorize.adapters.clipped_sums import clipped
@@ -183,6 +196,52 @@ def test_other_strategies_see_the_noisy_mean_alone(tmp_path: Path, kind: Any) ->
 def test_a_strategy_without_models_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="not a subclass of FedAvg"):
         CorrelatedNoise(CorrelatedNoise(FedAvg(), rounds_in(tmp_path)[0]), rounds_in(tmp_path / "b")[0])
+
+
+def loss_of_clients(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+    return MetricRecord({"loss": sum(content["metrics"]["loss"] for content in contents)})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: QFedAvg(client_learning_rate=0.1), "QFedAvg makes no model of the noisy mean.*training loss"),
+        (FedXgbBagging, "FedXgbBagging makes no model of the noisy mean.*one Array"),
+        (Bulyan, "Bulyan makes no model of the noisy mean.*not a model with the same arrays"),
+        (lambda: FedAvg(train_metrics_aggr_fn=loss_of_clients), "FedAvg makes no model .*KeyError: 'loss'"),
+        (FedXgbCyclic, "FedXgbCyclic asks 1 clients where 2 are chosen"),
+    ],
+)
+def test_a_strategy_that_would_fail_after_a_round_is_refused_before_it(tmp_path: Path, make: Any, said: str) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    nodes = Nodes()
+    with pytest.raises(InvalidParameter, match=said):
+        trained(CorrelatedNoise(make(), rounds), nodes, 1)
+    assert rounds.step == 0 and not rounds.known and not nodes.asked
+
+
+class Locked(FedTrimmedAvg):
+    """A strategy that cannot be copied whole, and counts its rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock, self.rounds = threading.Lock(), 0
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        with self.lock:
+            self.rounds += 1
+        return super().aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize("make", [Locked, Krum, lambda: FedAvgM(server_momentum=0.9)])
+def test_a_strategy_is_tried_without_a_trace(tmp_path: Path, make: Any) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    strategy = make()
+    before = trained(CorrelatedNoise(strategy, rounds), Nodes(), 1).arrays
+    assert rounds.last is not None and list(before) == list(MODEL)
+    for found, model, mean in zip(before.to_numpy_ndarrays(), *rounds.last, strict=True):
+        assert np.allclose(found, model + mean), "nothing of the trial is in the first model"
+    assert getattr(strategy, "rounds", 1) == 1
 
 
 class Phones(Nodes):
