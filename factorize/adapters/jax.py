@@ -18,7 +18,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable, plan_table
-from factorize.adapters.jax_guard import StepGuard
+from factorize.adapters.jax_guard import StepGuard, checked_state, refuse_data, seal_of, sealed
 from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, whole_shape, zeros_beside
 from factorize.auditor import Auditor
 from factorize.client.allowances import check_allowance, raised, rounding_of
@@ -48,6 +48,8 @@ class NoiseState(NamedTuple):
         step: the step whose noise comes next, int32.
         buffers: a leaf of shape (k, *leaf) for each leaf of the parameters; no state where C has no recurrence.
         commitment: a hash of seed, factorization, scale and parameters, shape (8,), uint32; it reveals none of them.
+            Its first number is raised by `seal_of` the step and the buffers, so that a state shows whether it was
+            changed.
     """
 
     step: jax.Array
@@ -55,8 +57,11 @@ class NoiseState(NamedTuple):
     commitment: jax.Array
 
 
-class NoiseTransformation(Secret, optax.GradientTransformation):
-    """A transformation of optax that makes noise: it is not copied, and only one per noise is alive in a process."""
+class NoiseTransformation(Secret, optax.GradientTransformationExtraArgs):
+    """A transformation of optax that makes noise: it is not copied, and only one per noise is alive in a process.
+
+    It takes the extra arguments of others in its chain to refuse those that compute from the data without noise.
+    """
 
     __slots__ = ()
 
@@ -141,18 +146,23 @@ class _CorrelatedNoise(Secret):
 
     def init(self, params: optax.Params) -> NoiseState:
         """Return the state before step 0."""
-        commitment, states = jnp.asarray(self._commitment(params)), self._states
+        own, states, step = self._commitment(params), self._states, jnp.array(0, jnp.int32)
         buffers = jax.tree.map(lambda p: zeros_beside(states, p, self._kind), params) if states is not None else ()
-        return NoiseState(jnp.array(0, jnp.int32), buffers, commitment)
+        return NoiseState(step, buffers, sealed(own, seal_of(step, buffers)))
 
     def update(
-        self, updates: optax.Updates, state: NoiseState, params: optax.Params | None = None
+        self, updates: optax.Updates, state: NoiseState, params: optax.Params | None = None, **others: object
     ) -> tuple[optax.Updates, NoiseState]:
         """Return sums with the noise of the state's step, divided, and the next state."""
-        own = self._commitment(updates)
+        refuse_data(others)
+        checked_state(state, NoiseState)
+        own, seal = self._commitment(updates), seal_of(state.step, state.buffers)
         for leaf in jax.tree.leaves(updates):
             refuse_unfit(leaf)
-        updates, step = self._guard.take(updates, state.step, state.commitment, own)
+        updates, step = self._guard.take(updates, state.step, state.commitment, own, seal)
+        # 32 bits have no 64 leading zeros, so this adds 0. It makes XLA read what the seal is of before the buffers are
+        # written, which it would copy otherwise.
+        step = step + (jax.lax.clz(seal) >> 6).astype(step.dtype)
         leaves, shape = jax.tree.flatten(jax.tree.map(jnp.asarray, updates))
         streams = self._states is not None
         try:
@@ -166,7 +176,8 @@ class _CorrelatedNoise(Secret):
             drawn, after = self._row(step, normal, buffers)
             noisy.append(_released(leaf, drawn, self._divisor))
             kept.append(after)
-        return shape.unflatten(noisy), NoiseState(step + 1, shape.unflatten(kept) if streams else (), state.commitment)
+        after = shape.unflatten(kept) if streams else ()
+        return shape.unflatten(noisy), NoiseState(step + 1, after, sealed(own, seal_of(step + 1, after)))
 
     def close(self) -> None:
         """Let another transformation make the same noise."""
@@ -265,7 +276,7 @@ def real_leaves(tree: optax.Params) -> list[tuple[str, Any]]:
     named = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda each: isinstance(each, optax.MaskedNode))
     if not named:
         raise InvalidParameter("the tree of parameters has no leaf; give all that are trained", field="parameters")
-    leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in named]
+    leaves = [(jax.tree_util.keystr(path).removesuffix(".value"), leaf) for path, leaf in named]  # of flax's variables
     for name, leaf in leaves:
         refuse_unreal(name, leaf)
     return leaves

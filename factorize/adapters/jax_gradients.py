@@ -21,6 +21,8 @@ MAX_CHECKED_EXAMPLES = 4
 """The most examples that are computed together and alone: a mixture of examples shows in two of them."""
 MAX_RELATIVE_ROUNDING = 2.0**-5
 """The largest relative rounding of gradients of the loss: bfloat16 has 8 bits, and batches add up in other orders."""
+_HOST_CALLS = ("pure_callback", "io_callback")
+"""Operations whose results come from the host; `debug_callback` returns none."""
 
 
 class ClippedGradients:
@@ -79,7 +81,7 @@ class ClippedGradients:
         total = self._sums(params, arrays, rows, present)
         kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
         sums = jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
-        return sums if self._batches is None else self._batches.mark(sums, rows, present)
+        return sums if self._batches is None else self._batches.mark(sums, params, rows, present)
 
     def _arrays(self, data: Sequence[ArrayLike]) -> list[jax.Array]:
         """Return the data as arrays.
@@ -115,11 +117,13 @@ class ClippedGradients:
         """Return the sums in float64, to which XLA adds one example after another."""
         check_roundings(indices.size, len(indices), indices.shape[1])
         narrow = any(_wide(leaf) != jnp.float64 for leaf in jax.tree.leaves(params))
+        wide = jax.config.read("jax_enable_x64")  # the loss sees the caller's setting, by which random numbers differ
         bound = self._clip_norm * (shrink_for_float32(indices.size) if narrow else CLIP_FACTOR)
 
         def add_part(total: optax.Updates, part: tuple[jax.Array, jax.Array]) -> tuple[optax.Updates, None]:
             rows, present = part
-            gradients = jax.vmap(lambda *example: self._alone(params, *example))(*(each[rows] for each in data))
+            with jax.enable_x64(wide):
+                gradients = jax.vmap(lambda *example: self._alone(params, *example))(*(each[rows] for each in data))
             with jax.enable_x64(True):
                 flat = [leaf.reshape(len(rows), -1).astype(jnp.float64) for leaf in jax.tree.leaves(gradients)]
                 norms = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in flat))
@@ -157,14 +161,14 @@ class ClippedGradients:
         if known in self._seen:
             return
         count = min(MAX_CHECKED_EXAMPLES, *(len(each) for each in data))
+        value = jax.eval_shape(self._loss, params, *(each[:1] for each in data))
+        shape, kind = getattr(value, "shape", type(value).__name__), getattr(value, "dtype", None)
+        if shape != () or not jnp.issubdtype(kind, jnp.floating):
+            shown = kind if shape == () else shape
+            message = f"the loss of a batch of one example is {shown}, not one number; return its mean"
+            raise InvalidParameter(message, field="loss")
+        self._refuse_closure(params, data)  # before anything is evaluated, which would hide what it was made of
         with jax.ensure_compile_time_eval():
-            value = jax.eval_shape(self._loss, params, *(each[:1] for each in data))
-            shape, kind = getattr(value, "shape", type(value).__name__), getattr(value, "dtype", None)
-            if shape != () or not jnp.issubdtype(kind, jnp.floating):
-                shown = kind if shape == () else shape
-                message = f"the loss of a batch of one example is {shown}, not one number; return its mean"
-                raise InvalidParameter(message, field="loss")
-            self._refuse_closure(params, data)
             examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
             alone = jax.jit(self._alone)  # one compilation is cheaper than hundreds for single operations
             for positive in (False, True):
@@ -191,6 +195,12 @@ class ClippedGradients:
         like = [jax.ShapeDtypeStruct((1, *each.shape[1:]), each.dtype) for each in data]
         shapes = [(each.shape, each.dtype) for each in data]
         for constant in _constants(jax.make_jaxpr(jax.grad(self._loss))(params, *like)):
+            if callable(constant):
+                raise InvalidParameter(
+                    "the loss calls a function on the host (pure_callback, io_callback), and nobody sees which data "
+                    "that reads; write it in JAX, or compute what it returns for each example and give that as data",
+                    field="loss",
+                )
             alike = (jnp.shape(constant), jnp.result_type(constant)) in shapes
             if alike or any(_have_common_rows(constant, each) for each in data):
                 raise InvalidParameter(
@@ -247,13 +257,14 @@ def _have_common_rows(constant: ArrayLike, data: jax.Array) -> bool:
 
 
 def _constants(program: object) -> Iterator[Any]:
-    """Yield the arrays that a program closes over, and those of programs within it, as of `jax.jit`."""
+    """Yield the arrays that a program closes over and its functions of the host, also of programs within it."""
     if isinstance(program, (tuple, list)):
         yield from itertools.chain.from_iterable(map(_constants, program))
     elif isinstance(program, ClosedJaxpr):
         yield from program.consts
         yield from _constants(program.jaxpr)
     elif isinstance(program, Jaxpr):
+        yield from (each.params["callback"] for each in program.eqns if each.primitive.name in _HOST_CALLS)
         yield from itertools.chain.from_iterable(_constants(list(each.params.values())) for each in program.eqns)
 
 

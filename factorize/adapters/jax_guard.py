@@ -6,7 +6,7 @@ program runs, and a refusal stops it.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -41,7 +41,7 @@ class StepGuard:
         self._use, self._steps, self._auditor = NoiseUse(commitment), steps, auditor
 
     def take(
-        self, updates: optax.Updates, step: jax.Array, commitment: jax.Array, own: np.ndarray
+        self, updates: optax.Updates, step: jax.Array, commitment: jax.Array, own: np.ndarray, seal: jax.Array
     ) -> tuple[optax.Updates, jax.Array]:
         """Return updates and step, if the step is the next one of this run; call it for each of them.
 
@@ -49,19 +49,20 @@ class StepGuard:
             updates: a tree.
             step: step of the state.
             commitment: commitment of the state.
-            own: the commitment that the state must have.
+            own: the commitment that the state must have, before it is sealed.
+            seal: the seal of the state.
 
         Raises:
-            InvalidParameter: vmap; or, where their values are known, a step that was taken, another run's state, or
-                updates that are not finite.
+            InvalidParameter: vmap; or, where their values are known, a step that was taken, another run's state, one
+                that was changed, or updates that are not finite.
         """
         updates, step, commitment = _refuse_vmap((updates, step, commitment))
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(updates)]).all()
-        if _known(step, commitment, finite):
-            self._take(own, step, commitment, finite, 0, lags=False)
+        if _known(step, commitment, finite, seal):
+            self._take(own, step, commitment, finite, seal, 0, lags=False)
         else:
             place = place_of(manual_axes())
-            io_callback(lambda *values: self._take(own, *values), None, step, commitment, finite, place)
+            io_callback(lambda *values: self._take(own, *values), None, step, commitment, finite, seal, place)
         return updates, step
 
     def close(self) -> None:
@@ -74,12 +75,14 @@ class StepGuard:
         step: ArrayLike,
         commitment: ArrayLike,
         finite: ArrayLike,
+        seal: ArrayLike,
         place: ArrayLike,
         *,
         lags: bool = True,
     ) -> None:
         refuse_infinite("sum", finite=bool(finite))
-        if not np.array_equal(np.asarray(commitment), own):
+        held = np.asarray(commitment)
+        if not np.array_equal(held[1:], own[1:]):
             raise InvalidParameter(
                 "the noise cannot continue from this state, which is of another seed, factorization, scale or dtype, "
                 "or of other parameters; restore this run's own state, or begin with init(params)",
@@ -90,9 +93,68 @@ class StepGuard:
                 f"step {int(step) + 1} is past n={self._steps}, the last step covered; stop, or solve for a larger n",
                 field="step",
             )
+        if int(held[0]) not in (int(own[0]), (int(own[0]) + int(seal)) % 2**32):  # states of 0.1.0 have no seal
+            raise InvalidParameter(
+                f"the state of the noise at step {int(step)} was changed: its buffers or its step were averaged, reset "
+                "or rounded, so that the noise of later steps would no longer cancel that of earlier ones; use the "
+                "state that update returned, and average or reset only what comes after the noise in optax.chain",
+                field="state",
+            )
         if self._auditor is not None:
             self._auditor.check_release(int(step), lags=lags)
         self._use.take(int(step), int(place))
+
+
+_RAW_ARGUMENTS = ("value", "grad", "loss")
+"""Names under which optax's transformations take losses and gradients that have no noise."""
+
+
+def refuse_data(others: Mapping[str, object]) -> None:
+    """Refuse extra arguments of optax with which transformations in the chain of a noise compute from the data.
+
+    Raises:
+        InvalidParameter: one is a loss, a gradient without noise, or a function, such as `value_fn`.
+    """
+    raw = [name for name, value in others.items() if callable(value) or name in _RAW_ARGUMENTS]
+    if raw:
+        raise InvalidParameter(
+            f"update was given {', '.join(raw)}: losses or gradients of the data, to which no noise is added, would "
+            "move the weights. Use an optimizer that needs the noisy gradient alone, such as Adam (no line search, "
+            "LBFGS, SAM or Sophia); a transformation that takes losses of public data is called by itself, after the "
+            "noise",
+            field="updates",
+        )
+
+
+def checked_state(state: object, kind: type) -> Any:
+    """Return a state of a transformation.
+
+    Raises:
+        InvalidParameter: it is of another kind, as a dict from a checkpoint that was restored without a template.
+    """
+    if not isinstance(state, kind):
+        raise InvalidParameter(
+            f"the state is a {type(state).__name__}, not a {kind.__name__}; restore it into the state that "
+            "optimizer.init(params) returns, as with orbax's StandardRestore(state) or flax's from_bytes(state, data)",
+            field="state",
+        )
+    return state
+
+
+def sealed(own: np.ndarray, seal: ArrayLike) -> jax.Array:
+    """Return a commitment with the seal of a state."""
+    return jnp.asarray(own).at[0].add(jnp.asarray(seal, jnp.uint32))
+
+
+def seal_of(step: ArrayLike, buffers: optax.Updates) -> jax.Array:
+    """Return a hash of a step and of the first entry of each buffer, uint32, the same on one device and on several.
+
+    Buffers that were averaged, reset, scaled or rounded have others, and to read one entry costs nothing.
+    """
+    firsts = [leaf[(slice(None), *(0,) * (jnp.ndim(leaf) - 1))] for leaf in jax.tree.leaves(buffers) if jnp.size(leaf)]
+    seal, axes = _bits([jnp.asarray(step, jnp.int32), *firsts]), manual_axes()
+    # Inside shard_map the first device has the first entries of the whole arrays.
+    return jax.lax.psum(jnp.where(place_of(axes) == 0, seal, jnp.uint32(0)), axes) if axes else seal
 
 
 def _refused(size: int, batched: object, values: object) -> NoReturn:
@@ -123,7 +185,7 @@ class GuardedBatches(AuditedBatches):
         self.examples = examples
         self._handed: dict[int, bytes] = {}
         self._next = auditor.step
-        self._marked: tuple[int, bytes] | None = None
+        self._marked: tuple[int, bytes, int] | None = None  # hashes of sums, their examples and weights
 
     def __iter__(self) -> Iterator[MicroBatches]:
         """Yield each step that is left, and keep its examples until its noise is taken."""
@@ -136,13 +198,14 @@ class GuardedBatches(AuditedBatches):
         jax.effects_barrier()  # Under jit the last step may still run.
         self._refuse_sums_without_noise()
 
-    def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
-        """Return the sums of some examples, which exist once the host knows their bits."""
-        bits = _bits(sums)
-        if _known(bits, indices, mask):
-            self._mark(bits, indices, mask)
+    def mark(self, sums: optax.Updates, params: optax.Params, indices: jax.Array, mask: jax.Array) -> optax.Updates:
+        """Return the sums of some examples at some weights, which exist once the host knows their bits."""
+        given = _bits(sums), indices, mask, _bits(params)
+        bits = given[0]
+        if _known(*given):
+            self._mark(*given)
             return sums
-        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), bits, indices, mask)
+        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), *given)
         leaves, shape = jax.tree.flatten(sums)
         return shape.unflatten([jnp.where(seen == bits, leaves[0], jnp.nan), *leaves[1:]])
 
@@ -158,11 +221,20 @@ class GuardedBatches(AuditedBatches):
         else:
             io_callback(self._take, None, bits, step)
 
-    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike) -> ArrayLike:
+    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike, weights: ArrayLike) -> ArrayLike:
         examples = _examples(np.asarray(indices), np.asarray(mask))
         if examples == self._handed.get(self._next + 1):
             self._refuse_sums_without_noise()
-        self._marked = int(bits), examples
+        if self._marked is not None and (self._marked[1], examples) == (examples, self._handed.get(self._next)):
+            if self._marked[2] != int(weights):
+                raise InvalidParameter(
+                    f"the sums of step {self._next} were computed before, at other weights, and the noise did not take "
+                    "them: if they moved the weights, as in SAM, the new gradients depend on them without noise. "
+                    "Compute the sums of a batch once, at the weights that the noise moves, and warm up by "
+                    "jax.jit(step).lower(...).compile()",
+                    field="params",
+                )
+        self._marked = int(bits), examples, int(weights)
         return bits
 
     def _refuse_sums_without_noise(self) -> None:
@@ -220,7 +292,9 @@ def _bits(tree: optax.Updates) -> jax.Array:
     """
     total = jnp.zeros((), jnp.uint32)
     for place, leaf in enumerate(jax.tree.leaves(tree)):
-        bits = jax.lax.bitcast_convert_type(jnp.asarray(leaf), jnp.uint32).ravel()
+        kind = jnp.result_type(leaf)
+        wide = jnp.asarray(leaf, jnp.float32 if jnp.issubdtype(kind, jnp.floating) and kind.itemsize < 4 else kind)
+        bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).ravel()
         mixed = bits ^ (jnp.arange(bits.size, dtype=jnp.uint32) + jnp.uint32(place)) * jnp.uint32(2654435761)
         for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
             mixed = (mixed ^ mixed >> shift) * jnp.uint32(factor)

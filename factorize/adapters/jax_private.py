@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import optax
 
-from factorize.adapters.adaptive.jax_joint import scale_by_joint_adam
-from factorize.adapters.jax import NoiseTransformation, Precision, correlated_noise, noise_commitment
+from factorize.adapters.adaptive.jax_joint import JointState, scale_by_joint_adam
+from factorize.adapters.jax import NoiseState, NoiseTransformation, Precision, correlated_noise, noise_commitment
 from factorize.adapters.jax_gradients import ClippedGradients
-from factorize.adapters.jax_guard import GuardedBatches
+from factorize.adapters.jax_guard import GuardedBatches, checked_state, refuse_data
 from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings_of, second_seed
 from factorize.errors import InvalidParameter
 from factorize.privacy import NOT_LOOKED_AT, Calibration
@@ -148,9 +148,13 @@ def make_private(
         planned.begin(receipt, statement, generator="threefry2x32", dtype=dtype, commitments=commitments)
     gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None, batches=batches)
 
-    def update(updates: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[Any, Any]:
+    def update(
+        updates: optax.Updates, state: Any, params: optax.Params | None = None, **others: object
+    ) -> tuple[Any, Any]:
         """Add the noise of the state's step to the sums of the next batch, and to no others."""
-        batches.take(updates, getattr(state, "first", state).step)
+        refuse_data(others)
+        first = checked_state(state, JointState).first if planned.moments is not None else state
+        batches.take(updates, checked_state(first, NoiseState).step)
         return noise.update(updates, state, params)
 
     return PrivateJax(NoiseTransformation(noise.init, update), batches, statement, gradients)

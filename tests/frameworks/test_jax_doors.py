@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+import private_cases
 import pytest
 from door_contract import (
     CLIP,
@@ -23,6 +25,7 @@ from door_contract import (
     SIZE,
     Door,
     Mistake,
+    N,
     calibrated,
     check,
     check_drawn_users,
@@ -57,6 +60,49 @@ def bits(tree: Any) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
 
 
+BUFFERED = private_cases.factors(N, EPOCHS)
+"""A strategy by hand whose noise has a state, unlike that of the contract's."""
+
+
+def lose_buffers(noise: Any) -> None:
+    """Take a step from states that were changed as whole trees: averaged, reset, rounded, or with another step."""
+    update, states = jax.jit(noise.update), [noise.init(PARAMETERS)]
+    for _ in range(2):
+        states.append(update(SUMS, states[-1])[1])
+
+    def floats(change: Any) -> Any:
+        return jax.tree.map(lambda a, b: change(a, b) if a.dtype == jnp.float32 else a, *states[:0:-1])
+
+    changed = [
+        floats(lambda a, b: (a + b) / 2),
+        floats(lambda a, b: 0 * a),
+        floats(lambda a, b: a.astype(jnp.bfloat16)),
+        noise.init(PARAMETERS)._replace(step=states[-1].step),
+    ]
+    for state in changed[:2]:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="step 2 was changed: its buffers or its step"):
+            jax.block_until_ready(update(SUMS, state))
+    for state in changed[1:]:
+        with pytest.raises(InvalidParameter, match="step 2 was changed: its buffers or its step"):
+            noise.update(SUMS, state)
+    own = noise.init.__self__._commitment(PARAMETERS)
+    update(SUMS, states[-1]._replace(commitment=jnp.asarray(own)))  # a state of 0.1.0, which has no seal
+    noise.update(SUMS, changed[0])
+
+
+def ask_for_losses(noise: Any, sums: Any, state: Any) -> None:
+    """Give optax a loss: a chain passes it on to all of its members."""
+    asking = optax.chain(noise, optax.sgd(0.1), optax.scale_by_backtracking_linesearch(2))
+    given = {"value": 1.0, "grad": sums, "value_fn": lambda p: 1.0}
+    for name, value in given.items():
+        with pytest.raises(InvalidParameter, match=f"was given {name}:"):
+            noise.update(sums, state, PARAMETERS, **{name: value})
+    noise.update(sums, state, PARAMETERS, key=jax.random.key(0))
+    asking.update(sums, asking.init(PARAMETERS), PARAMETERS, **given)
+
+
+CHANGED = "a state of the noise that was averaged, reset or rounded with the rest of its tree"
+LOSSES = "LBFGS, or another optimizer that asks for losses"
 ENDED = "right: a state is a value, and a step that was ended on the way has returned none"
 
 
@@ -109,6 +155,8 @@ class Jax(Door):
             ),
             **of_unseen_batches(partial(correlated_noise, factors(), seed=SEED)),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
+            CHANGED: Mistake("refused", self._changed, "average or reset only what comes after"),
+            LOSSES: Mistake("refused", self._losses, "noisy gradient alone"),
             "an example whose gradient is not finite": Mistake("refused", self._infinite, "NaN or infinite"),
             "sums of any size, and batches in any order, without an auditor": Mistake("believed", self._believed),
             "`vmap` over members": Mistake("refused", self._members, "vmap"),
@@ -119,6 +167,13 @@ class Jax(Door):
                 "jax_enable_x64",
             ),
         }
+
+    def _changed(self, folder: Path) -> None:
+        lose_buffers(correlated_noise(BUFFERED, calibrated(BUFFERED, SIZE), seed=SEED))
+
+    def _losses(self, folder: Path) -> None:
+        run = self.begin(folder)
+        ask_for_losses(run.noise, SUMS, run.state)
 
     def _infinite(self, folder: Path) -> None:
         run = self.begin(folder)
@@ -240,6 +295,8 @@ class Made(Door):
             "users with several examples, in secret batches": Mistake("right", self._drawn_users),
             "losses that are not one number for each example": Mistake("refused", self._losses, "not one number"),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "newest state"),
+            CHANGED: Mistake("refused", self._changed, "its buffers or its step were averaged"),
+            LOSSES: Mistake("refused", self._asks, "noisy gradient alone"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "did not sum the examples"),
             "sums of a step that the noise does not take, as under a condition": Mistake(
                 "refused", self._conditional, "did not take the sums of step 5"
@@ -251,6 +308,18 @@ class Made(Door):
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
         }
+
+    def _changed(self, folder: Path) -> None:
+        made = self.made(spec=BUFFERED)
+        run = Job(made, jax.jit(made.gradients), made.noise.init(PARAMETERS))
+        self.step(run)
+        run.state = jax.tree.map(lambda a: 0 * a if a.dtype == jnp.float32 else a, run.state)
+        self.step(run)
+
+    def _asks(self, folder: Path) -> None:
+        run = self.begin(folder)
+        total = run.gradients(PARAMETERS, (X, Y), *next(iter(run.made.batches)))
+        ask_for_losses(run.made.noise, total, run.state)
 
     def _reordered(self, folder: Path) -> None:
         run = self.begin(folder)
@@ -324,6 +393,14 @@ class Made(Door):
         with pytest.raises(InvalidParameter, match="looks like the data"):
             some.gradients(PARAMETERS, (X, Y), indices, mask)
         some.noise.close()
+        for hidden in (
+            lambda w, x, y: loss(w, x - jnp.mean(X, axis=0), y),
+            lambda w, x, y: loss(w, x - jax.pure_callback(lambda: X[0], jax.ShapeDtypeStruct((3,), X.dtype)), y),
+        ):
+            some = self.made(loss=hidden)
+            with pytest.raises(InvalidParameter, match="closes over|function on the host"):
+                some.gradients(PARAMETERS, (X, Y), indices, mask)
+            some.noise.close()
         made = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X, Y))
         jax.jit(made.gradients)(PARAMETERS, (X, Y), indices, mask)
 
@@ -357,6 +434,13 @@ def test_a_scale_for_the_noise_of_another_library_follows_the_rule_of_noise(tmp_
 
     for mistake in of_unseen_batches(make).values():
         refused(lambda mistake=mistake: mistake.act(tmp_path), mistake.words)
+
+
+def test_a_donated_state_is_not_copied_to_be_read() -> None:
+    noise = correlated_noise(BUFFERED, calibrated(BUFFERED, SIZE), seed=SEED)
+    sums = jnp.zeros((48, 80))
+    program = jax.jit(noise.update, donate_argnums=1).lower(sums, noise.init(sums)).compile().as_text()
+    assert "48,80]" in program and not re.search(r"= f32\[\d+,48,80\]\S* copy\(", program)
 
 
 @pytest.mark.parametrize("jit", [False, True])

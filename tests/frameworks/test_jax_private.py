@@ -232,6 +232,23 @@ class TestGradients:
         total = jax.jit(fixed(loss=single).gradients)(weights, (X, Y), self.indices, self.mask)
         assert np.isfinite(total).all()
 
+    @pytest.mark.parametrize("typed", [False, True])
+    def test_a_loss_may_draw_from_keys_among_the_data(self, typed: bool) -> None:
+        """The bits are those that it draws for the example alone, with the caller's setting of x64."""
+        keys = jax.vmap(jax.random.key if typed else jax.random.PRNGKey)(np.arange(EXAMPLES))
+
+        def dropped(weights: jax.Array, x: jax.Array, y: jax.Array, own: jax.Array) -> jax.Array:
+            return loss(weights, x * jax.vmap(lambda key: jax.random.bernoulli(key, 0.7, (6,)))(own), y)
+
+        made = fixed(loss=dropped)
+        weights, batch = jnp.full((6, 3), 0.1), made.batches.order[0]
+        total = made.gradients(weights, (X, Y, keys), batch[None], np.ones((1, SIZE), bool))
+        alone = np.zeros((6, 3))
+        for i in batch:
+            own = np.asarray(jax.grad(dropped)(weights, X[i : i + 1], Y[i : i + 1], keys[i : i + 1]))
+            alone += own * min(1.0, CLIP / np.linalg.norm(own))
+        assert np.allclose(total, alone, atol=1e-6)
+
     def test_it_looks_once_for_each_shape(self) -> None:
         calls = []
 
@@ -367,6 +384,28 @@ class TestSumsOfTheBatch:
         with pytest.raises(InvalidParticipation, match="at step 1, but the next batch is that of step 2"):
             made.noise.update(made.gradients(weights, (X, Y), *batches[2]), later)
         made.noise.close()
+
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_a_batch_is_summed_at_weights_that_its_own_sums_did_not_move(self, jit: bool) -> None:
+        """Sharpness-aware minimisation: the second gradient depends on the first, which has no noise."""
+        made, weights = fixed(), jnp.full((6, 3), 0.1)
+        state = made.noise.init(weights)
+
+        def step(radius: float, indices: Any, mask: Any) -> Any:
+            first = made.gradients(weights, (X, Y), indices, mask)
+            return made.gradients(weights + radius * first, (X, Y), indices, mask)
+
+        step, batches = jax.jit(step) if jit else step, iter(made.batches)
+        batch = next(batches)
+        made.noise.update(step(0.0, *batch), state)  # as after a step that Ctrl-C has ended
+        with pytest.raises(Exception, match="sums of step 1 were computed before, at other weights"):
+            jax.block_until_ready(step(0.1, *next(batches)))
+        made.noise.close()
+
+    def test_a_state_without_its_type_is_refused(self) -> None:
+        made, weights = fixed(), jnp.full((6, 3), 0.1)
+        with pytest.raises(InvalidParameter, match="is a dict, not a NoiseState; restore it into the state"):
+            made.noise.update(weights, made.noise.init(weights)._asdict())
 
     def test_data_with_another_number_of_examples_are_refused(self) -> None:
         with pytest.raises(InvalidParameter, match=f"shape .20,., but the job was made for examples={EXAMPLES}"):

@@ -25,8 +25,12 @@ from factorize.privacy import PrivacyTarget, calibrate
 N = 5
 SPECS = {"w": P("data", "model"), "b": P(("data", "model")), "c": P(None, "model"), "s": P()}
 SHAPES = {"w": (16, 6), "b": (24,), "c": (3, 8), "s": (5,)}
-EXCHANGED = re.compile(r"= (?!\(?pred\[)[^=\n]* (all-gather|all-reduce|all-to-all|collective-permute)[a-z-]*\(")
-"""The exchanges of devices in a compiled program, but for one truth value: whether the sums are finite."""
+FIRSTS = r"\(?(?:f32\[\d+(?:,1)*\]\{[\d,]*\}(?:, )?)+\)? all-reduce"
+EXCHANGED = re.compile(
+    rf"= (?!\(?pred\[|{FIRSTS})[^=\n]* (all-gather|all-reduce|all-to-all|collective-permute)[a-z-]*\("
+)
+"""The exchanges of devices in a compiled program, but for one truth value, whether the sums are finite, and the first
+entry of each buffer, by which a state shows whether it was changed."""
 
 
 def drawn(update: Any, zero: Any, state: Any) -> np.ndarray:

@@ -89,11 +89,15 @@ class _JointAdam:
         return JointState(self.first.init(params), self.second.init(params), jnp.array(0, jnp.int32), zeros, zeros)
 
     def update(
-        self, updates: tuple[optax.Updates, optax.Updates], state: JointState, params: optax.Params | None = None
+        self,
+        updates: tuple[optax.Updates, optax.Updates],
+        state: JointState,
+        params: optax.Params | None = None,
+        **others: object,
     ) -> tuple[optax.Updates, JointState]:
         """Return Adam's direction from sums of gradients and of their squares, and the next state."""
         gradients, squares = updates
-        noisy, kept = self.first.update(gradients, state.first, params)
+        noisy, kept = self.first.update(gradients, state.first, params, **others)
         noisy_squares, kept_squares = self.second.update(squares, state.second, params)
         mu = optax.tree.update_moment(noisy, state.mu, self.b1, 1)
         nu = optax.tree.update_moment(noisy_squares, state.nu, self.b2, 1)
