@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from factorize.errors import InvalidParameter
+
 MAX_SCANNED_EXAMPLES = 64
 """The most examples that are searched for one with rare labels: few enough to be read in the time of a step."""
 MAX_MARKED_ENTRIES = 1 << 16
@@ -115,10 +117,20 @@ def alter_batches(
         instead: an item to replace examples by.
         drop: whether to leave out most examples, too, if the sizes of batches depend on the examples.
         shapes: whether to have a batch with another padding, too, if there is one.
+
+    Raises:
+        InvalidParameter: the collation draws random numbers that cannot be drawn again, or for other entries.
     """
     before = Randomness.now()
     batch = collate(_copies(items))
     after = Randomness.now()
+    before.restore()
+    if not all(map(_same, tensors_of(batch), tensors_of(collate(_copies(items))))):
+        raise InvalidParameter(
+            "the collation makes another batch of the same examples each time, as with a generator of its own, so the "
+            "gradients of examples cannot be compared; let it draw from the global generators (leave out its seed=)",
+            field="data",
+        )
     size, wanted = len(items), [tensor.shape for tensor in tensors_of(batch)]
     found: dict[bool, Altered] = {}
     for kept, new in _replacements(items, instead) if size > 1 else ():
@@ -128,10 +140,18 @@ def alter_batches(
         except Exception:  # examples of other shapes than the batch's cannot always be stacked
             continue
         alike = [tensor.shape for tensor in tensors_of(made)] == wanted
+        if not (alike or after.still()):  # the collation drew for another shape, so its draws fell on other entries
+            continue
         other = not (alike and all(map(torch.equal, tensors_of(made), tensors_of(batch))))
         found.setdefault(alike, Altered(made, size, [(i, i) for i in kept], alike, other))
         if alike and (len(found) == 2 or not shapes):
             break
+    if size > 1 and not found:
+        raise InvalidParameter(
+            "the collation draws random numbers, and no two batches have the same shape, so the gradients of examples "
+            "cannot be compared; pad all examples to one length (pad_to_multiple_of=)",
+            field="data",
+        )
     altered = [found[alike] for alike in (True, False) if alike in found and (alike or shapes or len(found) == 1)]
     if drop and size > 1:
         before.restore()
@@ -139,6 +159,11 @@ def alter_batches(
         altered.append(Altered(collate(_copies([items[i] for i, _ in pairs])), len(pairs), pairs, False))
     after.restore()
     return batch, altered
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors have the same entries; NaN is the same as NaN."""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int], Any]]:
@@ -165,8 +190,17 @@ def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int
             moved = sum(size * (sum(old) != len(old) * own) + len({own, *old}) for own, *old in leaves)
             ranked.append((moved, kept, new))
     ranked.sort(key=lambda each: -each[0])
-    even = len({tuple(tensor.shape for tensor in tensors_of(item)) for item in (*items, other)}) == 1
+    even = len(set(map(_shapes, (*items, other)))) == 1
     return [each[1:] for each in ranked[: 2 if even else None]]
+
+
+def _shapes(item: Any) -> Hashable:
+    """Return the shapes of what an item holds, by which it may be padded with others: lists and texts have lengths."""
+    if isinstance(item, Mapping):
+        return tuple(_shapes(each) for each in item.values())
+    if isinstance(item, (list, tuple)):
+        return len(item), *(_shapes(each) for each in item if not isinstance(each, (int, float)))
+    return len(item) if isinstance(item, str) else tuple(getattr(item, "shape", ()))
 
 
 def _copies(items: Sequence[object]) -> list[object]:

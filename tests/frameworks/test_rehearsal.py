@@ -424,6 +424,30 @@ def test_texts_of_several_lengths() -> None:
             train(made(fill, dropped), loop)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_collation_that_draws_for_texts_of_several_lengths(own: bool) -> None:
+    """As for masked language models: where the padding is another, the draws fall on other words."""
+    luck, lengths = torch.Generator().manual_seed(1) if own else None, np.arange(EXAMPLES) % LENGTH + 1
+    rows = [x[:end].tolist() for x, end in zip(texts().tensors[0], lengths, strict=True)]
+
+    def mask(items: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        words = torch.nn.utils.rnn.pad_sequence([torch.tensor(item) for item in items], True)
+        hidden = torch.rand(words.shape, generator=luck) < 0.5
+        return words.masked_fill(hidden, 0), words.masked_fill(~hidden, -100)
+
+    def each(model: Any, batch: Any) -> torch.Tensor:
+        return (of_words(model, batch, reduction="none").sum(1) / LENGTH).mean()
+
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6), torch.nn.Linear(6, WORDS))
+    made = private(model, DataLoader(rows, batch_size=SIZE, collate_fn=mask), batch_size=None)  # type: ignore
+    if own:
+        with pytest.raises(InvalidParameter, match="as with a generator of its own.*leave out its seed="):
+            train(made, each)
+    else:
+        train(made, each)
+
+
 class TestSampledSizes:
     def poisson(self, **options: Any) -> Private:
         n = EXAMPLES // 4

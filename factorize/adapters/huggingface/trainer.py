@@ -119,8 +119,10 @@ class PrivateTraining(_Mixed):
         self.privacy = privacy
         self.private: Private | None = None
         check_settings(self.args)
-        if self.train_dataset is None or not hasattr(self.train_dataset, "__len__"):
-            raise InvalidParameter("there is no train_dataset with a length; give one", field="train_dataset")
+        streams = isinstance(self.train_dataset, torch.utils.data.IterableDataset)
+        if self.train_dataset is None or streams or not hasattr(self.train_dataset, "__len__"):
+            message = "there is no train_dataset with a length and an index; give one, not a stream"
+            raise InvalidParameter(message, field="train_dataset")
         self._check_given()
         for each in self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]:
             self._check_evaluated(each)
