@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from factorize.errors import StoreUnavailable
+from factorize.errors import MissingExtra, StoreUnavailable, extras_named
 
 FIRST_VERSION = 5
 """The oldest version of the tables that is brought up to date."""
@@ -303,7 +303,10 @@ def _version_in(connection: sa.Connection) -> int:
 @contextmanager
 def _reported(url: sa.URL) -> Iterator[None]:
     try:
-        yield
+        with extras_named(f"the job database {url.render_as_string()}"):
+            yield
+    except MissingExtra:
+        raise
     except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
         reason = getattr(error, "orig", None) or error
         raise StoreUnavailable(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from factorize.api.jobs import database
 from factorize.api.jobs.ledger import Ledger, ListQuery, write_cursor
 from factorize.api.jobs.solve_job import STATES, TERMINAL, JobOrder, SolveJob
-from factorize.errors import InvalidParameter, StoreUnavailable
+from factorize.errors import InvalidParameter, MissingExtra, StoreUnavailable
 
 A, B, RESULT = "a" * 64, "b" * 64, "c" * 64
 
@@ -262,6 +262,13 @@ def test_a_damaged_database_is_refused_with_the_path(tmp_path):
 def test_a_database_that_cannot_be_reached_is_refused_without_its_password(url):
     with pytest.raises(StoreUnavailable) as caught:
         Ledger(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_ledger_on_postgresql_names_the_extra_that_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'factorize\[postgres\]'") as caught:
+        Ledger("postgresql+psycopg://user:secret@127.0.0.1:1/jobs")
     assert "secret" not in str(caught.value)
 
 
