@@ -149,7 +149,7 @@ def _connect(url: str) -> sa.Engine:
             "the job database's URL cannot be read; write it as sqlite:////path/jobs.sqlite or "
             "postgresql+psycopg://user@host/name"
         ) from error
-    with _reported(parsed):
+    with _report_faults(parsed):
         if parsed.get_backend_name() != "sqlite":
             arguments = _POSTGRES if parsed.get_backend_name() == "postgresql" else {}
             return sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=30, connect_args=arguments)
@@ -235,7 +235,7 @@ def open_database(url: str) -> sa.Engine:
     """
     engine = _connect(url)
     try:
-        with _reported(engine.url):
+        with _report_faults(engine.url):
             version = read_version(engine)
             if version < SCHEMA_VERSION:
                 version = _bring_up_to_date(engine)
@@ -301,7 +301,7 @@ def _version_in(connection: sa.Connection) -> int:
 
 
 @contextmanager
-def _reported(url: sa.URL) -> Iterator[None]:
+def _report_faults(url: sa.URL) -> Iterator[None]:
     try:
         with extras_named(f"the job database {url.render_as_string()}"):
             yield

@@ -252,7 +252,9 @@ def test_what_cannot_be_opened_or_held_is_usage(factorize: CommandLine) -> None:
     huge = spec_text(10_000_000, mechanism={"kind": "dense"})
     assert re.search("10000000.* GiB", factorize("solve", huge).error(2))
     (factorize.home / "file").write_text("no folder")
-    assert "cannot be opened" in factorize("solve", spec_text(4), "--store", "file").error(2)
+    for order in (("solve", spec_text(4)), ("ls",)):
+        said = factorize(*order, "--store", "file").error(2)
+        assert "cannot be opened" in said and "a file is in the way; name a folder" in said
     assert "there is no store" in factorize("verify", "0" * 64, "--store", "missing").error(2)
     assert not (factorize.home / "missing").exists()
 
