@@ -113,7 +113,8 @@ class CorrelatedFedAvg(FedAvg):
         **options: options of `FedAvg`; `num_rounds` is by default all that are left. Errors of clients are ignored.
 
     Raises:
-        InvalidParameter: an option by which metrics, weights or a choice of parameters would come from the clients.
+        InvalidParameter: an option by which metrics, weights or a choice of parameters would come from the clients, or
+            one that the rounds know.
         InvalidParticipation: there are fewer rounds left.
     """
 
@@ -129,6 +130,10 @@ class CorrelatedFedAvg(FedAvg):
         for name in ("stop_cond", "patience", "aggregation_weights", "exclude_vars"):
             if options.get(name):
                 message = f"{name} needs clients' metrics (without noise) or weights (all equal here); leave it out"
+                raise InvalidParameter(message, field=name)
+        for name, given in (("num_clients", "clients_a_round"), ("start_round", "state")):
+            if name in options:
+                message = f"{name}={options[name]} is known from the rounds ({given}); leave it out"
                 raise InvalidParameter(message, field=name)
         if rounds.last is not None:
             model = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}

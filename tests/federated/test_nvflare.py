@@ -199,6 +199,14 @@ def test_a_model_without_the_parameters_that_are_named_is_refused(tmp_path: Path
     assert rounds.step == 0
 
 
+@pytest.mark.parametrize(("option", "said"), [("num_clients", "clients_a_round"), ("start_round", "state")])
+def test_what_the_rounds_know_is_not_given_again(tmp_path: Path, option: str, said: str) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    with pytest.raises(InvalidParameter, match=rf"{option}=2 is known from the rounds .{said}.; leave it out"):
+        workflow_of(rounds, **{option: 2})
+    assert workflow_of(rounds, num_rounds=2).num_rounds == 2
+
+
 def simulated(folder: Path) -> int:
     """Return the exit status of NVFlare's simulator on `nvflare_job`, a server and two clients in processes of their own."""
     here = Path(__file__).parent
