@@ -24,12 +24,13 @@ class ClaimEvidence:
     """The evidence that delta holds in one direction.
 
     Attributes:
-        rule: `bet` (samples), `star_bound` (pq), `closed_form` (qp), `loss_distribution` or `gaussian`.
+        rule: `bet` or `boosted_bet` (samples), `star_bound` (pq), `closed_form` (qp), `loss_distribution`, `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
         samples: number of samples of a bet, a multiple of 8192.
         shared: variance of the part that a bet integrates in closed form, or 0; None for b-min-sep.
         rate: q of the direction qp, for b-min-sep.
+        boost: c of a boosted bet, by which each tuple's chance to be kept is multiplied.
     """
 
     rule: str
@@ -38,6 +39,7 @@ class ClaimEvidence:
     samples: int | None = None
     shared: float | None = 0.0
     rate: float | None = None
+    boost: int | None = None
 
     def document(self, direction: Direction) -> dict[str, Any]:
         """Return the plain JSON form."""
@@ -48,6 +50,7 @@ class ClaimEvidence:
             plain |= {"lambda": self.stake.hex(), "samples": self.samples}
         plain |= {"shared": self.shared.hex()} if self.stake is not None and self.shared is not None else {}
         plain |= {"rate": self.rate.hex()} if self.rate is not None else {}
+        plain |= {"boost": self.boost} if self.boost is not None else {}
         return plain
 
 
@@ -88,7 +91,7 @@ class NoiseClaim:
     @property
     def sampled(self) -> bool:
         """Whether a bet supports one of the directions."""
-        return "bet" in (self.pq.rule, self.qp.rule)
+        return any(part.samples for part in (self.pq, self.qp))
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form, floats as hexadecimal text."""

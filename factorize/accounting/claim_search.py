@@ -57,6 +57,8 @@ _STAKE_SHARE = 0.9
 """The stake as a share of the largest lambda."""
 _MIN_CEILING = 1.01
 """The smallest ceiling for the stake, in units of delta: a ceiling at or below delta would allow any stake."""
+_BOOST = 4
+"""The factor of a candidate's chance to be kept, under b-min-sep: it halves the samples, and more wastes noise."""
 _DIRECTIONS: tuple[Direction, ...] = ("pq", "qp")
 _MAX_ORDER = 2048
 """The largest order m of a bet: at a smaller epsilon or delta tuples are longer, and candidates take minutes."""
@@ -159,7 +161,7 @@ class ClaimSearch:
 
     def _estimate(self, seed: int, samples: int | None = None) -> StarEstimate | MinSepEstimate:
         if isinstance(self._law, MinSepLaw):
-            return MinSepEstimate(self._law, seed=seed, samples=samples)
+            return MinSepEstimate(self._law, seed=seed, samples=samples, boost=_BOOST)
         assert isinstance(self._law, BinsLaw)
         return StarEstimate(BinGram(self._law.gram, self._law.steps, self._law.signed), seed=seed, samples=samples)
 
@@ -363,12 +365,13 @@ def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
     if samples > MAX_SAMPLES:
         return None
     evidence = ClaimEvidence(
-        rule="bet",
+        rule="bet" if sampled.boost is None else "boosted_bet",
         tilt=float(sampled.tilt),
         stake=high,
         samples=int(samples),
         shared=None if sampled.shared is None else float(sampled.shared),
         rate=sampled.rate,
+        boost=sampled.boost,
     )
     order = 0 if sampled.chances is None else int(sampled.tilt)
     return PlannedBet(evidence, samples / _SAMPLES_FACTOR * candidate_work(order, bins, float(chances.mean())))

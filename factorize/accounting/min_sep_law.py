@@ -39,6 +39,8 @@ _REORDER_ERROR, _BLIND_ERROR = 0.1, 0.5
 _REORDER_GAIN = 0.25
 """The fall of a ceiling's logarithm that is worth another order: each order has other samples, and a search that meets
 two of them meets a step."""
+_ORDER_LOSS = 0.3
+"""The rise of a ceiling's logarithm by one order more that its fewer normals are worth."""
 _UNSEEN_WEIGHTS = 3.0
 """The number of weights at the ceiling that samples miss with a chance of 5 %: the delta of what they do not see."""
 _MIN_DELTA = 1e-300
@@ -179,15 +181,17 @@ class MinSepEstimate(Curve):
         law: the law on C.
         seed: seed of the streams.
         samples: number of candidates for each direction, rounded up to whole chunks.
+        boost: factor of the chance to keep a candidate; see `ClaimEvidence`.
     """
 
     tolerance = _SIGMA_TOLERANCE
     epsilon_tolerance = _SIGMA_TOLERANCE
 
-    def __init__(self, law: MinSepLaw, *, seed: int = 0, samples: int | None = None) -> None:
+    def __init__(self, law: MinSepLaw, *, seed: int = 0, samples: int | None = None, boost: int | None = None) -> None:
         super().__init__(law.sensitivity)
         self.law, self.width = law, max(law.steps // _CANDIDATES_PER_KEPT, 1)  # normals of a sample, roughly
         self._order: int | None = None
+        self._boost = boost
         self._seed, self.samples = seed, -(-(samples or CHUNK) // CHUNK) * CHUNK
         self.forward = lru_cache(maxsize=8)(self._forward)
 
@@ -196,16 +200,18 @@ class MinSepEstimate(Curve):
         law = self.law.enough_at(multiplier)
         m = order or self._order or self.law.best_order(multiplier, epsilon)
         try:
-            weights = min_sep.removal(law, epsilon, m)
+            weights = min_sep.removal(law, epsilon, m, self._boost or 1)
         except InvalidParameter:  # doubles hold only smaller orders if there is less noise than at first
             m = self.law.best_order(multiplier, epsilon)
-            weights = min_sep.removal(law, epsilon, m)
+            weights = min_sep.removal(law, epsilon, m, self._boost or 1)
         self._order = m
-        return Sampled(self._drawn(weights), float(weights.bound), m, None)
+        return Sampled(self._drawn(weights), float(weights.bound), m, None, boost=self._boost)
 
     def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
-        """Return the order whose ceiling is lowest."""
-        return self.law.best_order(multiplier, epsilon)
+        """Return the order whose ceiling is lowest, or one more, whose candidates are kept less often and need less."""
+        best = self.law.best_order(multiplier, epsilon)
+        lowest, next_one = (self.law.log_ceiling(multiplier, epsilon, m) for m in (best, best + 1))
+        return best + (next_one < lowest + _ORDER_LOSS)
 
     def cost(self, order: int) -> int:
         """Return the cost of a candidate, in normals of a sample."""

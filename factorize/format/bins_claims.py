@@ -11,6 +11,8 @@ from factorize.format.quantities import ClaimRefused, check_keys, integer, numbe
 PROTOCOL = "bins-1"
 MAX_MIN_SEP_STEPS = 2048
 """The largest n of a claim about b-min-sep sampling, whose tables of n^2 numbers take 100 MiB in all."""
+MAX_BOOST = 1024
+"""The largest factor of the chance to keep a tuple: with more, hardly a tuple would be thrown away."""
 _BET = {"rule", "lambda", "samples", "shared"}
 _RULES_WITHOUT_BETS = {"loss_distribution": {"rule"}, "gaussian": {"rule"}}
 SAMPLINGS = {
@@ -20,7 +22,12 @@ SAMPLINGS = {
     },
     "random_allocation": {"pq": _RULES_WITHOUT_BETS, "qp": _RULES_WITHOUT_BETS},
     "b_min_sep": {
-        "pq": {"bet": {"rule", "lambda", "samples", "m"}, "star_bound": {"rule", "m"}, "gaussian": {"rule"}},
+        "pq": {
+            "bet": {"rule", "lambda", "samples", "m"},
+            "boosted_bet": {"rule", "lambda", "samples", "m", "boost"},
+            "star_bound": {"rule", "m"},
+            "gaussian": {"rule"},
+        },
         "qp": {
             "bet": {"rule", "lambda", "samples", "eta", "rate"},
             "closed_form": {"rule", "rate"},

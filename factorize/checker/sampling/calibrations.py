@@ -25,7 +25,7 @@ from factorize.checker.sampling.bins import gram
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy, read_factor_file
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
-from factorize.format.bins_claims import Claim, read_claim
+from factorize.format.bins_claims import MAX_BOOST, Claim, read_claim
 from factorize.format.claims import MIN_SENSITIVITY
 from factorize.format.quantities import ClaimRefused, at_most, integer, real, require
 
@@ -309,7 +309,9 @@ class MinSepBounds:
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
         """Return the weights of a bet on a direction (theorem 11 or 12)."""
         if direction == "pq":
-            return min_sep.removal(self._law, self.claim.epsilon, integer(part, "m", 2, star.MAX_ORDER))
+            boost = integer(part, "boost", 1, MAX_BOOST) if "boost" in part else 1
+            require(boost & (boost - 1) == 0, f"pq.boost is {boost}, no power of two")
+            return min_sep.removal(self._law, self.claim.epsilon, integer(part, "m", 2, star.MAX_ORDER), boost)
         return min_sep.addition(self._law, self.claim.epsilon, real(part, "eta"), real(part, "rate"))
 
 

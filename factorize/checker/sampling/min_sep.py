@@ -140,8 +140,15 @@ def log_ceiling(law: MinSepSteps, order: int, epsilon: float) -> arb:
 
 
 @ctx.workprec(PLACES)
-def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
-    """Return weights with mean delta where the example's contributions are taken out (theorem 11; `bets.removal`)."""
+def removal(law: MinSepSteps, epsilon: float, order: int, boost: int = 1) -> Weights:
+    """Return weights with mean delta where the example's contributions are taken out (theorem 11; `bets.removal`).
+
+    Args:
+        law: the law of the steps.
+        epsilon: epsilon of the claim.
+        order: m, at least 2.
+        boost: c of theorem 5 c, a power of two, so that nothing is rounded.
+    """
     lost, centres, n = law.slack(order), Centres(law, order), law.steps
     near, plain = epsilon - lost, log_most(arb(epsilon) - lost, 0.0, arb(order)) + centres.log_moment
     extra = plain.exp() * order * (law.most + 2) * n * (16 * n + 2048) * UNIT
@@ -155,11 +162,13 @@ def removal(law: MinSepSteps, epsilon: float, order: int) -> Weights:
         for start in range(0, CHUNK, rows):
             size = min(rows, CHUNK - start)
             counts, logs = centres.draw(words.random_raw(size * width).reshape(size, width))
-            kept = np.flatnonzero(coins[start : start + size] < np.exp(np.minimum(logs, 0.0)))
+            chances = np.exp(np.minimum(logs, 0.0))
+            kept = np.flatnonzero(coins[start : start + size] < boost * chances)
             x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n)
             shift(counts[kept], law.columns, x)
             y = law.log_ratio(x.T)
-            weights[start + kept] += np.exp(log_call(np.maximum(y, near), near, 0.0) - order * y + constant)
+            shares = np.maximum(chances[kept], 1 / boost)
+            weights[start + kept] += shares * np.exp(log_call(np.maximum(y, near), near, 0.0) - order * y + constant)
         return weights
 
     return Weights(bound, draw)
