@@ -24,12 +24,13 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
     TorchAoConfig,
+    Trainer,
     TrainerCallback,
     TrainingArguments,
 )
 
 from factorize.adapters.huggingface.example_losses import example_losses
-from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
+from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer, PrivateTraining
 from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter
 from factorize.solvers import solve
@@ -242,6 +243,12 @@ def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
         def compute_loss(self, *args: Any, **others: Any) -> Any:
             return super().compute_loss(*args, **others)
 
+    class Mixed(PrivateTraining, Trainer):
+        """A trainer of the user's own, as of another class of TRL."""
+
+    class Named(Mixed):
+        of_batches = Trainer.compute_loss
+
     class Balanced(PrivateTrainer):
         def _get_train_sampler(self, *_: Any) -> Any:
             return torch.utils.data.WeightedRandomSampler([1.0] * EXAMPLES, EXAMPLES)
@@ -255,12 +262,14 @@ def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
     for kind, given, said in (
         (PrivateTrainer, {"compute_loss_func": lambda *_: None}, "example_losses"),
         (Own, {}, "example_losses"),
+        (Mixed, {}, "Mixed names no loss of batches.*of_batches = "),
         (Balanced, {}, "_get_train_sampler of Balanced would not be used; the order"),
         (Grouped, {}, "create_optimizer of Grouped would not be used; give optimizers="),
         (PrivateTrainer, {"eval_dataset": rows}, "other data"),
     ):
         with pytest.raises(InvalidParameter, match=said):
             kind(lora(), args, train_dataset=rows, privacy=privacy, **given)
+    assert Named(lora(), args, train_dataset=rows, privacy=privacy).private is None
 
 
 def test_settings_of_the_loader_are_used(tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ class PrivateTraining(_Mixed):
         InvalidParameter: settings of `TrainingArguments` that no guarantee here covers.
     """
 
-    of_batches: ClassVar[Any]
-    """The trainer's own loss, which no private step computes."""
+    of_batches: ClassVar[Any] = None
+    """The trainer's own loss, which no private step computes; each class that is mixed names it."""
 
     def __init__(self, *args: Any, privacy: PrivacyArguments, **others: Any) -> None:
         given = inspect.signature(super().__init__).bind_partial(*args, **others).arguments
@@ -137,6 +137,12 @@ class PrivateTraining(_Mixed):
         Raises:
             InvalidParameter: an argument would be ignored.
         """
+        if type(self).of_batches is None:
+            message = (
+                f"{type(self).__name__} names no loss of batches, which its private steps leave out; write "
+                "`of_batches = DPOTrainer.compute_loss` in it, say, and a loss for each example (example_losses)"
+            )
+            raise InvalidParameter(message, field="of_batches")
         if self.compute_loss_func is not None or type(self).compute_loss is not type(self).of_batches:
             message = f"compute_loss returns one loss per batch, but each example needs its own; {LOSSES_REMEDY}"
             raise InvalidParameter(message, field="compute_loss_func")
