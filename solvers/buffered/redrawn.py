@@ -46,6 +46,7 @@ _MAX_FITS, _MAX_FITTED_ROWS = 30, 6e4  # the limits of fits of the rates, and of
 _LOOSE_TOLERANCE, _MAX_LOOSE_FITS = 1e-3, 6  # from this tolerance on fewer fits do: a tenth of the distance either way
 _QUICK_TOLERANCE, _MAX_QUICK_STEPS = 1e-2, 40  # from this tolerance on the usual rates are taken, and hardly improved
 _MANY_BUFFERS = 3
+_FEW_BUFFERS = 2  # nearly all that states can do where no edge between epochs is redrawn
 _PHASE_WORK = 120.0  # multiplications of a gradient, by steps of an epoch and cubed side
 _ROW_WORK, _ENTRY_WORK = 8e6, 4e3
 """Multiplications of a fit by its rows, and of the certificate by its entries, from measured seconds."""
@@ -177,12 +178,18 @@ def search(
     """
     ring = Ring(p, q, epochs)
     optimum = maximise(ring, tolerance=_DUAL_ACCURACY, report=lambda step, _gap: report(step, None))
-    decoder = BidiagonalDecoder(q / p, 1.0 / p)
-    loss = RedrawnLoss(decoder, epochs, buffers, redraws, optimum.best.lower)
+    decoder, inverse = BidiagonalDecoder(q / p, 1.0 / p), _inverse(ring, optimum)
     fits = _most_fits(len(p), tolerance)
-    start = _start(loss, _inverse(ring, optimum), decoder, (epochs, buffers, redraws), fits)
-    most = _MAX_QUICK_STEPS if tolerance >= _QUICK_TOLERANCE else _steps(_per_gradient(len(p), epochs, buffers))
-    return _descend(loss, start, optimum, most, tolerance, report)
+
+    def found(states: int) -> RedrawnOptimum:
+        loss = RedrawnLoss(decoder, epochs, states, redraws, optimum.best.lower)
+        start = _start(loss, inverse, decoder, (epochs, states, redraws), fits)
+        most = _MAX_QUICK_STEPS if tolerance >= _QUICK_TOLERANCE else _steps(_per_gradient(len(p), epochs, states))
+        return _descend(loss, start, optimum, most, tolerance, report)
+
+    # Without all redraws a search over many states may end above one over few.
+    few = min(buffers, _FEW_BUFFERS) if redraws < epochs - 1 else buffers
+    return min(map(found, sorted({few, buffers})), key=lambda one: one.value)
 
 
 def _inverse(ring: Ring, optimum: End[BlockPoint]) -> np.ndarray:

@@ -60,6 +60,12 @@ def test_the_distance_to_the_optimum_falls_with_the_buffers(
     assert all(gaps[buffers] < limit for buffers, limit in limits.items())
 
 
+def test_more_buffers_without_redraws_are_not_worse_than_two() -> None:
+    """The search over three ends at 0.1205, above the one over two."""
+    document = document_of(64, participation=4)
+    assert gap(document, 3, 0) <= gap(document, 2, 0) < 0.116
+
+
 def test_the_distance_to_the_optimum_falls_with_the_redraws() -> None:
     """All that there are, by default."""
     none, one, every = (gap(document_of(72, participation=3), 2, redraws) for redraws in (0, 1, None))
